@@ -1,5 +1,5 @@
-//! Checks of the documents: links lead to files and headings, `cargo x` commands exist, the English follows the rules,
-//! and the ladder of crates holds.
+//! Checks of the documents: links lead to files and headings, `cargo x` commands exist, the English follows the rules.
+//! The ladders of crates and of files that they describe are checked as well.
 
 use std::{
     fs,
@@ -9,10 +9,10 @@ use std::{
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 
-use crate::{Cli, english, ladder, process::root, suites::Counts};
+use crate::{Cli, english, imports, ladder, process::root, suites::Counts};
 
-/// Checks every Markdown file of the root, `docs/` and `docs/decisions/` as one case each, the English of all, and the
-/// ladder of crates.
+/// Checks every Markdown file of the root, `docs/` and `docs/decisions/` as one case each, then the English of all, the
+/// ladder of crates, and the import cycles within crates.
 pub(crate) fn check() -> Result<Counts> {
     let mut counts = Counts::default();
     for path in documents()? {
@@ -27,7 +27,7 @@ pub(crate) fn check() -> Result<Counts> {
             counts.failed += 1;
         }
     }
-    for problems in [english::check()?, ladder::check()?] {
+    for problems in [english::check()?, ladder::check()?, imports::check()?] {
         for problem in &problems {
             println!("FAILED {problem}");
         }

@@ -260,7 +260,7 @@ fn sources() -> Result<BTreeMap<String, Vec<PathBuf>>> {
 }
 
 /// Returns the files below a directory that have the extension, sorted; none if there is no such directory.
-fn files(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+pub(crate) fn files(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if !directory.is_dir() {
         return Ok(found);

@@ -7,6 +7,7 @@ mod ci;
 mod dist;
 mod documents;
 mod english;
+mod imports;
 mod ladder;
 mod mutants;
 mod process;

@@ -127,7 +127,7 @@ impl Start {
             Portmap::Register => portmap::register(ports).map(|()| None)?,
             Portmap::Off => None,
         };
-        settle_after_crash(&vfs, &events, &under_way);
+        flush_after_crash(&vfs, &events, &under_way);
         // All other possible failures are excluded now. From here on there is something to stop cleanly.
         under_way.step("opening the cache");
         let opened =
@@ -160,9 +160,9 @@ impl Start {
 }
 
 /// Makes the data durable that a killed server left in the page cache.
-fn settle_after_crash(vfs: &Vfs, events: &EventLog, under_way: &UnderWay) {
+fn flush_after_crash(vfs: &Vfs, events: &EventLog, under_way: &UnderWay) {
     under_way.step("syncing what the last server left in memory");
-    for (export, error) in vfs.settle_after_crash(|export| under_way.waits_for(&export.path)) {
+    for (export, error) in vfs.flush_after_crash(|export| under_way.waits_for(&export.path)) {
         let message = format!(
             "what the last server left in memory of {} may be lost in a power cut: syncfs fails: {error}",
             export.name

@@ -2,8 +2,8 @@
 //! waiting. Then it asks again as a worker that may wait. Bytes that the log does not take bypass the engine to the
 //! backing file.
 //!
-//! The counterpart is in `vfs/src/ops/cached.rs` (`write_cached`, `write_direct`, `read_cached`), in
-//! `vfs/src/ops/data.rs` (`commit_range`) and in `vfs/src/durability/commit.rs` (`commit_in_journal`).
+//! The counterpart is in `vfs/src/ops/cached.rs` (`write_cached`, `write_direct`, `read_through_cache`), in
+//! `vfs/src/ops/data.rs` (`commit_range`) and in `vfs/src/ops/commit.rs` (`commit_in_journal`).
 
 use std::sync::Arc;
 use std::time::Duration;

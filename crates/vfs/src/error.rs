@@ -1,5 +1,7 @@
-//! Errors of file system operations, below the protocol.
+//! Errors of file system operations, below the protocol, and their conversions to and from errors of the engine.
 
+use forebay_engine::Error as CacheError;
+use forebay_engine::io::BackingError;
 use rustix::io::Errno;
 
 /// The result of a file system operation.
@@ -50,5 +52,30 @@ impl From<Errno> for Error {
             Errno::AGAIN => Error::WouldBlock,
             other => Error::Os(other),
         }
+    }
+}
+
+/// Returns an error of the engine in the form in which clients get it.
+pub(crate) fn from_cache(error: CacheError) -> Error {
+    match error {
+        CacheError::Backing(BackingError::Gone) => Error::Stale,
+        CacheError::Backing(BackingError::NoSpace) => Error::Os(Errno::NOSPC),
+        CacheError::Backing(BackingError::Quota) => Error::Os(Errno::DQUOT),
+        CacheError::Backing(BackingError::Io(errno)) => Error::Os(Errno::from_raw_os_error(errno)),
+        CacheError::Damaged => Error::Os(Errno::IO),
+        // Sent again, it takes another way.
+        CacheError::NoDevice | CacheError::Closing => Error::Busy,
+        // It may have answered by then.
+        CacheError::Late => Error::Busy,
+    }
+}
+
+/// Returns an error of a backing file system in the form in which the engine gets it.
+pub(crate) fn io_error(error: Error) -> BackingError {
+    match error {
+        Error::Os(Errno::NOSPC) => BackingError::NoSpace,
+        Error::Os(Errno::DQUOT) => BackingError::Quota,
+        Error::Os(errno) => BackingError::Io(errno.raw_os_error()),
+        _ => BackingError::Io(Errno::IO.raw_os_error()),
     }
 }

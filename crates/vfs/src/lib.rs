@@ -17,55 +17,60 @@ mod cred;
 mod durability;
 mod error;
 mod export;
+mod file_io;
+mod handle;
 mod identity;
+mod name;
 mod oplog;
 mod ops;
+mod question;
+mod service;
+mod side_by_side;
 mod state;
 mod sys;
+mod wait;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use backing::Store;
-pub use backing::question::{Answer, Question};
-pub use caches::attr_cache::{AttrCache, CachedAttr};
+pub use caches::attr_cache::AttrCache;
+pub use caches::attr_cache::record::CachedAttr;
+pub use caches::budget::{Budget, NAME_COST};
 pub use caches::dir_cache::Listings;
 pub use caches::inode::Inode;
-pub use caches::inode_cache::{Budget, NAME_COST};
 pub use coherence::downtime::Downtime;
 pub use coherence::watch::HostWatch;
 pub use cred::{Cred, Creds, Identity};
-pub use durability::journal::{CommitRequest, Deliver, Done, Journal, JournalStats, Order};
+pub use durability::journal::{Deliver, Done, Journal, JournalStats, Order};
 pub use durability::request_journal::Asked;
 pub use durability::verifier::Verifier;
 pub use error::{Error, Result};
-pub use export::handle::{HANDLE_MAX, Handle, HandleKey};
 pub use export::owner::Ownership;
-pub use export::{Export, ExportSpec, Most, Space, Stopped, Target, Vfs, Wait};
-pub use identity::{
-    Adoption, Difference, ExportIdentity, How, KnownExport, KnownExports, MountWatch, Recorded, Stamp,
-    compare, decode_owner, encode_owner,
-};
-pub use oplog::{Checkpointed, Recovery};
+pub use export::vfs::Vfs;
+pub use export::{Export, ExportSpec, Most, Space, Target};
+pub use handle::{HANDLE_MAX, Handle, HandleKey};
+pub use identity::compare::{Difference, compare};
+pub use identity::export_identity::ExportIdentity;
+pub use identity::known::{Adoption, How, KnownExport, KnownExports};
+pub use identity::record::{Recorded, decode_owner, encode_owner};
+pub use identity::stamp::Stamp;
+pub use oplog::checkpoint::Checkpointed;
+pub use oplog::recover::Recovery;
 pub use ops::cached::SsdRead;
 pub use ops::change::{Changed, Renamed};
+pub use ops::commit::CommitRequest;
 pub use ops::create::{Create, Special};
 pub use ops::data::{ReadInto, ReadOut, Reading, Wrote};
 pub use ops::list::{Entry, EntryPlus, ListEnd};
 pub use ops::lookup::{Access, Found};
+pub use question::{Answer, Question};
 pub use rustix::fs::FileType;
 pub use rustix::io::Errno;
+pub use service::inspect::{Holdings, InspectError};
+pub use service::mount_watch::MountWatch;
+pub use service::stop::Stopped;
 pub use state::handle_secret;
-pub use state::inspect::{Holdings, InspectError};
 pub use state::lost::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
-
-/// Checks a name that a client sent (RFC 1813 filename3): any bytes but '/' and NUL, 1 to 255 of them.
-fn check_name(name: &[u8]) -> Result<()> {
-    match name {
-        [] => Err(Error::INVALID),
-        name if name.len() > 255 => Err(Error::Os(Errno::NAMETOOLONG)),
-        name if name.iter().any(|b| matches!(b, b'/' | 0)) => Err(Error::INVALID),
-        _ => Ok(()),
-    }
-}
+pub use wait::Wait;
 
 #[cfg(test)]
 mod tests;

@@ -212,7 +212,7 @@ fn removed_files_that_are_asked_for_together_wait_for_one_barrier() {
     let journal = &served.root.export.fs.journal;
     let store = served.vfs.store(&served.dir.path().join("state"), &[], &[]).unwrap();
     let names: Vec<_> = (0..100).map(|number| format!("file{number}")).collect();
-    let key = |name: &String| crate::backing::cache::key(1, &served.create(name.as_bytes()).object.kernel);
+    let key = |name: &String| crate::caches::link::key(1, &served.create(name.as_bytes()).object.kernel);
     let keys: Vec<_> = names.iter().map(key).collect();
     let kept = key(&"kept".to_owned());
     let removed = keys.iter().cloned().collect();

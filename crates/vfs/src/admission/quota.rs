@@ -6,26 +6,20 @@
 //! in statvfs(2) of the export.
 
 use std::collections::HashMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_common::lock::RwLock;
-use forebay_engine::{Account, Object as Cached};
-use forebay_runtime::block_on;
+use forebay_engine::Account;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
+use crate::admission::mount::Mount;
 use crate::admission::reserve::{PATIENCE, Reserve, Room, Space, now};
-use crate::attr::Attr;
-use crate::backing::cache::{Linked, from_cache};
-use crate::backing::question::Question;
-use crate::caches::inode::Inode;
 use crate::cred::Acting;
-use crate::error::{Error, Result};
-use crate::export::filesystem::Filesystem;
-use crate::export::{Target, Wait};
+use crate::question::Question;
 use crate::sys::{self, Limits, QuotaKind};
 
 /// The time between two checks for quotas, in milliseconds.
@@ -97,9 +91,9 @@ impl Quotas {
 
     /// Looks whether quotas have to be reckoned with. Where the kernel does not answer soon, it is as it was before;
     /// where it has never answered, they have to be.
-    fn look(&self, fs: &Arc<Filesystem>) {
-        let theirs = fs.clone();
-        let answer = self.asked.anew(PATIENCE, move || sys::has_quotas(theirs.mount()));
+    fn look(&self, mount: &Arc<Mount>) {
+        let theirs = mount.clone();
+        let answer = self.asked.anew(PATIENCE, move || sys::has_quotas(theirs.as_fd()));
         if answer.is_some() || !self.judged.load(Ordering::Relaxed) {
             self.judged.fetch_or(answer.is_some(), Ordering::Relaxed);
             self.in_force.store(self.judge(answer.unwrap_or(Err(Errno::TIMEDOUT))), Ordering::Relaxed);
@@ -113,10 +107,10 @@ impl Quotas {
 
     /// Returns the account to which the files of `uid` and `gid` on a file system are charged, or `None` without
     /// quotas.
-    pub(crate) fn charge(&self, fs: &Arc<Filesystem>, uid: u32, gid: u32) -> Option<Arc<Charge>> {
+    pub(crate) fn charge(&self, mount: &Arc<Mount>, uid: u32, gid: u32) -> Option<Arc<Charge>> {
         if self.is_due() {
             self.due.store(now() + REFRESH, Ordering::Relaxed);
-            self.look(fs);
+            self.look(mount);
         }
         if !self.in_force.load(Ordering::Relaxed) {
             return None;
@@ -162,12 +156,12 @@ impl Charge {
     /// Takes room for `len` bytes of all quotas that count; `None` if one has not enough.
     pub(crate) fn take<'a>(
         &'a self,
-        fs: &Arc<Filesystem>,
+        mount: &Arc<Mount>,
         len: u64,
         dirty: impl Fn() -> u64,
     ) -> Option<SmallVec<[Room<'a>; 2]>> {
         let take = |owner: &'a Arc<Owner>| {
-            owner.reserve.take(len, || owner.dirty(dirty(), &self.all), || owner.ask(fs))
+            owner.reserve.take(len, || owner.dirty(dirty(), &self.all), || owner.ask(mount))
         };
         self.owners.iter().map(take).collect()
     }
@@ -179,9 +173,9 @@ impl Owner {
     }
 
     /// Asks the kernel as [`Owner::look`]; `None` also if there is no answer soon.
-    fn ask(self: &Arc<Self>, fs: &Arc<Filesystem>) -> Option<Space> {
-        let (owner, fs) = (self.clone(), fs.clone());
-        self.asked.anew(PATIENCE, move || owner.look(fs.mount())).flatten()
+    fn ask(self: &Arc<Self>, mount: &Arc<Mount>) -> Option<Space> {
+        let (owner, mount) = (self.clone(), mount.clone());
+        self.asked.anew(PATIENCE, move || owner.look(mount.as_fd())).flatten()
     }
 
     fn dirty(&self, beside: u64, all: &Account) -> u64 {
@@ -221,71 +215,6 @@ impl Limits {
             None => Space { all: u64::MAX, free: u64::MAX },
             Some(limit) => Space { all: limit, free: limit.saturating_sub(self.used) },
         }
-    }
-}
-
-/// The rooms that a write holds: on the file system, and in each quota that counts.
-pub(crate) type Rooms<'a> = SmallVec<[Room<'a>; 3]>;
-
-impl Linked {
-    /// Takes room for `len` bytes of a file that is charged to `charge`; `None` if there is not enough. `WouldBlock`:
-    /// the file system has to be asked for its space or for a quota, and the caller may not wait.
-    pub(crate) fn room<'a>(
-        &'a self,
-        target: &Target,
-        cached: &Cached,
-        charge: Option<&'a Charge>,
-        len: u64,
-        wait: Wait,
-    ) -> Result<Option<Rooms<'a>>> {
-        let is_due = || self.reserve.is_due(len) || charge.is_some_and(|charge| charge.is_due(len));
-        if !wait.allowed() && is_due() {
-            return Err(Error::WouldBlock);
-        }
-        let (fs, dirty) = (&target.export.fs, || self.cache.engine.dirty_bytes_beside(cached));
-        let Some(room) = self.reserve.take(len, dirty, || fs.free_space()) else { return Ok(None) };
-        let quotas = charge.map_or(Some(SmallVec::new()), |charge| charge.take(fs, len, dirty));
-        Ok(quotas.map(|quotas| quotas.into_iter().chain([room]).collect()))
-    }
-
-    /// Destages a file whose owner or group is about to change, while no other thread can change them. The kernel
-    /// judges by the size that it knows of the file, so it has to know everything.
-    pub(crate) fn settle_charge(&self, fs: &Arc<Filesystem>, object: &Inode, attr: &Attr) {
-        let dirty = object.link.get().filter(|cached| cached.dirty_blocks() > 0);
-        if let Some(cached) = dirty.filter(|_| self.quotas.charge(fs, attr.uid, attr.gid).is_some()) {
-            // Destaging fails while the backing store fails; the destage task then reports the error.
-            let _ = block_on(self.cache.engine.destage_object(cached));
-        }
-    }
-
-    /// Claims space, like [`Linked::room`], for a write to the backing file. The kernel may have room for it in any
-    /// case. Acknowledged data has the first claim to the space that is left, so it is destaged first.
-    pub(crate) fn claim<'a>(
-        &'a self,
-        target: &Target,
-        cached: &Cached,
-        charge: Option<&'a Charge>,
-        len: u64,
-    ) -> Result<Rooms<'a>> {
-        let engine = &self.cache.engine;
-        let (fs, dirty) = (&target.export.fs, || engine.dirty_bytes_beside(cached));
-        let mut rooms = Rooms::new();
-        if dirty() > 0 {
-            match self.reserve.take(len, dirty, || fs.free_space()) {
-                Some(room) => rooms.push(room),
-                None => block_on(engine.destage_beside(cached, || false)).map_err(from_cache)?,
-            }
-        }
-        let is_clean = |charge: &Charge| charge.is_clean(dirty());
-        if let Some(charge) = charge.filter(|charge| !is_clean(charge)) {
-            match charge.take(fs, len, dirty) {
-                Some(taken) => rooms.extend(taken),
-                None => {
-                    block_on(engine.destage_beside(cached, || is_clean(charge))).map_err(from_cache)?;
-                }
-            }
-        }
-        Ok(rooms)
     }
 }
 

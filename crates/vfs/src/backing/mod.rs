@@ -6,10 +6,7 @@
 //!   durable. The engine then gives up the only other copy of its contents.
 //! - The contents of a file that vanished in any other way are set aside ([`Lost`]).
 
-pub(crate) mod cache;
 pub(crate) mod io_pool;
-pub(crate) mod question;
-pub(crate) mod side_by_side;
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -23,17 +20,17 @@ use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned as What,
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
-use crate::backing::cache::parse_key;
 use crate::backing::io_pool::IoPool;
+use crate::caches::budget::{Budget, CountedFd};
 use crate::caches::inode::Inode;
-use crate::caches::inode_cache::{Budget, CountedFd};
-use crate::error::{Error, Result};
-use crate::export::Wait;
+use crate::caches::link::parse_key;
+use crate::error::{Error, Result, io_error};
 use crate::export::filesystem::{Filesystem, Scheme};
-use crate::ops::data::{read_full, write_full};
+use crate::file_io::{read_full, write_full};
 use crate::state::disowned::Disowned;
 use crate::state::lost::{About, Lost, LostFile, Why, path_of};
 use crate::sys::KernelHandle;
+use crate::wait::Wait;
 
 /// The number of walks in search of a file by its names, before the file counts as removed. It may be renamed while the
 /// tree is walked.
@@ -83,7 +80,7 @@ enum Place {
 struct Written {
     fs: Arc<Filesystem>,
     object: Arc<Inode>,
-    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before the first write.
+    /// [`Uncommitted::errors`](crate::caches::uncommitted::Uncommitted::errors) from before the first write.
     errors: u64,
     /// The descriptor for writing, so that it stays open.
     writer: Option<Arc<CountedFd>>,
@@ -357,15 +354,6 @@ impl Inner {
         drop(taken);
         objects.iter().for_each(|object| object.rest());
         self.confirmed(results)
-    }
-}
-
-pub(crate) fn io_error(error: Error) -> BackingError {
-    match error {
-        Error::Os(Errno::NOSPC) => BackingError::NoSpace,
-        Error::Os(Errno::DQUOT) => BackingError::Quota,
-        Error::Os(errno) => BackingError::Io(errno.raw_os_error()),
-        _ => BackingError::Io(Errno::IO.raw_os_error()),
     }
 }
 

@@ -3,10 +3,11 @@
 //! For an inode without an access control list the kernel gives all callers of a class one answer. It looks only at
 //! whether they are root, the owner, or in the group. So one answer serves them all, and it is the kernel's.
 
+use std::os::fd::BorrowedFd;
+
 use rustix::io::Errno;
 
 use crate::attr::{Attr, Time};
-use crate::caches::inode::Inode;
 use crate::cred::Cred;
 use crate::error::Result;
 use crate::sys;
@@ -47,12 +48,12 @@ struct Answer(u8);
 const ASKED: u32 = 4;
 
 impl Answer {
-    fn asked(self) -> u8 {
+    fn known_bits(self) -> u8 {
         self.0 >> ASKED
     }
 
     fn get(self, want: u8) -> Option<u8> {
-        (self.asked() & want == want).then_some(self.0 & want)
+        (self.known_bits() & want == want).then_some(self.0 & want)
     }
 
     fn learn(&mut self, asked: u8, granted: u8) {
@@ -70,7 +71,7 @@ impl Classes {
     /// Adds the verdicts that were cached of the inode in exactly this state.
     pub(crate) fn add(&mut self, others: &Classes) {
         for (answer, other) in self.0.iter_mut().zip(others.0) {
-            answer.learn(other.asked() & !answer.asked(), other.0);
+            answer.learn(other.known_bits() & !answer.known_bits(), other.0);
         }
     }
 }
@@ -101,13 +102,13 @@ struct Slot {
 
 /// The age that a ctime must have before verdicts under it are cached. On kernels with coarse timestamps (one tick, at
 /// most 10 ms) a younger change may share its ctime with the next change.
-const SETTLED_NANOS: i64 = 20_000_000;
+const TICK_NANOS: i64 = 20_000_000;
 
 /// Returns true if a ctime is old enough that any later change shows a different one.
-pub(crate) fn settled(ctime: Time) -> bool {
+pub(crate) fn is_past_tick(ctime: Time) -> bool {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let nanos = |sec: i64, nsec: i64| sec.saturating_mul(1_000_000_000).saturating_add(nsec);
-    nanos(now.tv_sec, now.tv_nsec).saturating_sub(nanos(ctime.sec, ctime.nsec.into())) > SETTLED_NANOS
+    nanos(now.tv_sec, now.tv_nsec).saturating_sub(nanos(ctime.sec, ctime.nsec.into())) > TICK_NANOS
 }
 
 impl AccessCache {
@@ -139,21 +140,22 @@ impl AccessCache {
     }
 }
 
-/// Asks the kernel which of `want` the thread's present identity has on the inode.
-pub(crate) fn ask_kernel(object: &Inode, want: u8) -> Result<u8> {
+/// Asks the kernel which of `want` the thread's present identity has on the inode behind `path`.
+pub(crate) fn ask_kernel(path: BorrowedFd<'_>, want: u8) -> Result<u8> {
     let mut granted = 0;
     for bit in [want::READ, want::WRITE, want::EXECUTE] {
-        if want & bit != 0 && sys::may_access(object.path(), i32::from(bit))? {
+        if want & bit != 0 && sys::may_access(path, i32::from(bit))? {
             granted |= bit;
         }
     }
     Ok(granted)
 }
 
-/// Returns true if the inode certainly has no access control list, on a file system whose lists are POSIX ones.
-pub(crate) fn has_no_acl(object: &Inode) -> bool {
-    let mut path = [0; 32];
-    let path = sys::proc_path(&mut path, object.path());
+/// Returns true if the inode behind `path` certainly has no access control list, on a file system whose lists are POSIX
+/// ones.
+pub(crate) fn has_no_acl(path: BorrowedFd<'_>) -> bool {
+    let mut buffer = [0; 32];
+    let path = sys::proc_path(&mut buffer, path);
     let found = rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0u8; 0]);
     matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }

@@ -2,7 +2,7 @@
 //! descriptor and no system call into the backing store.
 //!
 //! Invariants:
-//! - An entry is what clients see now. A change of an inode, through this server ([`crate::coherence::versions`]) or
+//! - An entry is what clients see now. A change of an inode, through this server ([`crate::caches::versions`]) or
 //!   external ([`crate::coherence::watch`]), removes the entry before the change can be seen. No entry is added that
 //!   was read before the change.
 //! - Each part holds a fixed number of inodes. When a part is full, a new inode takes the place of an old one.
@@ -11,14 +11,12 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::AtomicU64;
 
-use self::record::Record;
-use crate::attr::Attr;
-use crate::caches::access_cache::Classes;
+use self::record::{CachedAttr, Record};
 use crate::sys::KernelHandle;
 use forebay_common::lock::Mutex;
 use hashbrown::HashTable;
 
-mod record;
+pub(crate) mod record;
 
 /// The bytes that an inode takes: the record, its place in a queue, in the index and among those given up, and a ghost.
 pub(crate) const COST: usize = size_of::<Record>() + 2 * size_of::<u32>() + 10 + 2 + size_of::<u32>();
@@ -46,15 +44,6 @@ struct Part {
     free: Vec<u32>,
     /// Hashes of inodes that have left the queue of new ones, each in the place it leads to.
     ghosts: Vec<u32>,
-}
-
-/// The cached facts about an inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CachedAttr {
-    /// Its attributes.
-    pub attr: Attr,
-    /// The kernel's access verdicts for the inode's present state.
-    pub(crate) verdicts: Classes,
 }
 
 /// The known inodes of all file systems.

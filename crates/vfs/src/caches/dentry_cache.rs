@@ -8,19 +8,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::attr::Time;
-use crate::caches::inode_cache::Budget;
-use crate::coherence::versions::Version;
+use crate::caches::budget::Budget;
+use crate::caches::stamp::Stamp;
+use crate::caches::versions::Version;
 use crate::sys::KernelHandle;
-
-/// The state of a directory under which names were cached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    /// The directory's ctime, which shows external changes.
-    pub(crate) ctime: Time,
-    /// The directory's own change count: shows changes made through the server.
-    pub(crate) changes: u64,
-}
 
 /// The inode that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +152,8 @@ impl Drop for DentryCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coherence::versions::Versions;
+    use crate::attr::Time;
+    use crate::caches::versions::Versions;
 
     fn kernel(n: u8) -> KernelHandle {
         KernelHandle { kind: 1, len: 1, bytes: [n; crate::sys::KERNEL_HANDLE_MAX] }

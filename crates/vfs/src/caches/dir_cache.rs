@@ -11,14 +11,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use forebay_common::lock::Mutex;
+use forebay_common::lock::{Mutex, MutexGuard};
 
 use crate::attr::Attr;
-use crate::caches::dentry_cache::Stamp;
-use crate::caches::inode::Inode;
-use crate::caches::inode_cache::Budget;
-use crate::coherence::versions::Version;
-use crate::export::handle::Handle;
+use crate::caches::stamp::Stamp;
+use crate::caches::versions::Version;
+use crate::handle::Handle;
 use crate::sys::KernelHandle;
 
 /// The subject of a listing: a state of the directory, seen through an export, whose number is in the handles.
@@ -122,9 +120,31 @@ enum Tier {
     Proven,
 }
 
-/// The listing of one directory; empty at first.
+/// A directory's part of the directory cache.
 #[derive(Debug)]
 pub(crate) struct DirCache {
+    /// The directory's handle, by which it is known again after its listing was dropped.
+    kernel: KernelHandle,
+    listing: Mutex<Listing>,
+}
+
+impl DirCache {
+    pub(crate) fn new(kernel: KernelHandle, listings: Arc<Listings>) -> Self {
+        DirCache { kernel, listing: Mutex::new(Listing::new(listings)) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Listing> {
+        self.listing.lock()
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Listing>> {
+        self.listing.try_lock()
+    }
+}
+
+/// The listing of one directory; empty at first.
+#[derive(Debug)]
+pub(crate) struct Listing {
     state: Option<State>,
     run: Run,
     /// True if the last entry is the directory's last.
@@ -136,15 +156,15 @@ pub(crate) struct DirCache {
     counted: usize,
     /// Its entries by the common count.
     counted_entries: usize,
-    budget: Budget,
+    listings: Arc<Listings>,
 }
 
 /// More uses than this count no more.
 const USES: u8 = 3;
 
-impl DirCache {
-    pub(crate) fn new(budget: Budget) -> Self {
-        DirCache {
+impl Listing {
+    fn new(listings: Arc<Listings>) -> Self {
+        Listing {
             state: None,
             run: Run::default(),
             ends: false,
@@ -152,7 +172,7 @@ impl DirCache {
             tier: None,
             counted: 0,
             counted_entries: 0,
-            budget,
+            listings,
         }
     }
 
@@ -192,9 +212,9 @@ impl DirCache {
         entry.seen = seen.map(|seen| (seen.attr, seen.version, seen.until));
     }
 
-    /// Goes on behind `cookie` with entries of `object` in this state; `ends`: they reach its end. Nothing happens
-    /// where they do not go on from the last one, or there is no room.
-    pub(crate) fn extend(&mut self, object: &Arc<Inode>, state: State, cookie: u64, run: &Run, ends: bool) {
+    /// Goes on behind `cookie` with entries of the directory of `owner` in this state; `ends`: they reach its end.
+    /// Nothing happens where they do not go on from the last one, or there is no room.
+    pub(crate) fn extend(&mut self, owner: &Arc<DirCache>, state: State, cookie: u64, run: &Run, ends: bool) {
         if self.state != Some(state) {
             self.clear();
             self.state = Some(state);
@@ -207,8 +227,8 @@ impl DirCache {
         let step = |have: usize, more: usize| more.max(have / 8);
         let entries = step(self.run.entries.len(), run.entries.len());
         let text = step(self.run.text.len(), run.text.len());
-        self.tier.get_or_insert_with(|| self.budget.listings().enter(object));
-        if !self.budget.listings().make_room(self.counted, entries * size_of::<Entry>() + text) {
+        self.tier.get_or_insert_with(|| self.listings.enter(owner));
+        if !self.listings.make_room(self.counted, entries * size_of::<Entry>() + text) {
             return;
         }
         self.run.entries.reserve_exact(entries);
@@ -225,8 +245,7 @@ impl DirCache {
     /// Updates the count of the bytes that the listing takes.
     fn count(&mut self) {
         if let Some(tier) = self.tier {
-            let (listings, bytes, entries) =
-                (self.budget.listings(), self.run.bytes(), self.run.entries.len());
+            let (listings, bytes, entries) = (&*self.listings, self.run.bytes(), self.run.entries.len());
             recount(listings.taken(tier), &mut self.counted, bytes);
             recount(&listings.entries, &mut self.counted_entries, entries);
         }
@@ -234,7 +253,7 @@ impl DirCache {
 
     fn promote(&mut self) {
         let counted = std::mem::take(&mut self.counted);
-        self.budget.listings().new.fetch_sub(counted, Ordering::Relaxed);
+        self.listings.new.fetch_sub(counted, Ordering::Relaxed);
         self.tier = Some(Tier::Proven);
         self.count();
     }
@@ -246,7 +265,7 @@ fn recount(total: &AtomicUsize, part: &mut usize, now: usize) {
     total.fetch_sub(std::mem::replace(part, now), Ordering::Relaxed);
 }
 
-impl Drop for DirCache {
+impl Drop for Listing {
     fn drop(&mut self) {
         self.clear();
     }
@@ -270,8 +289,8 @@ pub struct Listings {
 
 #[derive(Debug, Default)]
 struct Queues {
-    new: VecDeque<Weak<Inode>>,
-    proven: VecDeque<Weak<Inode>>,
+    new: VecDeque<Weak<DirCache>>,
+    proven: VecDeque<Weak<DirCache>>,
     /// Directories whose listings left the short queue last.
     ghosts: VecDeque<KernelHandle>,
     /// The length of the queues at which the entries of dropped listings are removed.
@@ -311,21 +330,21 @@ impl Listings {
     }
 
     /// Enters a directory that gets a listing.
-    fn enter(&self, object: &Arc<Inode>) -> Tier {
+    fn enter(&self, owner: &Arc<DirCache>) -> Tier {
         let mut queues = self.queues.lock();
         if queues.new.len() + queues.proven.len() >= queues.sweep_at {
-            queues.new.retain(|object| object.strong_count() > 0);
-            queues.proven.retain(|object| object.strong_count() > 0);
+            queues.new.retain(|owner| owner.strong_count() > 0);
+            queues.proven.retain(|owner| owner.strong_count() > 0);
             queues.sweep_at = SWEEP + 2 * (queues.new.len() + queues.proven.len());
         }
-        match queues.ghosts.iter().position(|ghost| *ghost == object.kernel) {
+        match queues.ghosts.iter().position(|ghost| *ghost == owner.kernel) {
             Some(at) => {
                 queues.ghosts.remove(at);
-                queues.proven.push_back(Arc::downgrade(object));
+                queues.proven.push_back(Arc::downgrade(owner));
                 Tier::Proven
             }
             None => {
-                queues.new.push_back(Arc::downgrade(object));
+                queues.new.push_back(Arc::downgrade(owner));
                 Tier::New
             }
         }
@@ -347,9 +366,9 @@ impl Listings {
             let from = if crowded || queues.proven.is_empty() { Tier::New } else { Tier::Proven };
             let queue = if from == Tier::New { &mut queues.new } else { &mut queues.proven };
             let Some(weak) = queue.pop_front() else { return false };
-            let Some(object) = weak.upgrade() else { continue };
+            let Some(owner) = weak.upgrade() else { continue };
             // The thread that holds the lock may be making room as well.
-            let Some(mut kept) = object.kept.try_lock() else {
+            let Some(mut kept) = owner.try_lock() else {
                 queue.push_back(weak);
                 busy += 1;
                 if busy > queue.len() {
@@ -368,14 +387,11 @@ impl Listings {
             kept.clear();
             kept.tier = None;
             if from == Tier::New {
-                queues.ghosts.push_back(object.kernel);
+                queues.ghosts.push_back(owner.kernel);
                 if queues.ghosts.len() > GHOSTS {
                     queues.ghosts.pop_front();
                 }
             }
-            drop((kept, queues));
-            // Perhaps the last reference: its descriptors are closed outside the lock.
-            drop(object);
         }
         false
     }

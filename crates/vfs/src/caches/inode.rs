@@ -16,15 +16,16 @@ use forebay_common::lock::{Mutex, RwLock};
 use rustix::fs::{FileType, OFlags};
 
 use crate::attr::{Attr, Wcc};
-use crate::backing::cache::Link;
-use crate::caches::access_cache::{AccessCache, AccessVerdict, Classes, settled};
-use crate::caches::dentry_cache::{Child, DentryCache, Stamp};
+use crate::caches::access_cache::{AccessCache, AccessVerdict, Classes, is_past_tick};
+use crate::caches::budget::{Budget, CountedFd};
+use crate::caches::dentry_cache::{Child, DentryCache};
 use crate::caches::dir_cache::DirCache;
-use crate::caches::inode_cache::{Budget, CountedFd};
-use crate::coherence::versions::{Changing, Versions};
+use crate::caches::link::Link;
+use crate::caches::stamp::Stamp;
+use crate::caches::streams::WriteStream;
+use crate::caches::uncommitted::Uncommitted;
+use crate::caches::versions::{Changing, Versions};
 use crate::cred::Cred;
-use crate::durability::uncommitted::Uncommitted;
-use crate::durability::writeback::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{self, KernelHandle};
 
@@ -49,12 +50,12 @@ pub struct Inode {
     /// Names below a directory; boxed because most inodes are files.
     pub(crate) names: Option<Box<Mutex<DentryCache>>>,
     /// The listing of a directory.
-    pub(crate) kept: Mutex<DirCache>,
+    pub(crate) kept: Option<Arc<DirCache>>,
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
     pub(crate) uncommitted: Uncommitted,
     pub(crate) link: Link,
-    pub(crate) stream: Stream,
+    pub(crate) stream: WriteStream,
     /// The last creation that may have made it and has no record yet, in [`crate::oplog::making`]; 0: it has one.
     pub(crate) made_by: AtomicU64,
     /// Set on use, cleared by the eviction hand.
@@ -70,6 +71,12 @@ pub(crate) enum GoodFor {
     ToRead,
     /// Reading and writing. Of a server without privileges, which could not open every file that it has made once more.
     ToWrite,
+}
+
+/// A descriptor that an inode is opened with.
+pub(crate) struct Opened {
+    pub(crate) file: OwnedFd,
+    pub(crate) good_for: GoodFor,
 }
 
 /// A descriptor to change a file with, while it is in use.
@@ -117,11 +124,12 @@ impl Inode {
             verdicts: Mutex::default(),
             names: (kind == FileType::Directory)
                 .then(|| Box::new(Mutex::new(DentryCache::new(budget.clone())))),
-            kept: Mutex::new(DirCache::new(budget.clone())),
+            kept: (kind == FileType::Directory)
+                .then(|| Arc::new(DirCache::new(kernel, budget.listings().clone()))),
             listing: Mutex::new(None),
             uncommitted: Uncommitted::new(budget.clone()),
             link: Link::default(),
-            stream: Stream::default(),
+            stream: WriteStream::default(),
             made_by: AtomicU64::new(0),
             used: AtomicBool::new(true),
         }
@@ -129,13 +137,13 @@ impl Inode {
 
     /// Creates an inode from a descriptor that has more uses than to stand for the inode.
     pub(crate) fn opened(
-        (file, made): (OwnedFd, GoodFor),
+        Opened { file, good_for }: Opened,
         kernel: KernelHandle,
         attr: &Attr,
         budget: &Budget,
         versions: &Versions,
     ) -> Self {
-        Inode { made, ..Self::new(file, kernel, attr, budget, versions) }
+        Inode { made: good_for, ..Self::new(file, kernel, attr, budget, versions) }
     }
 
     /// Returns the type of the inode, which never changes.
@@ -255,7 +263,7 @@ impl Inode {
             return Err(Error::WouldBlock);
         }
         let verdict = ask(want)?;
-        if settled(attr.backing_ctime) {
+        if is_past_tick(attr.backing_ctime) {
             let mut verdicts = self.verdicts.lock();
             if verdicts.ctime == attr.backing_ctime {
                 verdicts.learn(cred, attr, want, verdict);
@@ -280,7 +288,9 @@ impl Inode {
     /// Forgets names, listing and permission verdicts.
     pub(crate) fn forget_known(&self) {
         *self.verdicts.lock() = AccessCache::default();
-        self.kept.lock().clear();
+        if let Some(kept) = &self.kept {
+            kept.lock().clear();
+        }
         if let Some(names) = &self.names {
             names.lock().forget();
         }
@@ -293,6 +303,12 @@ impl Inode {
         let alone = self.changes.ended.load(Ordering::Acquire) == begun;
         let (before, after) = (self.attr(), OnceCell::new());
         Change { object: self, begun: begun + 1, alone, before, after, _version: version }
+    }
+
+    /// Returns the state of a directory with these attributes, under which names may be believed. Returns `None` while
+    /// a change is in progress.
+    pub(crate) fn stamp(&self, attr: &Attr) -> Option<Stamp> {
+        Some(Stamp { ctime: attr.ctime, changes: self.quiet()? })
     }
 
     /// Returns a number that grows with every change made through this server. Returns `None` while a change is in

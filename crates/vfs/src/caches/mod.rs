@@ -2,7 +2,14 @@
 
 pub(crate) mod access_cache;
 pub(crate) mod attr_cache;
+pub(crate) mod budget;
 pub(crate) mod dentry_cache;
 pub(crate) mod dir_cache;
 pub(crate) mod inode;
 pub(crate) mod inode_cache;
+pub(crate) mod link;
+pub(crate) mod overlay;
+pub(crate) mod stamp;
+pub(crate) mod streams;
+pub(crate) mod uncommitted;
+pub(crate) mod versions;

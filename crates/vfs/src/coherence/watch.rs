@@ -15,7 +15,6 @@ use std::time::Duration;
 use forebay_common::lock::Mutex;
 use rustix::io::Errno;
 
-use crate::export::filesystem::Filesystem;
 use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 
 /// Events of files: changes of contents, attributes, links and names. A change of a directory's entries shows in its
@@ -60,7 +59,7 @@ pub struct HostWatch {
 
 /// The content of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Notice {
+pub(crate) enum Notice {
     /// The server itself did it, to a file that it had open.
     Own,
     /// An external change, with `contents` perhaps of the contents.
@@ -115,8 +114,8 @@ impl HostWatch {
         self.noticed.load(Ordering::Acquire)
     }
 
-    /// Takes notice of everything that happened before the call; false: there was too much of it.
-    pub(crate) fn catch_up(&self, fs: &Filesystem) -> bool {
+    /// Calls `act` with every external change that happened before the call; false: there were too many of them.
+    pub(crate) fn catch_up(&self, act: impl Fn(Notice)) -> bool {
         // A thread that waits for the lock must not answer before the thread inside has acted on the notifications that
         // it read.
         let _one = self.reading.lock();
@@ -127,18 +126,14 @@ impl HostWatch {
                 Err(Errno::INTR) => {}
                 Ok(0) | Err(_) => {
                     self.noticed.fetch_add(1, Ordering::AcqRel);
-                    fs.anything_changed();
+                    act(Notice::Anything);
                     return false;
                 }
                 Ok(len) => each_notice(&buffer[..len], self.server, |notice| match notice {
                     Notice::Own => {}
-                    Notice::Changed { kernel, contents } => {
+                    external => {
                         self.noticed.fetch_add(1, Ordering::AcqRel);
-                        fs.changed_behind(&kernel, contents);
-                    }
-                    Notice::Anything => {
-                        self.noticed.fetch_add(1, Ordering::AcqRel);
-                        fs.anything_changed();
+                        act(external);
                     }
                 }),
             }
@@ -195,23 +190,22 @@ fn notice(event: &[u8], server: i32) -> Option<Notice> {
     Some(Notice::Changed { kernel, contents: !own && mask & CONTENTS != 0 })
 }
 
-/// Starts the thread that empties the queue as long as the file system is in use: the kernel holds only so much, and
-/// forgets the rest.
-pub(crate) fn start(fs: &Arc<Filesystem>) -> std::io::Result<()> {
-    if fs.watch.is_none() {
-        return Ok(());
-    }
-    let fs = Arc::downgrade(fs);
-    std::thread::Builder::new().name("forebay-watch".into()).spawn(move || keep_up(&fs)).map(drop)
+/// Starts the thread that calls `catch_up` as long as the watched file system is in use: the kernel holds only so much,
+/// and forgets the rest.
+pub(crate) fn start<T: Send + Sync + 'static>(
+    watched: &Arc<T>,
+    catch_up: fn(&T) -> bool,
+) -> std::io::Result<()> {
+    let watched = Arc::downgrade(watched);
+    let thread = std::thread::Builder::new().name("forebay-watch".into());
+    thread.spawn(move || keep_up(&watched, catch_up)).map(drop)
 }
 
-fn keep_up(fs: &Weak<Filesystem>) {
+fn keep_up<T>(watched: &Weak<T>, catch_up: fn(&T) -> bool) {
     loop {
         std::thread::sleep(PAUSE);
-        let Some(fs) = fs.upgrade() else { return };
-        if let Some(watch) = &fs.watch {
-            let _ = (0..IN_A_ROW).any(|_| watch.catch_up(&fs));
-        }
+        let Some(watched) = watched.upgrade() else { return };
+        let _ = (0..IN_A_ROW).any(|_| catch_up(&watched));
     }
 }
 

@@ -24,44 +24,23 @@ use forebay_common::metrics::Recorder;
 use rustix::fs::{FileType, Mode, OFlags};
 use smallvec::SmallVec;
 
-use crate::backing::side_by_side::side_by_side;
+use crate::caches::budget::Budget;
 use crate::caches::inode::{Inode, Writer};
-use crate::caches::inode_cache::Budget;
 use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
-use crate::oplog::{Pending, Removal};
+use crate::side_by_side::side_by_side;
 use crate::sys;
 
-/// The things that must be on stable storage before an acknowledgement.
+/// The things that a file system must make durable.
 #[derive(Default)]
-pub struct CommitRequest {
+pub(crate) struct SyncRequest {
     /// Bytes of a file.
     pub(crate) data: Option<Data>,
     /// Inodes whose names or attributes changed.
     pub(crate) metadata: SmallVec<[Arc<Inode>; 3]>,
-    /// The log's part of the change.
-    pub(crate) logged: Option<Logged>,
-    /// The change itself, if its answer is to outlive a crash.
-    pub(crate) pending: Option<Box<Pending>>,
-    /// The removal of a name, for the cache to forget the file once it is gone durably.
-    pub(crate) removal: Option<Removal>,
 }
 
-/// A part of an intent that the cache's log makes durable.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Logged {
-    /// A frame that a change waits for.
-    Change(forebay_engine::Seq),
-    /// A frame that COMMIT waits for: when it is lost, the verifier says so, and that is the answer.
-    Commit(forebay_engine::Seq),
-}
-
-impl CommitRequest {
-    /// Returns true if the answer is to be given to [`Vfs::commit`](crate::Vfs::commit).
-    pub fn keeps_answer(&self) -> bool {
-        self.pending.is_some()
-    }
-
+impl SyncRequest {
     /// Returns true if the file system has nothing to make durable.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.is_none() && self.metadata.is_empty()
@@ -75,7 +54,7 @@ pub(crate) struct Data {
     pub(crate) offset: u64,
     /// 0 = to the end of the file.
     pub(crate) len: u64,
-    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before they were written.
+    /// [`Uncommitted::errors`](crate::caches::uncommitted::Uncommitted::errors) from before they were written.
     pub(crate) errors: u64,
 }
 
@@ -86,7 +65,7 @@ impl Data {
     }
 }
 
-/// Called once, from some thread, when the intent is durable or has failed.
+/// Called once, from some thread, when the request is durable or has failed.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Calls its argument, which runs the [`Done`]s of one batch, exactly once and before it returns. So the caller can
@@ -122,11 +101,11 @@ pub struct JournalStats {
 const SMALL: u64 = 64 * 1024;
 
 struct Entry {
-    intent: CommitRequest,
+    request: SyncRequest,
     done: Done,
 }
 
-/// Why an intent is not durable.
+/// Why a request is not durable.
 #[derive(Clone, Copy, Debug)]
 enum Failed {
     /// A sync failed: the changes that it covered may be lost, and the verifier has changed.
@@ -216,37 +195,37 @@ impl Journal {
         self.order
     }
 
-    /// Makes `intent` durable and then calls `done`; the calling thread may lead the batch.
-    pub fn submit(&self, intent: CommitRequest, done: Done) {
-        if let Some(data) = &intent.data
+    /// Makes `request` durable and then calls `done`; the calling thread may lead the batch.
+    pub(crate) fn submit(&self, request: SyncRequest, done: Done) {
+        if let Some(data) = &request.data
             && (data.len == 0 || data.len > SMALL)
             && self.order == Order::Journal
             && let Err(failed) = self.written_back(data)
         {
             return self.finish(done, Err(failed));
         }
-        let lane = self.lane(&intent);
+        let lane = self.lane(&request);
         let mut queue = lane.lock();
-        queue.waiting.push(Entry { intent, done });
+        queue.waiting.push(Entry { request, done });
         if !std::mem::replace(&mut queue.leading, true) {
             drop(queue);
             self.lead(lane);
         }
     }
 
-    /// Returns the queue of a commit request. Changes of one file, or in one directory, have one queue.
-    fn lane(&self, intent: &CommitRequest) -> &Mutex<Queue> {
-        let object = intent.data.as_ref().map(|data| &data.object).or(intent.metadata.first());
+    /// Returns the queue of a request. Changes of one file, or in one directory, have one queue.
+    fn lane(&self, request: &SyncRequest) -> &Mutex<Queue> {
+        let object = request.data.as_ref().map(|data| &data.object).or(request.metadata.first());
         let hash =
             object.map_or(0, |object| foldhash::fast::FixedState::default().hash_one(Arc::as_ptr(object)));
         &self.lanes[hash as usize % self.lanes.len()]
     }
 
-    /// Makes `intent` durable before returning.
-    pub fn wait(&self, intent: CommitRequest) -> Result<()> {
+    /// Makes `request` durable before returning.
+    pub(crate) fn wait(&self, request: SyncRequest) -> Result<()> {
         let (send, receive) = std::sync::mpsc::sync_channel(1);
         self.submit(
-            intent,
+            request,
             Box::new(move |result| {
                 // The receiver below waits for exactly this.
                 let _ = send.send(result);
@@ -256,7 +235,7 @@ impl Journal {
     }
 
     /// Makes everything done to these files durable; one result each. `errors` of each are
-    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before the first change that
+    /// [`Uncommitted::errors`](crate::caches::uncommitted::Uncommitted::errors) from before the first change that
     /// counts.
     pub(crate) fn sync_files(&self, files: &[(Arc<Inode>, u64)]) -> Vec<Result<()>> {
         let data = |(object, errors): &(Arc<Inode>, u64)| Data {
@@ -266,8 +245,7 @@ impl Journal {
             errors: *errors,
         };
         if self.order == Order::PerObject {
-            let wait =
-                |file: &_| self.wait(CommitRequest { data: Some(data(file)), ..CommitRequest::default() });
+            let wait = |file: &_| self.wait(SyncRequest { data: Some(data(file)), ..SyncRequest::default() });
             return side_by_side(files, LANES, wait);
         }
         files.iter().for_each(|file| self.start_write_back(&data(file)));
@@ -281,7 +259,7 @@ impl Journal {
             })
         };
         let mut results: Vec<_> = files.iter().map(wait).collect();
-        if let Err(error) = self.wait(CommitRequest::default()) {
+        if let Err(error) = self.wait(SyncRequest::default()) {
             results.fill(Err(error));
         }
         results
@@ -291,7 +269,7 @@ impl Journal {
     pub(crate) fn barrier(&self) -> Result<()> {
         self.stats.barriers.fetch_add(1, Ordering::Relaxed);
         match self.order {
-            Order::Journal => self.wait(CommitRequest::default()),
+            Order::Journal => self.wait(SyncRequest::default()),
             Order::PerObject => Ok(rustix::fs::syncfs(self.mount.as_fd())?),
         }
     }
@@ -336,10 +314,10 @@ impl Journal {
             self.stats.batches.fetch_add(1, Ordering::Relaxed);
             let mut finished = batch.into_iter().zip(results);
             (self.deliver)(&mut || {
-                finished.by_ref().for_each(|(Entry { intent, done }, result)| {
+                finished.by_ref().for_each(|(Entry { request, done }, result)| {
                     self.finish(done, result);
-                    intent.data.iter().for_each(|data| data.object.rest());
-                    intent.metadata.iter().for_each(|object| object.rest());
+                    request.data.iter().for_each(|data| data.object.rest());
+                    request.metadata.iter().for_each(|object| object.rest());
                 });
             });
             if !more || handed {
@@ -391,7 +369,7 @@ impl Journal {
     }
 
     fn sync_journal(&self, batch: &[Entry]) -> Vec<Synced> {
-        let small = |entry: &Entry| entry.intent.data.clone().filter(|data| (1..=SMALL).contains(&data.len));
+        let small = |entry: &Entry| entry.request.data.clone().filter(|data| (1..=SMALL).contains(&data.len));
         let several = batch.iter().filter(|entry| small(entry).is_some()).nth(1).is_some();
         if several {
             for data in batch.iter().filter_map(small) {
@@ -433,8 +411,8 @@ impl Journal {
             result.and_then(|()| object.uncommitted.synced(errors, || Ok(())))
         };
         let mut each = |entry: &Entry| {
-            let data = entry.intent.data.iter().map(|data| (&data.object, data.errors));
-            let metadata = entry.intent.metadata.iter().map(|object| (object, object.uncommitted.errors()));
+            let data = entry.request.data.iter().map(|data| (&data.object, data.errors));
+            let metadata = entry.request.metadata.iter().map(|object| (object, object.uncommitted.errors()));
             // Every inode is tried even after one failed: another request may depend on it alone.
             data.chain(metadata).map(|(object, errors)| sync(object, errors)).fold(Ok(()), Result::and)
         };

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 
 use crate::durability::journal::Order;
-use crate::export::filesystem::{EXT4, XFS};
+use crate::identity::fs_type::{EXT4, XFS};
 
 /// Returns the order of metadata changes in the file system on `device` (see [`crate::durability::journal`]).
 pub(crate) fn order_of(root: &OwnedFd, device: u64, magic: i64) -> Order {

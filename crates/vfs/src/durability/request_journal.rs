@@ -22,7 +22,7 @@ use forebay_common::lock::Mutex;
 use forebay_oplog::{Bindings, Numbers, Operation, Record};
 use rustix::io::Errno;
 
-use crate::export::Target;
+use crate::caches::inode::Inode;
 
 /// Bytes before the first slot: [`head`].
 const HEAD: u64 = 4096;
@@ -188,8 +188,8 @@ impl Drop for Request {
 }
 
 /// Returns true if the name does not exist. The caller has locked the directory.
-pub(crate) fn is_free(dir: &Target, name: &[u8]) -> bool {
-    let there = rustix::fs::statat(dir.object.path(), name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+pub(crate) fn is_free(dir: &Inode, name: &[u8]) -> bool {
+    let there = rustix::fs::statat(dir.path(), name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
     there.err() == Some(Errno::NOENT)
 }
 

@@ -32,7 +32,9 @@ impl ResumableCreates {
     pub(crate) fn take(
         &self,
         asked: &Asked,
-        (filesystem, dir, name): (u32, &KernelHandle, &[u8]),
+        filesystem: u32,
+        dir: &KernelHandle,
+        name: &[u8],
     ) -> Option<KernelHandle> {
         let mut begun = self.0.lock();
         if begun.is_empty() {
@@ -62,14 +64,16 @@ mod tests {
         let operation = Operation { number: 1, filesystem: 3, entries, objects: Vec::new(), reply };
         let cut_short = CutShort { operation, key: 3 };
         let asked = |key: &[u8]| Asked { answer: [key, b"a reply"].concat(), key: key.len() };
-        let place = (3, &handle(1), &b"name"[..]);
+        let take = |key: &[u8]| begun.take(&asked(key), 3, &handle(1), b"name");
         begun.keep(&cut_short, handle(7));
-        assert_eq!(begun.take(&asked(b"yek"), place), None, "another request");
-        assert_eq!(begun.take(&asked(b"key"), place), Some(handle(7)));
-        assert_eq!(begun.take(&asked(b"key"), place), None, "it has gone on");
-        for other in [(4, &handle(1), &b"name"[..]), (3, &handle(2), b"name"), (3, &handle(1), b"other")] {
+        assert_eq!(take(b"yek"), None, "another request");
+        assert_eq!(take(b"key"), Some(handle(7)));
+        assert_eq!(take(b"key"), None, "it has gone on");
+        for (filesystem, dir, name) in
+            [(4, &handle(1), &b"name"[..]), (3, &handle(2), b"name"), (3, &handle(1), b"other")]
+        {
             begun.keep(&cut_short, handle(7));
-            assert_eq!(begun.take(&asked(b"key"), other), None);
+            assert_eq!(begun.take(&asked(b"key"), filesystem, dir, name), None);
         }
     }
 }

@@ -7,6 +7,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::identity::export_identity::open_root;
 
 /// Held while a directory is served; the kernel drops it with the process.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub struct Ownership {
 impl Ownership {
     /// Takes the directory, or returns `None` if another process serves it.
     pub fn take(path: &Path) -> Result<Option<Self>> {
-        let fd = crate::export::filesystem::open_root(path)?;
+        let fd = open_root(path)?;
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Ownership { _lock: fd })),
             Err(Errno::WOULDBLOCK) => Ok(None),

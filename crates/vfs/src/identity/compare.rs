@@ -23,8 +23,9 @@
 //! - A subvolume that is not mounted: I6, or I7 if its parent is an ordinary directory.
 //! - An adopted file system counts on beyond the record, so the file system that it replaced is I8.
 
-use super::record::Recorded;
-use super::{ExportIdentity, Stamp};
+use crate::identity::export_identity::ExportIdentity;
+use crate::identity::record::Recorded;
+use crate::identity::stamp::Stamp;
 
 /// The difference between the directory that is there and the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

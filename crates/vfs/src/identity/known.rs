@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::ExportIdentity;
+use crate::identity::export_identity::ExportIdentity;
 
 const FILE: &str = "identities";
 const ADOPT: &str = "adopt";

@@ -1,6 +1,6 @@
 //! The owner of a pool, as its superblocks carry it (docs/on-disk-format.md): one record for each export.
 
-use super::ExportIdentity;
+use crate::identity::export_identity::ExportIdentity;
 
 const VERSION: u8 = 1;
 /// The longest text, in bytes.
@@ -13,7 +13,7 @@ pub struct Recorded {
     pub export: u32,
     /// The number of its file system in the keys of the cache.
     pub number: u32,
-    /// The count of starts ([`Stamp::start`](super::Stamp)); 0: the directory can have none.
+    /// The count of starts ([`Stamp::start`](crate::identity::stamp::Stamp)); 0: the directory can have none.
     pub start: u64,
     /// The directory.
     pub identity: ExportIdentity,

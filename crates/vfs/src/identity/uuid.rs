@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
 use crate::error::Result;
-use crate::export::filesystem::{EXT4, XFS, type_name};
+use crate::identity::fs_type::{EXT4, XFS, type_name};
 
 /// FS_IOC_GETFSUUID: struct fsuuid2, a length and 16 bytes.
 const FS_GETFSUUID: libc::c_ulong = 0x8011_1500;

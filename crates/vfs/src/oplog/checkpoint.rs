@@ -18,8 +18,8 @@ use forebay_runtime::block_on;
 use rustix::io::Errno;
 
 use super::{OpLog, rename_intents};
-use crate::backing::cache::Linked;
 use crate::error::{Error, Result};
+use crate::export::cache::Linked;
 use crate::export::filesystem::Filesystem;
 use crate::sys::KernelHandle;
 
@@ -192,7 +192,7 @@ impl Shared {
         let committed: Vec<_> =
             commits.map(|((_, fs), begun)| begun.and_then(|()| self.end(fs, PATIENCE))).collect();
         let result = committed.iter().copied().fold(Ok(()), Result::and);
-        self.engine.keep_notes(result.err().map(crate::backing::io_error));
+        self.engine.keep_notes(result.err().map(crate::error::io_error));
         let value = then(result);
         // A thread that waits for room here must not keep other threads from making room.
         drop(one);
@@ -376,7 +376,7 @@ impl Checkpoints {
     pub(crate) fn tidy(&self) {
         for fs in self.shared.filesystems.iter().filter_map(|(_, fs)| fs.upgrade()) {
             // A file that stays does no harm: the next start looks at it.
-            let _ = rename_intents::clear(&fs).and_then(|()| fs.aliases.tidy());
+            let _ = rename_intents::clear(&fs.aliases).and_then(|()| fs.aliases.tidy());
         }
     }
 

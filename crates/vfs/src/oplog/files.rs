@@ -281,7 +281,7 @@ impl Tree for Files<'_> {
     }
 
     fn intents(&mut self) -> Result<Vec<RenameIntent>> {
-        let mut intents = during(|| "reading .forebay/slots".into(), rename_intents::read(self.fs))?;
+        let mut intents = during(|| "reading .forebay/slots".into(), rename_intents::read(&self.fs.aliases))?;
         intents.retain(|intent| intent.log == self.log);
         Ok(intents)
     }

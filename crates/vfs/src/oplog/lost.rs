@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::{Pending, Way, rename_intents};
-use crate::backing::cache::Cache;
-use crate::durability::journal::{CommitRequest, Done};
+use crate::durability::journal::{Done, SyncRequest};
 use crate::error::Result;
+use crate::export::cache::Cache;
 use crate::export::filesystem::Filesystem;
 use forebay_engine::Seq;
 
@@ -21,16 +21,16 @@ impl Filesystem {
             let oplog = &linked.cache.oplog;
             oplog.carry_out();
             let (identity, upto) = oplog.last();
-            rename_intents::say_lost(self, identity, linked.number(), upto)
+            rename_intents::say_lost(&self.aliases, identity, linked.number(), upto)
         })
     }
 }
 
 /// Makes a change durable that the log was to make durable, and did not.
-pub(crate) fn submit(cache: &Cache, fs: &Filesystem, intent: CommitRequest, done: Done) {
+pub(crate) fn submit(cache: &Cache, fs: &Filesystem, request: SyncRequest, done: Done) {
     cache.log_broke();
     match fs.log_lost() {
-        Ok(()) => fs.journal.submit(intent, done),
+        Ok(()) => fs.journal.submit(request, done),
         Err(error) => done(Err(error)),
     }
 }
@@ -52,7 +52,7 @@ pub(crate) fn both(
                 // The slot is freed only now, because recovery may need its intent.
                 drop(pending);
                 match durable {
-                    Err(_) if logs => submit(&theirs, &fs, CommitRequest::default(), done),
+                    Err(_) if logs => submit(&theirs, &fs, SyncRequest::default(), done),
                     // That the answer is not kept is no reason not to give it.
                     _ => done(Ok(())),
                 }

@@ -8,14 +8,14 @@
 //! kind. It states which changes were known to be durable when it was written. Recovery looks for the remaining changes
 //! in the directories ([`Way::Each`], see [`recover`]).
 
-mod checkpoint;
+pub(crate) mod checkpoint;
 pub(crate) mod cut_short;
 mod files;
-mod lost;
+pub(crate) mod lost;
 pub(crate) mod making;
 mod queue;
-mod recover;
-mod removal;
+pub(crate) mod recover;
+pub(crate) mod removal;
 pub(crate) mod rename_intents;
 
 use std::os::fd::OwnedFd;
@@ -27,22 +27,16 @@ use forebay_oplog::{Bindings, Identity, New, Numbers, Operation, Proof, RenameIn
 use forebay_runtime::{block_on, tasks};
 
 use crate::attr::Attr;
-use crate::backing::cache::{Cache, Linked};
+use crate::caches::inode::Inode;
 use crate::durability::journal::Order;
 use crate::durability::request_journal::{Asked, Request};
 use crate::error::Result;
-use crate::export::Target;
+use crate::export::cache::{Cache, Linked};
 use crate::export::filesystem::{Filesystem, Scheme};
-pub use checkpoint::Checkpointed;
-pub(crate) use checkpoint::{Checkpoints, Logging, Tell};
 use files::attributes;
 pub(crate) use forebay_oplog::{Access, Binding, Change, Entries, Entry, Object, Record, Rights};
-pub(crate) use lost::{both, submit};
 use making::Ticket;
 use queue::Queue;
-pub use recover::Recovery;
-pub(crate) use recover::{recover, settle};
-pub(crate) use removal::Removal;
 use rename_intents::RenameIntents;
 
 #[derive(Debug, Default)]
@@ -206,11 +200,7 @@ impl Filesystem {
     /// carry sizes only for dirty files. So the file has to be durable before the reply, and recovery must not create
     /// it afterwards. The result tells if recovery will not: the journal's commit may succeed although the checkpoint's
     /// commit was late.
-    pub(crate) fn way_with_size(
-        &self,
-        object: &crate::caches::inode::Inode,
-        size: Option<u64>,
-    ) -> (Option<Way>, Result<()>) {
+    pub(crate) fn way_with_size(&self, object: &Inode, size: Option<u64>) -> (Option<Way>, Result<()>) {
         let way = self.way();
         if size.is_none() || matches!(way, None | Some(Way::Each)) {
             return (way, Ok(()));
@@ -240,9 +230,9 @@ impl Filesystem {
 
     /// Returns the inode that a killed server made for this request: see
     /// [`ResumableCreates`](crate::durability::resumable_create::ResumableCreates).
-    pub(crate) fn begun(&self, asked: &Asked, dir: &Target, name: &[u8]) -> Option<Identity> {
+    pub(crate) fn begun(&self, asked: &Asked, dir: &Inode, name: &[u8]) -> Option<Identity> {
         let linked = self.linked()?;
-        linked.cache.begun.take(asked, (linked.number(), &dir.object.kernel, name))
+        linked.cache.begun.take(asked, linked.number(), &dir.kernel, name)
     }
 
     /// Writes the change that is about to be carried out to the request journal, in case the server is killed before
@@ -290,7 +280,7 @@ impl Filesystem {
         let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != Way::Each)) else {
             return Ok(None);
         };
-        let slot = self.slots.take(self)?;
+        let slot = self.slots.take(&self.aliases)?;
         let log = linked.cache.oplog.clone();
         let (identity, number) = log.begin_ahead();
         let intent = RenameIntent { log: identity, number, filesystem: linked.number(), dirs };
@@ -344,24 +334,24 @@ impl Drop for Announced {
 
 /// Returns the statement that `name` in `dir` led to `was` and now leads to `now`.
 pub(crate) fn binding(
-    dir: &Target,
+    dir: &Inode,
     name: &[u8],
     was: Option<crate::sys::KernelHandle>,
     now: Option<crate::sys::KernelHandle>,
 ) -> Binding {
-    Binding { dir: dir.object.kernel, name: name.into(), was, now }
+    Binding { dir: dir.kernel, name: name.into(), was, now }
 }
 
 /// Returns the log's description of an inode with these attributes. `new` is set if the change made the inode.
-pub(crate) fn object(target: &Target, attr: &Attr, new: Option<New>, access: Access) -> Option<Object> {
-    Some(Object { identity: target.object.kernel, attributes: attributes(attr)?, new, access })
+pub(crate) fn object(inode: &Inode, attr: &Attr, new: Option<New>, access: Access) -> Option<Object> {
+    Some(Object { identity: inode.kernel, attributes: attributes(attr)?, new, access })
 }
 
 /// Returns the log's descriptions of inodes that existed before, as they are now. They include changes that only the
 /// cache has, which may be destaged and forgotten before the record is. The change has set neither mode nor owner.
-pub(crate) fn objects(targets: &[&Target]) -> Vec<Object> {
-    let object = |target: &&Target| object(target, &target.object.attr().ok()?, None, Access::Kept);
-    targets.iter().filter_map(object).collect()
+pub(crate) fn objects(inodes: &[&Inode]) -> Vec<Object> {
+    let object = |inode: &&Inode| object(inode, &inode.attr().ok()?, None, Access::Kept);
+    inodes.iter().filter_map(object).collect()
 }
 
 const _: () = assert!(forebay_oplog::RECORD_MAX == USER_RECORD_MAX);

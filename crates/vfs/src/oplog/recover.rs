@@ -34,11 +34,12 @@ use forebay_runtime::block_on;
 use super::cut_short::{answered, carried_out, leads_to};
 use super::files::Files;
 use super::rename_intents;
-use crate::backing::cache::{Cache, key};
 use crate::backing::{Logged, Store};
 use crate::caches::inode::Inode;
+use crate::caches::link::key;
 use crate::durability::request_journal::{CutShort, RequestJournal};
 use crate::error::Error;
+use crate::export::cache::Cache;
 use crate::export::filesystem::Filesystem;
 use crate::sys::{KernelHandle, proc_path};
 
@@ -75,7 +76,7 @@ pub(crate) fn recover(
     let mut found = read(notes)?;
     let given_up = give_up(&mut found, store)?;
     for (number, fs) in filesystems {
-        if let Some(upto) = rename_intents::lost_after(fs, log, *number).map_err(io::Error::other)? {
+        if let Some(upto) = rename_intents::lost_after(&fs.aliases, log, *number).map_err(io::Error::other)? {
             found.reached(*number, upto);
         }
     }
@@ -239,7 +240,7 @@ pub(crate) fn settle(
         {
             note(cache, &Record::Checkpoint { filesystem: *number, upto: last }).map_err(failed)?;
             // The intents in the slots are out of date now.
-            rename_intents::clear(fs).map_err(|error| io::Error::other(error.to_string()))?;
+            rename_intents::clear(&fs.aliases).map_err(|error| io::Error::other(error.to_string()))?;
         }
         for (outer, _) in fs.aliases.all() {
             if fs.is_gone(&outer) {

@@ -9,8 +9,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::error::Result;
-use crate::export::filesystem::Filesystem;
-use crate::export::handle_map::{SLOTS, dir_if_there, names, private_dir};
+use crate::export::handle_map::{HandleMap, SLOTS, dir_if_there, names, private_dir};
 
 const ATTRIBUTE: &str = "user.forebay.intent";
 const LOST: &str = "lost";
@@ -35,9 +34,9 @@ impl RenameIntents {
     /// Takes a slot for a RENAME. The caller gives it back once the record is durable, or the RENAME has failed. Waits
     /// until a slot is free, for as long as a frame of the log takes. So the caller must not have a number yet, for
     /// which the records of other threads would wait.
-    pub(crate) fn take(&self, fs: &Filesystem) -> Result<OwnedFd> {
+    pub(crate) fn take(&self, map: &HandleMap) -> Result<OwnedFd> {
         self.take_or_make(MOST, |made| {
-            let dir = private_dir(fs.private()?, SLOTS)?;
+            let dir = private_dir(map.private()?, SLOTS)?;
             let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mode = Mode::RUSR | Mode::WUSR;
             Ok(rustix::fs::openat(&dir, made.to_string(), flags, mode)?)
@@ -78,9 +77,9 @@ pub(crate) fn say(slot: &OwnedFd, intent: &RenameIntent) -> Result<()> {
 }
 
 /// Returns the rename intents in the slots of earlier runs.
-pub(crate) fn read(fs: &Filesystem) -> Result<Vec<RenameIntent>> {
+pub(crate) fn read(map: &HandleMap) -> Result<Vec<RenameIntent>> {
     let mut intents = Vec::new();
-    each(fs, |dir, name| {
+    each(map, |dir, name| {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let slot = rustix::fs::openat(dir, name, flags, Mode::empty())?;
         let mut bytes = [0; 1024];
@@ -98,8 +97,8 @@ pub(crate) fn read(fs: &Filesystem) -> Result<Vec<RenameIntent>> {
 /// Records that the log with this identity is lost, and may come back. All changes up to `upto` are in the file system,
 /// with later changes. The record counts once the journal has committed; changes that depend on it are found only if
 /// the record is.
-pub(crate) fn say_lost(fs: &Filesystem, log: u64, filesystem: u32, upto: u64) -> Result<()> {
-    let dir = private_dir(fs.private()?, SLOTS)?;
+pub(crate) fn say_lost(map: &HandleMap, log: u64, filesystem: u32, upto: u64) -> Result<()> {
+    let dir = private_dir(map.private()?, SLOTS)?;
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(&dir, LOST, flags, Mode::RUSR | Mode::WUSR)?;
     let mut bytes = log.to_le_bytes().to_vec();
@@ -109,8 +108,8 @@ pub(crate) fn say_lost(fs: &Filesystem, log: u64, filesystem: u32, upto: u64) ->
 
 /// Returns the number of a change if the log with this identity was lost. Up to this change the file system has all
 /// operations of that log.
-pub(crate) fn lost_after(fs: &Filesystem, log: u64, filesystem: u32) -> Result<Option<u64>> {
-    let Some(private) = fs.private_if_there()? else { return Ok(None) };
+pub(crate) fn lost_after(map: &HandleMap, log: u64, filesystem: u32) -> Result<Option<u64>> {
+    let Some(private) = map.private_if_there()? else { return Ok(None) };
     let Some(dir) = dir_if_there(&private, SLOTS)? else { return Ok(None) };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut bytes = [0; 64];
@@ -131,12 +130,12 @@ pub(crate) fn lost_after(fs: &Filesystem, log: u64, filesystem: u32) -> Result<O
 
 /// Removes the slots of earlier runs. The removal has to be durable before a number is given out: numbers may begin
 /// again, and an old intent must not pass for a new one.
-pub(crate) fn clear(fs: &Filesystem) -> Result<()> {
-    each(fs, |dir, name| Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?))
+pub(crate) fn clear(map: &HandleMap) -> Result<()> {
+    each(map, |dir, name| Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?))
 }
 
-fn each(fs: &Filesystem, mut visit: impl FnMut(&OwnedFd, &std::ffi::CStr) -> Result<()>) -> Result<()> {
-    let Some(private) = fs.private_if_there()? else { return Ok(()) };
+fn each(map: &HandleMap, mut visit: impl FnMut(&OwnedFd, &std::ffi::CStr) -> Result<()>) -> Result<()> {
+    let Some(private) = map.private_if_there()? else { return Ok(()) };
     let Some(dir) = dir_if_there(&private, SLOTS)? else { return Ok(()) };
     names(&dir)?.iter().try_for_each(|name| visit(&dir, name))
 }

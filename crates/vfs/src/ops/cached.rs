@@ -9,16 +9,20 @@ use forebay_engine::{Engine, Logged as Accepted, Object as Cached, Tried, TriedR
 use forebay_runtime::block_on;
 
 use crate::attr::{Attr, Time};
-use crate::backing::cache::{Linked, from_cache};
 use crate::caches::inode::Inode;
-use crate::coherence::external_change::refresh;
+use crate::caches::overlay::{Undestaged, now};
 use crate::cred::Cred;
-use crate::durability::journal::{CommitRequest, Data, Logged};
-use crate::error::{Error, Result};
+use crate::durability::journal::{Data, SyncRequest};
+use crate::error::{Error, Result, from_cache};
+use crate::export::Target;
+use crate::export::cache::Linked;
+use crate::export::cache::LogFrame;
+use crate::export::external_change::refresh;
 use crate::export::filesystem::Filesystem;
-use crate::export::{Target, Vfs, Wait};
-use crate::ops::data::{read_full, write_full};
-use crate::ops::overlay::{Unsettled, now};
+use crate::export::vfs::Vfs;
+use crate::file_io::{read_full, write_full};
+use crate::ops::commit::CommitRequest;
+use crate::wait::Wait;
 
 /// Set-uid and set-gid. A write by any user but root removes them.
 const SET_ID: u32 = 0o6000;
@@ -31,7 +35,7 @@ pub(crate) struct Writing<'a> {
     pub(crate) data: &'a [u8],
     pub(crate) stable: bool,
     pub(crate) attr: Attr,
-    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before it.
+    /// [`Uncommitted::errors`](crate::caches::uncommitted::Uncommitted::errors) from before it.
     pub(crate) errors: u64,
 }
 
@@ -64,7 +68,7 @@ impl SsdRead {
 
 impl Vfs {
     /// Reads into `buf`, from wherever it is fastest.
-    pub(crate) fn read_cached(
+    pub(crate) fn read_through_cache(
         &self,
         linked: &Linked,
         target: &Target,
@@ -91,7 +95,7 @@ impl Vfs {
             if !wait.allowed() {
                 return Err(Error::WouldBlock);
             }
-            refresh(linked, target, cached)?;
+            refresh(linked, &target.object, cached)?;
         }
         match linked.cache.engine.try_read(cached, offset, buf) {
             TriedRead::Read(len) if len == buf.len() => return Ok(Found::Read(len)),
@@ -113,9 +117,9 @@ impl Vfs {
         let read =
             |buf: &mut [u8]| block_on(linked.cache.engine.read(cached, offset, buf)).map_err(from_cache);
         let len = read(buf)?;
-        if len < buf.len() && Unsettled::of(cached).is_none() {
+        if len < buf.len() && Undestaged::of(cached).is_none() {
             // An external change made the file longer.
-            refresh(linked, target, cached)?;
+            refresh(linked, &target.object, cached)?;
             return read(buf).map(Found::Read);
         }
         Ok(Found::Read(len))
@@ -157,12 +161,12 @@ impl Vfs {
         if write.attr.mode & SET_ID != 0 && write.cred.uid() != 0 {
             return self.write_direct(linked, write, wait);
         }
-        if !wait.allowed() && linked.quotas.is_due() {
+        if !wait.allowed() && linked.admission.is_charge_due() {
             return Err(Error::WouldBlock);
         }
-        let charge = linked.quotas.charge(&write.target.export.fs, write.attr.uid, write.attr.gid);
+        let charge = linked.admission.charge(&write.attr);
         let len = space_of(write.offset, write.data.len());
-        let Some(rooms) = linked.room(write.target, cached, charge.as_deref(), len, wait)? else {
+        let Some(rooms) = linked.admission.room(cached, charge.as_deref(), len, wait)? else {
             return self.write_direct(linked, write, wait);
         };
         charge.iter().for_each(|charge| cached.charge(&charge.account));
@@ -201,11 +205,11 @@ impl Vfs {
             return Ok((len + direct, stable, intent));
         }
         let mut intent = intent.unwrap_or_default();
-        let frame = match intent.logged {
-            Some(Logged::Change(later)) => frame.max(later),
+        let frame = match intent.frame {
+            Some(LogFrame::Change(later)) => frame.max(later),
             _ => frame,
         };
-        intent.logged = Some(Logged::Change(frame));
+        intent.frame = Some(LogFrame::Change(frame));
         Ok((len + direct, true, Some(intent)))
     }
 
@@ -225,9 +229,9 @@ impl Vfs {
             linked.cache.checkpoints.make_of(&target.export.fs)?;
         }
         let cached = linked.object(&target.object)?;
-        let charge = linked.quotas.charge(&target.export.fs, write.attr.uid, write.attr.gid);
+        let charge = linked.admission.charge(&write.attr);
         let space = space_of(write.offset, write.data.len());
-        let rooms = linked.claim(target, cached, charge.as_deref(), space)?;
+        let rooms = linked.admission.claim(cached, charge.as_deref(), space)?;
         let fd = target.object.writer(&self.budget, true)?;
         let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
         let own = target.export.fs.own_write(&target.object);
@@ -251,10 +255,10 @@ impl Vfs {
             len: len as u64,
             errors: write.errors,
         });
-        let logged = (frame > 0).then_some(Logged::Change(frame));
-        let intent = (data.is_some() || logged.is_some()).then(|| CommitRequest {
-            data,
-            logged,
+        let frame = (frame > 0).then_some(LogFrame::Change(frame));
+        let intent = (data.is_some() || frame.is_some()).then(|| CommitRequest {
+            sync: SyncRequest { data, ..SyncRequest::default() },
+            frame,
             ..CommitRequest::default()
         });
         Ok((len, stable, intent))
@@ -277,7 +281,7 @@ impl Vfs {
         let Some(linked) = fs.linked() else { return Ok(()) };
         let cached = linked.object(object)?;
         // Nothing to cut off, nothing to keep in order.
-        if cached.size() == size && Unsettled::of(cached).is_none() && object.raw_attr()?.size == size {
+        if cached.size() == size && Undestaged::of(cached).is_none() && object.raw_attr()?.size == size {
             return Ok(());
         }
         let now = cache_time(mtime.unwrap_or_else(now));

@@ -10,18 +10,22 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::attr::{Attr, Wcc};
 use crate::caches::access_cache::want;
-use crate::caches::dentry_cache::Stamp;
 use crate::caches::inode::Change;
+use crate::caches::stamp::Stamp;
 use crate::cred::Cred;
-use crate::durability::journal::CommitRequest;
-use crate::durability::rename_locks::{self, Moving, Place, Seen};
+use crate::durability::journal::SyncRequest;
 use crate::durability::request_journal::{self, Asked};
 use crate::error::{Error, Result};
+use crate::export::Target;
 use crate::export::filesystem::{Scheme, require_dir};
-use crate::export::{Target, Vfs, Wait};
-use crate::oplog::{self, Access, Announced, Did, Pending, Removal, binding};
-use crate::ops::lookup::stamp;
+use crate::export::vfs::Vfs;
+use crate::name::{c_name, check_name};
+use crate::oplog::removal::Removal;
+use crate::oplog::{self, Access, Announced, Did, Pending, binding};
+use crate::ops::commit::CommitRequest;
+use crate::ops::rename_locks::{self, DirEntry, Moving, Place, Seen};
 use crate::sys::{KernelHandle, proc_path};
+use crate::wait::Wait;
 
 /// The outcome of a change: the result, the attributes around it, and the commit request.
 pub struct Changed<T> {
@@ -43,6 +47,22 @@ pub struct Renamed {
     pub to: Wcc,
     /// The commit request, to be durable before the reply.
     pub intent: Option<CommitRequest>,
+}
+
+/// The caller of a change.
+struct Caller<'a> {
+    cred: &'a Cred,
+    /// The request, if it may not be carried out twice.
+    asked: Option<&'a Asked>,
+}
+
+/// A name to remove.
+struct Unlinked<'a> {
+    name: &'a [u8],
+    /// The inode that the name leads to, if it leads to one.
+    victim: Option<KernelHandle>,
+    /// The flags of unlinkat(2).
+    flags: AtFlags,
 }
 
 /// A directory locked for a change of its names.
@@ -78,14 +98,14 @@ impl<'a> Renaming<'a> {
 
     /// Returns the log's description of the directory after the change.
     pub(crate) fn logged(&self) -> Option<oplog::Object> {
-        oplog::object(self.dir, &self.change.after()?, None, Access::Kept)
+        oplog::object(&self.dir.object, &self.change.after()?, None, Access::Kept)
     }
 
     /// Ends the change; if it was `done`, the names in `changed` now lead elsewhere.
     pub(crate) fn end(self, done: bool, changed: &[(&[u8], Option<KernelHandle>)]) -> Wcc {
         let changed = if done { changed } else { &[] };
         let wcc = self.change.end();
-        let after = wcc.after.as_ref().and_then(|attr| stamp(&self.dir.object, attr));
+        let after = wcc.after.as_ref().and_then(|attr| self.dir.object.stamp(attr));
         // Under a coarse ctime a later external change could go unnoticed. Then no name is carried over.
         if let (Some(from), Some(to), Some(names)) = (self.stamp, after, &self.dir.object.names)
             && self.dir.export.fs.fine_times
@@ -109,7 +129,7 @@ impl Vfs {
         }
         let renaming = Renaming::begin(dir);
         let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
-        self.unlink(renaming, (name, victim, AtFlags::empty()), cred, asked)
+        self.unlink(renaming, Unlinked { name, victim, flags: AtFlags::empty() }, Caller { cred, asked })
     }
 
     /// Removes an empty directory.
@@ -130,8 +150,8 @@ impl Vfs {
             };
             match rename_locks::lock_removal(dir, name, &seen) {
                 Ok(Some((_locked, victim))) => {
-                    let removed = (name, victim, AtFlags::REMOVEDIR);
-                    return self.unlink(Renaming::locked(dir), removed, cred, asked);
+                    let unlinked = Unlinked { name, victim, flags: AtFlags::REMOVEDIR };
+                    return self.unlink(Renaming::locked(dir), unlinked, Caller { cred, asked });
                 }
                 Ok(None) => {}
                 Err(error) => return failed(error),
@@ -139,16 +159,12 @@ impl Vfs {
         }
     }
 
-    /// Removes `name`, which leads to `victim`.
-    fn unlink(
-        &self,
-        renaming: Renaming<'_>,
-        (name, victim, flags): (&[u8], Option<KernelHandle>, AtFlags),
-        cred: &Cred,
-        asked: Option<&Asked>,
-    ) -> Changed<()> {
+    /// Removes a name of a directory.
+    fn unlink(&self, renaming: Renaming<'_>, unlinked: Unlinked<'_>, caller: Caller<'_>) -> Changed<()> {
+        let Unlinked { name, victim, flags } = unlinked;
+        let Caller { cred, asked } = caller;
         let dir = renaming.dir;
-        let bindings: Bindings = [binding(dir, name, victim, None)].into_iter().collect();
+        let bindings: Bindings = [binding(&dir.object, name, victim, None)].into_iter().collect();
         // The link count changes, so attributes seen under its other names are outdated.
         let fs = &dir.export.fs;
         let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
@@ -205,11 +221,11 @@ impl Vfs {
         if let Err(error) = refused {
             return failed(error);
         }
-        let (from, to) = ((from, from_name), (to, to_name));
+        let (from, to) = (DirEntry { dir: from, name: from_name }, DirEntry { dir: to, name: to_name });
         let mut seen = Seen::default();
         loop {
-            let now = match seen.lock(&from.0.export.fs, from, to) {
-                Ok(Ok(moving)) => return self.rename_locked(from, to, (cred, asked), moving),
+            let now = match seen.lock(&from.dir.export.fs, from, to) {
+                Ok(Ok(moving)) => return self.rename_locked(from, to, Caller { cred, asked }, moving),
                 Ok(Err(now)) => now,
                 Err(error) => return failed(error),
             };
@@ -219,9 +235,9 @@ impl Vfs {
 
     fn rename_locked(
         &self,
-        (from, from_name): (&Target, &[u8]),
-        (to, to_name): (&Target, &[u8]),
-        (cred, asked): (&Cred, Option<&Asked>),
+        DirEntry { dir: from, name: from_name }: DirEntry<'_>,
+        DirEntry { dir: to, name: to_name }: DirEntry<'_>,
+        Caller { cred, asked }: Caller<'_>,
         locked: Moving<'_>,
     ) -> Renamed {
         let fs = &from.export.fs;
@@ -238,8 +254,8 @@ impl Vfs {
         let moves = moved.is_some() && victim != moved;
         let mut bindings = Bindings::new();
         if moves {
-            bindings.push(binding(from, from_name, moved, None));
-            bindings.push(binding(to, to_name, victim, moved));
+            bindings.push(binding(&from.object, from_name, moved, None));
+            bindings.push(binding(&to.object, to_name, victim, moved));
         }
         let request = fs.under_way(bindings.clone(), asked.filter(|_| moves));
         let mut announced = None;
@@ -315,8 +331,9 @@ impl Vfs {
         let fs = &target.export.fs;
         let own = fs.own_change(&target.object);
         let kernel = Some(target.object.kernel);
-        let bindings: Bindings = [binding(dir, name, None, kernel)].into_iter().collect();
-        let request = fs.under_way(bindings.clone(), asked.filter(|_| request_journal::is_free(dir, name)));
+        let bindings: Bindings = [binding(&dir.object, name, None, kernel)].into_iter().collect();
+        let request =
+            fs.under_way(bindings.clone(), asked.filter(|_| request_journal::is_free(&dir.object, name)));
         // The server itself makes the link: a caller who may change the directory may link a file of another user, as
         // over any NFS server.
         let result = renaming
@@ -330,7 +347,7 @@ impl Vfs {
         drop(own);
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let intent = result.is_ok().then(|| {
-            let objects = renaming.logged().into_iter().chain(oplog::objects(&[target])).collect();
+            let objects = renaming.logged().into_iter().chain(oplog::objects(&[&target.object])).collect();
             let did = Did { bindings, objects, request, ..Did::default() };
             metadata(&[dir, target], fs.changed(fs.way(), did))
         });
@@ -388,7 +405,7 @@ impl Vfs {
 /// Fails unless this server lets clients change the inode that a name leads to.
 pub(crate) fn changeable(dir: &Target, name: &[u8]) -> Result<()> {
     require_dir(&dir.object)?;
-    crate::check_name(name)?;
+    check_name(name)?;
     dir.export.fs.can_change()?;
     if dir.export.fs.is_private(&dir.object.kernel, name) { Err(Error::ACCESS) } else { Ok(()) }
 }
@@ -397,11 +414,6 @@ pub(crate) fn changeable(dir: &Target, name: &[u8]) -> Result<()> {
 pub(crate) fn metadata(targets: &[&Target], pending: Option<Box<Pending>>) -> CommitRequest {
     let mut metadata: SmallVec<[_; 3]> = smallvec![];
     metadata.extend(targets.iter().map(|target| target.object.clone()));
-    CommitRequest { metadata, pending, ..CommitRequest::default() }
-}
-
-/// Returns a checked name for a system call that takes C strings.
-pub(crate) fn c_name(name: &[u8]) -> std::ffi::CString {
-    // A NUL was refused before; the empty name leads nowhere.
-    std::ffi::CString::new(name).unwrap_or_default()
+    let sync = SyncRequest { metadata, ..SyncRequest::default() };
+    CommitRequest { sync, pending, ..CommitRequest::default() }
 }

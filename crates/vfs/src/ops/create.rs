@@ -9,16 +9,19 @@ use rustix::io::Errno;
 
 use crate::attr::{Attr, SetAttr, SetTime, Time};
 use crate::caches::access_cache::want;
-use crate::caches::inode::{GoodFor, Inode};
+use crate::caches::inode::{GoodFor, Inode, Opened};
 use crate::cred::Cred;
 use crate::durability::request_journal::{self, Asked};
 use crate::error::{Error, Result};
+use crate::export::Target;
 use crate::export::inherited;
-use crate::export::{Target, Vfs, Wait};
+use crate::export::vfs::Vfs;
+use crate::name::c_name;
 use crate::oplog::{self, Access, Did, Rights, binding};
-use crate::ops::change::{Changed, Renaming, c_name, changeable, metadata};
+use crate::ops::change::{Changed, Renaming, changeable, metadata};
 use crate::ops::set_attr::timespec;
 use crate::sys::{self, KernelHandle, proc_path};
+use crate::wait::Wait;
 
 /// The way in which CREATE treats a name that exists (RFC 1813 createmode3).
 #[derive(Clone, Copy, Debug)]
@@ -59,24 +62,33 @@ fn verifier_times(verifier: [u8; 8]) -> (Time, Time) {
     (half(0), half(4))
 }
 
-/// Creates a regular file. Also returns the attributes that are still to be set. The descriptor is for reading only if
-/// `to_read` says that this is enough, and the kernel allows it.
-fn open_new(dir: &Inode, name: &[u8], how: Create, to_read: bool) -> Result<(OwnedFd, GoodFor, SetAttr)> {
+/// A regular file that was just created.
+struct NewFile {
+    opened: Opened,
+    /// The attributes that are still to be set.
+    left: SetAttr,
+}
+
+/// Creates a regular file. The descriptor is for reading only if `to_read` says that this is enough, and the kernel
+/// allows it.
+fn open_new(dir: &Inode, name: &[u8], how: Create, to_read: bool) -> Result<NewFile> {
     let set = match how {
         Create::Unchecked(set) | Create::Guarded(set) => set,
         Create::Exclusive(verifier) => {
             let (atime, mtime) = verifier_times(verifier);
             if let Some(file) = open_new_with_times(dir, name, atime, mtime)? {
-                return Ok((file, GoodFor::ToWrite, SetAttr::default()));
+                let opened = Opened { file, good_for: GoodFor::ToWrite };
+                return Ok(NewFile { opened, left: SetAttr::default() });
             }
             SetAttr { atime: SetTime::To(atime), mtime: SetTime::To(mtime), ..SetAttr::default() }
         }
     };
-    let (access, made) =
+    let (access, good_for) =
         if to_read { (OFlags::RDONLY, GoodFor::ToRead) } else { (OFlags::RDWR, GoodFor::ToWrite) };
     let flags = OFlags::CREATE | OFlags::EXCL | access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(set.mode.unwrap_or(0) & 0o7777);
-    Ok((rustix::fs::openat(dir.path(), name, flags, mode)?, made, set))
+    let file = rustix::fs::openat(dir.path(), name, flags, mode)?;
+    Ok(NewFile { opened: Opened { file, good_for }, left: set })
 }
 
 /// Creates a file that has its times before its name. After a crash at any instant, a client that repeats the request
@@ -112,8 +124,19 @@ struct Wanted<'a> {
     asked: Option<Cow<'a, Asked>>,
 }
 
-/// The result of a creation and, if it made an inode, the facts from which recovery could recreate that inode.
-type Making = (Made, Option<New>);
+/// The result of a creation.
+struct Creation {
+    target: Target,
+    attr: Attr,
+    /// The facts from which recovery could recreate the inode, if the creation made it.
+    new: Option<New>,
+}
+
+impl Creation {
+    fn of((target, attr): Made, new: Option<New>) -> Self {
+        Creation { target, attr, new }
+    }
+}
 
 impl Vfs {
     /// Makes or finds a regular file.
@@ -134,45 +157,48 @@ impl Vfs {
             return Changed { result, wcc: self.wcc_of(dir), intent: None };
         }
         let (set, asked) = match how {
-            Create::Guarded(set) => (set, asked.map(|asked| asked_of(&set, asked))),
+            Create::Guarded(set) => (set, asked.map(|asked| journaled_request(&set, asked))),
             Create::Unchecked(set) => {
-                (set, asked.map(|asked| asked_of(&set, asked)).filter(|_| !is_one_call(&set)))
+                (set, asked.map(|asked| journaled_request(&set, asked)).filter(|_| !is_one_call(&set)))
             }
             // Its times, which it has before its name, tell whether it is done.
             Create::Exclusive(_) => (SetAttr::default(), None),
         };
         self.make_name(dir, name, Wanted { cred, size, unrecorded: None, asked }, |vfs, begun| {
             if let Some(made) = vfs.go_on(dir, name, begun, set, cred)? {
-                return Ok((made, Some(New::Plain)));
+                return Ok(Creation::of(made, Some(New::Plain)));
             }
             match vfs.create_new(dir, name, how, cred) {
-                Err(Error::Os(Errno::EXIST)) => Ok((vfs.create_existing(dir, name, how, cred)?, None)),
-                result => Ok((result?, Some(New::Plain))),
+                Err(Error::Os(Errno::EXIST)) => {
+                    Ok(Creation::of(vfs.create_existing(dir, name, how, cred)?, None))
+                }
+                result => Ok(Creation::of(result?, Some(New::Plain))),
             }
         })
     }
 
     fn create_new(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
-        let (mut file, mut made, set) = {
+        let NewFile { mut opened, left } = {
             let _acting = self.act_as(cred)?;
             open_new(&dir.object, name, how, self.privileged)?
         };
         // One without a name is made for writing, and a file that is open for writing cannot be executed.
         if self.privileged
-            && made == GoodFor::ToWrite
-            && let Ok(read) = sys::reopen(&file, OFlags::RDONLY)
+            && opened.good_for == GoodFor::ToWrite
+            && let Ok(file) = sys::reopen(&opened.file, OFlags::RDONLY)
         {
-            (file, made) = (read, GoodFor::ToRead);
+            opened = Opened { file, good_for: GoodFor::ToRead };
         }
         let fs = &dir.export.fs;
         let take_back = |file: BorrowedFd<'_>| {
             let stat = rustix::fs::fstat(file).ok();
             self.take_back(dir, name, stat.map(|stat| stat.st_ino));
         };
-        let identified = fs.identify(&file).inspect_err(|_| take_back(file.as_fd()))?;
-        let (object, attr) = fs.adopt_new((file, made), identified, &dir.object, name);
+        let identified = fs.identify(&opened.file);
+        let (kernel, attr) = identified.inspect_err(|_| take_back(opened.file.as_fd()))?;
+        let object = fs.adopt_new(opened, kernel, &attr, &dir.object, name);
         // Attributes that the creation already gave need no second call.
-        let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
+        let set = SetAttr { mode: None, size: left.size.filter(|size| *size != 0), ..left };
         let target = Target { export: dir.export.clone(), object: object.clone() };
         self.finish(target, attr, set, cred).inspect_err(|_| take_back(object.path()))
     }
@@ -239,11 +265,11 @@ impl Vfs {
             Special::Symlink(text) => Some(text.len()).filter(|len| *len > oplog::TEXT_MAX),
             _ => None,
         };
-        let asked = asked.map(|asked| asked_of(set, asked));
+        let asked = asked.map(|asked| journaled_request(set, asked));
         self.make_name(dir, name, Wanted { cred, size: None, unrecorded, asked }, |vfs, begun| {
             let without_size = SetAttr { size: None, ..*set };
             if let Some(made) = vfs.go_on(dir, name, begun, without_size, cred)? {
-                return Ok((made, Some(new)));
+                return Ok(Creation::of(made, Some(new)));
             }
             {
                 let _acting = vfs.act_as(cred)?;
@@ -267,7 +293,7 @@ impl Vfs {
                 let seen = seen.and_then(|object| rustix::fs::fstat(object.path()).ok());
                 vfs.take_back(dir, name, seen.map(|stat| stat.st_ino));
             })?;
-            Ok((made, Some(new)))
+            Ok(Creation::of(made, Some(new)))
         })
     }
 
@@ -296,7 +322,7 @@ impl Vfs {
     fn may_link(&self, dir: &Target, attr: &Attr, name: &[u8], len: usize, cred: &Cred) -> Result<()> {
         self.require(dir, cred, attr, want::EXECUTE, Wait::Yes)?;
         // A name that is taken counts before a directory that may not be written, as for symlink(2).
-        if !request_journal::is_free(dir, name) {
+        if !request_journal::is_free(&dir.object, name) {
             return Err(Error::Os(Errno::EXIST));
         }
         self.require(dir, cred, attr, want::WRITE, Wait::Yes)?;
@@ -310,7 +336,7 @@ impl Vfs {
         dir: &Target,
         name: &[u8],
         Wanted { cred, size, unrecorded, asked }: Wanted<'_>,
-        make: impl FnOnce(&Self, Option<KernelHandle>) -> Result<Making>,
+        make: impl FnOnce(&Self, Option<KernelHandle>) -> Result<Creation>,
     ) -> Changed<Made> {
         if let Err(error) = changeable(dir, name) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
@@ -324,18 +350,20 @@ impl Vfs {
                 .map_or(Ok(()), |len| self.may_link(dir, &attr, name, len, cred))
                 .and_then(|()| covered())
         });
-        let begun = asked.as_ref().and_then(|asked| fs.begun(asked, dir, name));
-        let asked = asked.filter(|_| request_journal::is_free(dir, name));
-        let request = fs.under_way([binding(dir, name, None, None)].into_iter().collect(), asked.as_deref());
+        let begun = asked.as_ref().and_then(|asked| fs.begun(asked, &dir.object, name));
+        let asked = asked.filter(|_| request_journal::is_free(&dir.object, name));
+        let request =
+            fs.under_way([binding(&dir.object, name, None, None)].into_iter().collect(), asked.as_deref());
         let result = allowed.and_then(|()| make(self, begun));
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
-        let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
+        let child: Option<KernelHandle> = result.as_ref().ok().map(|made| made.target.object.kernel);
         let (mut sized, mut whole) = (Ok(()), Ok(()));
-        let intent = result.as_ref().ok().map(|((target, attr), new)| {
+        let intent = result.as_ref().ok().map(|Creation { target, attr, new }| {
             let size = size.filter(|size| new.is_none() || *size > 0);
             let (way, _) = fs.way_with_size(&target.object, size);
-            let new = new.as_ref().map(|new| (new.clone(), access_of(dir, target, new)));
-            if let Some((_, Err(Unrecorded))) = new {
+            let new =
+                new.as_ref().map(|new| NewInode { new: new.clone(), access: access_of(dir, target, new) });
+            if let Some(NewInode { access: Err(Unrecorded), .. }) = new {
                 whole = fs.made_durable();
             }
             let did = Did { ticket, request, ..did(&renaming, name, target, attr, new) };
@@ -347,7 +375,7 @@ impl Vfs {
         });
         let result = result.and_then(|made| covered().and(sized).and(whole).map(|()| made));
         let wcc = renaming.end(result.is_ok(), &[(name, child)]);
-        Changed { result: result.map(|(made, _)| made), wcc, intent }
+        Changed { result: result.map(|made| (made.target, made.attr)), wcc, intent }
     }
 
     /// Applies the attributes that could not be given at creation, and reads the final attributes.
@@ -375,7 +403,7 @@ impl Vfs {
 
 /// Returns the request as the request journal keeps it: if the server is killed in a creation with these attributes,
 /// this is known of it.
-fn asked_of<'a>(set: &SetAttr, asked: &'a Asked) -> Cow<'a, Asked> {
+fn journaled_request<'a>(set: &SetAttr, asked: &'a Asked) -> Cow<'a, Asked> {
     if is_one_call(set) { Cow::Borrowed(asked) } else { Cow::Owned(asked.in_several()) }
 }
 
@@ -387,6 +415,12 @@ fn is_one_call(set: &SetAttr) -> bool {
 
 /// The inode has more inherited attributes than a record can hold, or they cannot be read.
 struct Unrecorded;
+
+/// A new inode as the log may describe it.
+struct NewInode {
+    new: New,
+    access: std::result::Result<Access, Unrecorded>,
+}
 
 /// Returns the access attributes of a new inode, for the log.
 fn access_of(dir: &Target, target: &Target, new: &New) -> std::result::Result<Access, Unrecorded> {
@@ -408,26 +442,21 @@ fn access_of(dir: &Target, target: &Target, new: &New) -> std::result::Result<Ac
 /// Returns the facts about a creation for the log, also if the inode existed already. An inode that a record cannot
 /// hold whole is made durable in the file system instead. The log must not have it as new, or recovery might recreate
 /// it without some of its attributes.
-fn did(
-    renaming: &Renaming<'_>,
-    name: &[u8],
-    target: &Target,
-    attr: &Attr,
-    new: Option<(New, std::result::Result<Access, Unrecorded>)>,
-) -> Did {
+fn did(renaming: &Renaming<'_>, name: &[u8], target: &Target, attr: &Attr, new: Option<NewInode>) -> Did {
     let kernel = target.object.kernel;
-    let Some((new, access)) = new else {
+    let Some(NewInode { new, access }) = new else {
         // With a size, which takes set-id bits away, it has waited for the journal.
-        return Did { objects: oplog::objects(&[target]), ..Did::default() };
+        return Did { objects: oplog::objects(&[&target.object]), ..Did::default() };
     };
     let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
     let (new, access) = match access {
         Ok(access) => (Some(new), access),
         Err(Unrecorded) => (None, Access::Kept),
     };
-    let objects = renaming.logged().into_iter().chain(oplog::object(target, attr, new, access)).collect();
+    let objects =
+        renaming.logged().into_iter().chain(oplog::object(&target.object, attr, new, access)).collect();
     Did {
-        bindings: [binding(renaming.dir, name, None, Some(kernel))].into_iter().collect(),
+        bindings: [binding(&renaming.dir.object, name, None, Some(kernel))].into_iter().collect(),
         objects,
         made,
         ..Did::default()
@@ -485,7 +514,7 @@ mod tests {
             // As a look at them learns it.
             let notices = fs.notices();
             let attr = root.attr().unwrap();
-            let stamp = crate::ops::lookup::stamp(&root.object, &attr).unwrap();
+            let stamp = root.object.stamp(&attr).unwrap();
             for (name, kernel) in children {
                 root.object.learn_name(stamp, name, Some(fs.child_since(kernel, notices)));
             }
@@ -493,10 +522,10 @@ mod tests {
             let made = vfs.make_name(&root, b"new", wanted, |vfs, _| {
                 std::fs::rename(path.join("a"), path.join("b")).unwrap();
                 let made = vfs.create_new(&root, b"new", Create::Guarded(SetAttr::default()), &cred)?;
-                Ok((made, Some(New::Plain)))
+                Ok(Creation::of(made, Some(New::Plain)))
             });
             assert!(made.result.is_ok());
-            let stamp = crate::ops::lookup::stamp(&root.object, &root.attr().unwrap()).unwrap();
+            let stamp = root.object.stamp(&root.attr().unwrap()).unwrap();
             let known = root.object.names.as_ref().unwrap().lock().get(stamp, b"stays");
             assert_eq!(
                 known.is_some(),

@@ -1,21 +1,25 @@
 //! READ, WRITE and COMMIT.
 
-use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::FileType;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use crate::attr::{Attr, Wcc};
 use crate::caches::access_cache::want;
-use crate::coherence::external_change::refresh;
 use crate::cred::Cred;
-use crate::durability::journal::{CommitRequest, Data, Logged};
+use crate::durability::journal::{Data, SyncRequest};
 use crate::error::{Error, Result};
-use crate::export::{Target, Vfs, Wait};
+use crate::export::Target;
+use crate::export::cache::LogFrame;
+use crate::export::external_change::refresh;
+use crate::export::vfs::Vfs;
+use crate::file_io::{read_full, write_full};
 use crate::ops::cached::{Found, SsdRead, Writing};
 use crate::ops::change::Changed;
+use crate::ops::commit::CommitRequest;
 use crate::sys::resident;
+use crate::wait::Wait;
 
 /// The destination of a READ's data.
 pub trait ReadInto {
@@ -104,7 +108,7 @@ impl Vfs {
             Some(linked) => {
                 linked.look(&target.object, &attr);
                 let buf = into.buffer(count);
-                (self.read_cached(linked, target, offset, buf, wait)?, buf.len())
+                (self.read_through_cache(linked, target, offset, buf, wait)?, buf.len())
             }
             None => (Found::Plain, 0),
         };
@@ -216,7 +220,7 @@ impl Vfs {
         match target.export.fs.linked().zip(target.object.link.get()).filter(|_| outdated) {
             None => Ok(()),
             Some(_) if !wait.allowed() => Err(Error::WouldBlock),
-            Some((linked, cached)) => refresh(linked, target, cached),
+            Some((linked, cached)) => refresh(linked, &target.object, cached),
         }
     }
 
@@ -246,9 +250,11 @@ impl Vfs {
             target.export.fs.writeback.wrote(&target.object, offset, len as u64);
         }
         let object = target.object.clone();
-        let data = Data { object, offset, len: len as u64, errors };
-        let intent =
-            (stable && len > 0).then(|| CommitRequest { data: Some(data), ..CommitRequest::default() });
+        let sync = SyncRequest {
+            data: Some(Data { object, offset, len: len as u64, errors }),
+            ..SyncRequest::default()
+        };
+        let intent = (stable && len > 0).then(|| CommitRequest { sync, ..CommitRequest::default() });
         Ok((Wrote { len, stable, verifier }, intent))
     }
 
@@ -265,11 +271,11 @@ impl Vfs {
             Err(error) => Err(*error),
         };
         let linked = target.export.fs.linked().filter(|_| target.object.link.get().is_some());
-        let logged = linked.map(|linked| Logged::Commit(linked.cache.engine.last()));
+        let frame = linked.map(|linked| LogFrame::Commit(linked.cache.engine.last()));
         let data = (seen != 0).then(|| Data { object: target.object.clone(), offset, len: count, errors });
-        let intent = (result.is_ok() && (data.is_some() || logged.is_some())).then(|| CommitRequest {
-            data,
-            logged,
+        let intent = (result.is_ok() && (data.is_some() || frame.is_some())).then(|| CommitRequest {
+            sync: SyncRequest { data, ..SyncRequest::default() },
+            frame,
             ..CommitRequest::default()
         });
         let wcc = Wcc { before: attr.ok(), after: attr.ok() };
@@ -292,38 +298,6 @@ fn within(offset: u64, count: u64, largest: u64) -> (u64, u64) {
         Some(end) if end <= largest => (offset, count),
         _ => (offset, 0),
     }
-}
-
-pub(crate) fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize> {
-    let flags = if wait.allowed() { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
-    let mut done = 0;
-    while done < buf.len() {
-        let mut rest = [IoSliceMut::new(&mut buf[done..])];
-        match rustix::io::preadv2(fd, &mut rest, offset + done as u64, flags) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            // Not every file system knows RWF_NOWAIT.
-            Err(Errno::AGAIN | Errno::OPNOTSUPP) if !wait.allowed() => return Err(Error::WouldBlock),
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(done)
-}
-
-pub(crate) fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize> {
-    let mut done = 0;
-    while done < data.len() {
-        match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            // The written part counts. The client sends the rest again and then gets the error.
-            Err(_) if done > 0 => break,
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(done)
 }
 
 #[cfg(test)]

@@ -9,12 +9,14 @@ use rustix::fs::{OFlags, RawDir, SeekFrom};
 
 use crate::attr::Attr;
 use crate::caches::access_cache::want;
-use crate::caches::inode_cache::CountedFd;
+use crate::caches::budget::CountedFd;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
+use crate::export::Target;
 use crate::export::filesystem::require_dir;
-use crate::export::handle::Handle;
-use crate::export::{Target, Vfs, Wait};
+use crate::export::vfs::Vfs;
+use crate::handle::Handle;
+use crate::wait::Wait;
 
 /// One name of a directory.
 #[derive(Clone, Copy, Debug)]

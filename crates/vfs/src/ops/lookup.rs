@@ -3,16 +3,19 @@
 use rustix::io::Errno;
 
 use crate::attr::Attr;
-use crate::caches::access_cache::{settled, want};
-use crate::caches::attr_cache::CachedAttr;
-use crate::caches::dentry_cache::{self, Stamp};
-use crate::caches::inode::Inode;
+use crate::caches::access_cache::{is_past_tick, want};
+use crate::caches::attr_cache::record::CachedAttr;
+use crate::caches::dentry_cache;
+use crate::caches::stamp::Stamp;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
+use crate::export::Target;
 use crate::export::filesystem::require_dir;
-use crate::export::handle::Handle;
-use crate::export::{Target, Vfs, Wait};
+use crate::export::vfs::Vfs;
+use crate::handle::Handle;
+use crate::name::check_name;
 use crate::sys::KernelHandle;
+use crate::wait::Wait;
 
 /// The permissions that ACCESS asks about, in POSIX terms. The protocol layer maps its own bits to these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +87,7 @@ impl Vfs {
 
     fn lookup_in(&self, dir: &Target, attr: &Attr, name: &[u8], cred: &Cred, wait: Wait) -> Result<Found> {
         require_dir(&dir.object)?;
-        crate::check_name(name)?;
+        check_name(name)?;
         self.require(dir, cred, attr, want::EXECUTE, wait)?;
         match name {
             b"." => Ok(Found { handle: self.handle(dir), attr: *attr }),
@@ -100,7 +103,7 @@ impl Vfs {
             return Err(NONE);
         }
         let found = |kernel: &KernelHandle, attr| Found { handle: self.seal(&dir.export, kernel), attr };
-        let stamp = stamp(&dir.object, attr);
+        let stamp = dir.object.stamp(attr);
         let known = stamp.and_then(|stamp| self.known_name(dir, stamp, name));
         match known {
             Some(dentry_cache::Found::Nowhere) => return Err(NONE),
@@ -122,7 +125,7 @@ impl Vfs {
             // Change times from elsewhere are cached and coarse.
             Err(error) => (*error == NONE && fs.attributes_in_memory()).then_some(None),
         };
-        if let (Some(kernel), Some(stamp)) = (kernel, stamp.filter(|_| settled(attr.ctime))) {
+        if let (Some(kernel), Some(stamp)) = (kernel, stamp.filter(|_| is_past_tick(attr.ctime))) {
             dir.object.learn_name(stamp, name, kernel);
         }
         child.map(|(object, attr)| found(&object.kernel, attr))
@@ -165,9 +168,4 @@ impl Vfs {
         let path = rustix::fs::readlinkat(target.object.path(), c"", Vec::new())?;
         Ok((path.into_bytes(), attr))
     }
-}
-
-/// Returns the state of the directory under which names may be believed. Returns `None` while a change is in progress.
-pub(crate) fn stamp(dir: &Inode, attr: &Attr) -> Option<Stamp> {
-    Some(Stamp { ctime: attr.ctime, changes: dir.quiet()? })
 }

@@ -7,18 +7,19 @@ use rustix::fs::{AtFlags, FileType};
 use smallvec::SmallVec;
 
 use crate::attr::Attr;
-use crate::caches::access_cache::{settled, want};
-use crate::caches::dentry_cache::Stamp;
+use crate::caches::access_cache::{is_past_tick, want};
 use crate::caches::dir_cache::{CHANGE, Run, Seen, State};
+use crate::caches::overlay::Overlay;
+use crate::caches::stamp::Stamp;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
+use crate::export::Target;
 use crate::export::filesystem::require_dir;
-use crate::export::handle::Handle;
-use crate::export::{Target, Vfs, Wait};
+use crate::export::vfs::Vfs;
+use crate::handle::Handle;
 use crate::ops::list::{Entry, EntryPlus, ListEnd};
-use crate::ops::lookup::stamp as current;
-use crate::ops::overlay::Overlay;
 use crate::sys::KernelHandle;
+use crate::wait::Wait;
 
 /// The time in milliseconds for which a listing believes attributes that it saw before. It counts for an inode that was
 /// not changed through this server since, if the kernel does not report external changes. Those show in listings after
@@ -81,7 +82,7 @@ impl Vfs {
         // A caller who may not search the directory sees its names, but not the inodes that they lead to.
         let search = self.granted(target, cred, &attr, want::EXECUTE, wait)? != 0;
         let export = target.export.id;
-        let stamp = current(&target.object, &attr).filter(|_| search && settled(attr.ctime));
+        let stamp = target.object.stamp(&attr).filter(|_| search && is_past_tick(attr.ctime));
         let state = stamp.map(|stamp| State { stamp, export });
         let listings = self.budget.listings();
         let went = self.list_kept(target, state, cookie, wait, &mut visit)?;
@@ -103,8 +104,10 @@ impl Vfs {
             fits
         })?;
         let attr = target.attr()?;
-        if let Some(state) = state.filter(|state| current(&target.object, &attr) == Some(state.stamp)) {
-            target.object.kept.lock().extend(&target.object, state, from, &run, eof);
+        if let Some(state) = state.filter(|state| target.object.stamp(&attr) == Some(state.stamp))
+            && let Some(kept) = &target.object.kept
+        {
+            kept.lock().extend(kept, state, from, &run, eof);
         }
         Ok(ListEnd { eof, attr })
     }
@@ -119,10 +122,10 @@ impl Vfs {
         visit: &mut dyn FnMut(EntryPlus<'_>) -> bool,
     ) -> Result<Went> {
         let unknown = Ok(Went { goes_on: Some(cookie), ended: false });
-        let Some(state) = state else { return unknown };
+        let Some((state, cache)) = state.zip(target.object.kept.as_ref()) else { return unknown };
         let kept = match wait {
-            Wait::Yes => Some(target.object.kept.lock()),
-            Wait::No => target.object.kept.try_lock(),
+            Wait::Yes => Some(cache.lock()),
+            Wait::No => cache.try_lock(),
         };
         let mut kept = kept.ok_or(Error::WouldBlock)?;
         let Some(mut at) = kept.find(state, cookie) else { return unknown };
@@ -146,7 +149,7 @@ impl Vfs {
                     let kernel = seen.and_then(|seen| self.key.open(seen.handle.as_slice()).ok());
                     let sight = self.see(target, &name, kernel.map(|(_, kernel)| kernel), Some(state.stamp));
                     let fits = visit(sight.entry(&entry));
-                    kept = target.object.kept.lock();
+                    kept = cache.lock();
                     kept.look_again(state, at, sight.lasting);
                     fits
                 }
@@ -192,18 +195,18 @@ impl Vfs {
             return Sight::passing(self.see_by_descriptor(dir, name));
         }
         let attr = fs.attr_of(&stat);
-        let settled = overlay.as_ref().is_none_or(Overlay::is_settled);
+        let destaged = overlay.as_ref().is_none_or(Overlay::is_destaged);
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
         let handle = self.seal(&dir.export, &kernel);
         let version = version.filter(|version| fs.versions.holds(*version));
         // Only announced changes move the backing file's own attributes. Of directories only the names are watched.
-        let own = settled && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
+        let own = destaged && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
         let until = if own && fs.watch.is_some() { CHANGE } else { now() + FRESH };
         let lasting = version.map(|version| Seen { attr, handle, version, until });
         if let (Some(version), Some(stamp)) = (version, stamp)
             && fs.inodes.get(&kernel).is_none()
         {
-            if settled {
+            if destaged {
                 fs.saw(&kernel, &attr, version);
             }
             dir.object.learn_name(stamp, name, Some(fs.child_since(kernel, notices)));

@@ -8,11 +8,13 @@ use crate::caches::access_cache::want;
 use crate::caches::inode::Inode;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
+use crate::export::Target;
 use crate::export::inherited;
-use crate::export::{Target, Vfs, Wait};
+use crate::export::vfs::Vfs;
 use crate::oplog::{self, Access, Did};
 use crate::ops::change::{Changed, metadata};
 use crate::sys;
+use crate::wait::Wait;
 
 impl Vfs {
     /// Sets attributes. With `guard`, only if the ctime is still that one.
@@ -36,9 +38,9 @@ impl Vfs {
         });
         target.object.rest();
         let access = self.access_after(target, set, changed);
-        let logged = change
-            .after()
-            .and_then(|attr| oplog::object(target, &attr, None, access.clone().unwrap_or(Access::Kept)));
+        let logged = change.after().and_then(|attr| {
+            oplog::object(&target.object, &attr, None, access.clone().unwrap_or(Access::Kept))
+        });
         let wcc = change.end();
         let mut made = Ok(());
         let intent = changed.then(|| {
@@ -107,7 +109,7 @@ impl Vfs {
         // The kernel refuses all other callers, so nothing is destaged for them.
         let may_give = self.privileged && cred.uid() == 0 || self.owns(cred, attr);
         if let Some(linked) = fs.linked().filter(|_| others && may_give) {
-            linked.settle_charge(fs, object, attr);
+            linked.admission.destage_before_chown(object, attr);
         }
         let _own = fs.own_change(object);
         let mut acting = self.act_as(cred)?;

@@ -1,7 +1,6 @@
 //! Small files of the state directory, replaced atomically and durably.
 
 pub(crate) mod disowned;
-pub(crate) mod inspect;
 pub(crate) mod lost;
 
 use std::collections::{BTreeMap, HashSet};

@@ -4,11 +4,19 @@ use rustix::fs::FileType;
 
 use crate::attr::{Attr, Time};
 use crate::caches::access_cache::Classes;
-use crate::caches::attr_cache::CachedAttr;
 use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 
 /// The longest handle kept, in bytes: enough for ext4 and XFS.
 const HANDLE: usize = 12;
+
+/// The cached facts about an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachedAttr {
+    /// Its attributes.
+    pub attr: Attr,
+    /// The kernel's access verdicts for the inode's present state.
+    pub(crate) verdicts: Classes,
+}
 
 /// An inode's identity and cached facts.
 #[derive(Clone, Copy)]

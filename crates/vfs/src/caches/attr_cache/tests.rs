@@ -1,6 +1,7 @@
 use rustix::fs::FileType;
 
-use crate::attr::Time;
+use crate::attr::{Attr, Time};
+use crate::caches::access_cache::Classes;
 use crate::caches::attr_cache::*;
 use crate::sys::KERNEL_HANDLE_MAX;
 

@@ -3,9 +3,10 @@ use std::sync::LazyLock;
 use rustix::fs::{Mode, OFlags};
 
 use crate::attr::Time;
+use crate::caches::budget::Budget;
 use crate::caches::dir_cache::*;
-use crate::coherence::versions::Versions;
-use crate::export::handle::HandleKey;
+use crate::caches::versions::Versions;
+use crate::handle::HandleKey;
 use crate::sys::KERNEL_HANDLE_MAX;
 
 fn kernel(n: u32) -> KernelHandle {
@@ -19,10 +20,8 @@ fn versions() -> &'static Versions {
     &ALL
 }
 
-fn directory(n: u32, budget: &Budget) -> Arc<Inode> {
-    let fd = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
-    let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
-    Arc::new(Inode::new(fd, kernel(n), &attr, budget, versions()))
+fn directory(n: u32, budget: &Budget) -> Arc<DirCache> {
+    Arc::new(DirCache::new(kernel(n), budget.listings().clone()))
 }
 
 fn state(changes: u64) -> State {
@@ -46,7 +45,7 @@ fn run(cookies: impl IntoIterator<Item = u64>) -> Run {
 }
 
 /// Returns the cookies of the cached entries from a place on.
-fn cookies(kept: &mut DirCache, state: State, cookie: u64) -> Option<Vec<u64>> {
+fn cookies(kept: &mut Listing, state: State, cookie: u64) -> Option<Vec<u64>> {
     let from = kept.find(state, cookie)?;
     let entries = (from..).map_while(|at| kept.get(at));
     Some(
@@ -67,7 +66,7 @@ fn cookies(kept: &mut DirCache, state: State, cookie: u64) -> Option<Vec<u64>> {
 fn a_listing_goes_on_where_it_ended_in_the_same_state_only() {
     let budget = Budget::new(10, 1 << 20);
     let dir = directory(1, &budget);
-    let mut kept = dir.kept.lock();
+    let mut kept = dir.lock();
     kept.extend(&dir, state(0), 5, &run([6, 7]), false);
     assert_eq!(cookies(&mut kept, state(0), 0), None, "nobody knows what comes before");
     kept.extend(&dir, state(0), 0, &run([3, 4, 9]), false);
@@ -96,8 +95,8 @@ fn cookies_that_do_not_grow_are_not_kept() {
     let budget = Budget::new(10, 1 << 20);
     let dir = directory(1, &budget);
     for disorder in [vec![0, 1], vec![1, 3, 2], vec![1, 1]] {
-        dir.kept.lock().extend(&dir, state(0), 0, &run(disorder), true);
-        assert_eq!(cookies(&mut dir.kept.lock(), state(0), 0), None);
+        dir.lock().extend(&dir, state(0), 0, &run(disorder), true);
+        assert_eq!(cookies(&mut dir.lock(), state(0), 0), None);
     }
 }
 
@@ -105,7 +104,7 @@ fn cookies_that_do_not_grow_are_not_kept() {
 fn what_is_looked_at_again_is_the_same_object_or_not_remembered() {
     let budget = Budget::new(10, 1 << 20);
     let dir = directory(1, &budget);
-    let mut kept = dir.kept.lock();
+    let mut kept = dir.lock();
     kept.extend(&dir, state(0), 0, &run([2, 4]), true);
     let later = |n| Some(Seen { until: 77, ..seen(n) });
     kept.look_again(state(1), 0, later(2));
@@ -119,10 +118,10 @@ fn what_is_looked_at_again_is_the_same_object_or_not_remembered() {
 /// Directories of a hundred entries, with memory for about 40 of them.
 const LISTING: u64 = 100;
 
-fn list(dir: &Arc<Inode>) -> bool {
-    let known = cookies(&mut dir.kept.lock(), state(0), 0).is_some();
+fn list(dir: &Arc<DirCache>) -> bool {
+    let known = cookies(&mut dir.lock(), state(0), 0).is_some();
     if !known {
-        dir.kept.lock().extend(dir, state(0), 0, &run(1..=LISTING), true);
+        dir.lock().extend(dir, state(0), 0, &run(1..=LISTING), true);
     }
     known
 }
@@ -161,10 +160,10 @@ fn a_listing_without_room_is_kept_as_far_as_there_is() {
     let dir = directory(1, &budget);
     for page in 0..200 {
         let from = page * LISTING;
-        dir.kept.lock().extend(&dir, state(0), from, &run(from + 1..=from + LISTING), page == 199);
+        dir.lock().extend(&dir, state(0), from, &run(from + 1..=from + LISTING), page == 199);
     }
-    let kept = cookies(&mut dir.kept.lock(), state(0), 0).unwrap();
-    assert!(!kept.is_empty() && kept.len() < 2000 && !dir.kept.lock().ends());
+    let kept = cookies(&mut dir.lock(), state(0), 0).unwrap();
+    assert!(!kept.is_empty() && kept.len() < 2000 && !dir.lock().ends());
     assert!(budget.listings().bytes() <= 1 << 20);
     let tiny = Budget::new(10, 0);
     let dir = directory(1, &tiny);

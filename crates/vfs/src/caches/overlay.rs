@@ -12,36 +12,36 @@ use crate::attr::{Attr, Time};
 
 /// Size and times of a file as the engine knows them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unsettled {
+pub(crate) struct Undestaged {
     size: u64,
     mtime: Option<Time>,
     dirty: u64,
 }
 
-impl Unsettled {
+impl Undestaged {
     /// Returns the corrections for a file, or `None` if the backing store knows all its changes.
     pub(crate) fn of(cached: &Cached) -> Option<Self> {
         let (size, mtime) = cached.unsettled()?;
         let mtime = mtime.map(|mtime| Time { sec: mtime.sec, nsec: mtime.nsec });
-        Some(Unsettled { size, mtime, dirty: cached.dirty_blocks() * BLOCK as u64 })
+        Some(Undestaged { size, mtime, dirty: cached.dirty_blocks() * BLOCK as u64 })
     }
 }
 
 /// The corrections to the backing file's attributes.
 pub(crate) struct Overlay<C> {
     cached: C,
-    unsettled: Option<Unsettled>,
+    undestaged: Option<Undestaged>,
 }
 
 impl<C: Deref<Target = Cached>> Overlay<C> {
     pub(crate) fn new(cached: C) -> Self {
-        let unsettled = Unsettled::of(&cached);
-        Overlay { cached, unsettled }
+        let undestaged = Undestaged::of(&cached);
+        Overlay { cached, undestaged }
     }
 
     /// Returns true if the backing store knows all changes of the file.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.unsettled.is_none()
+    pub(crate) fn is_destaged(&self) -> bool {
+        self.undestaged.is_none()
     }
 
     /// Returns the attributes that clients are to see instead of the backing file's.
@@ -51,11 +51,11 @@ impl<C: Deref<Target = Cached>> Overlay<C> {
             shown if shown == seen => attr.backing_ctime,
             shown => Time { sec: (shown / SECOND) as i64, nsec: (shown % SECOND) as u32 },
         };
-        let mtime = self.unsettled.and_then(|unsettled| unsettled.mtime).unwrap_or(attr.mtime);
+        let mtime = self.undestaged.and_then(|undestaged| undestaged.mtime).unwrap_or(attr.mtime);
         // A write changes both; a modification time from the future was set and says nothing of when.
         let past = if mtime == attr.mtime { mtime <= attr.backing_ctime } else { mtime <= now() };
         let ctime = if past { base.max(mtime) } else { base };
-        let Some(Unsettled { size, dirty, .. }) = self.unsettled else { return Attr { ctime, ..attr } };
+        let Some(Undestaged { size, dirty, .. }) = self.undestaged else { return Attr { ctime, ..attr } };
         // Programs take a file with less than its size allocated for one with holes.
         let used = attr.used.max((attr.used + dirty).min(size.next_multiple_of(BLOCK as u64)));
         Attr { size, used, mtime, ctime, ..attr }

@@ -11,8 +11,15 @@ use crate::caches::inode::Inode;
 use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::filesystem::Filesystem;
-use crate::ops::change::c_name;
+use crate::name::c_name;
 use crate::sys::KernelHandle;
+
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub(crate) struct DirEntry<'a> {
+    pub(crate) dir: &'a Target,
+    pub(crate) name: &'a [u8],
+}
 
 /// The place that a name leads to.
 #[derive(Default)]
@@ -81,8 +88,8 @@ pub(crate) struct Moving<'a> {
 }
 
 impl Seen {
-    fn look(from: (&Target, &[u8]), to: (&Target, &[u8])) -> Result<Self> {
-        Ok(Seen { moved: Place::look(from.0, from.1)?, victim: Place::look(to.0, to.1)? })
+    fn look(from: DirEntry<'_>, to: DirEntry<'_>) -> Result<Self> {
+        Ok(Seen { moved: Place::look(from.dir, from.name)?, victim: Place::look(to.dir, to.name)? })
     }
 
     /// Takes the locks that the RENAME needs. If the RENAME needs other locks by now, returns the inodes that are there
@@ -90,14 +97,14 @@ impl Seen {
     pub(crate) fn lock<'a>(
         &'a self,
         fs: &'a Filesystem,
-        from: (&'a Target, &[u8]),
-        to: (&'a Target, &[u8]),
+        from: DirEntry<'a>,
+        to: DirEntry<'a>,
     ) -> Result<std::result::Result<Moving<'a>, Seen>> {
         // Two directories that move to other places may each have been in the other's way: those have one order.
-        let far = from.0.object.kernel != to.0.object.kernel;
+        let far = from.dir.object.kernel != to.dir.object.kernel;
         let tree = (far && self.moved.dir.is_some()).then(|| fs.moving.lock());
         let dirs: SmallVec<[_; 3]> =
-            [&from.0.object, &to.0.object].into_iter().chain(&self.victim.dir).collect();
+            [&from.dir.object, &to.dir.object].into_iter().chain(&self.victim.dir).collect();
         let locked = lock(&dirs);
         let now = Seen::look(from, to)?;
         let covered = self.victim.covers(&now.victim) && (!far || now.moved.dir.is_none() || tree.is_some());
@@ -116,11 +123,12 @@ mod tests {
 
     use super::*;
     use crate::attr::SetAttr;
-    use crate::caches::inode_cache::Budget;
+    use crate::caches::budget::Budget;
     use crate::cred::{Cred, Identity};
     use crate::durability::verifier::Verifier;
-    use crate::export::handle::HandleKey;
-    use crate::export::{ExportSpec, Vfs};
+    use crate::export::ExportSpec;
+    use crate::export::vfs::Vfs;
+    use crate::handle::HandleKey;
     use crate::ops::create::Special;
 
     struct Scene {

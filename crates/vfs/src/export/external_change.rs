@@ -13,12 +13,11 @@ use forebay_engine::{Object as Cached, Version};
 use forebay_runtime::block_on;
 
 use crate::attr::Attr;
-use crate::backing::cache::{Link, Linked, from_cache};
 use crate::caches::inode::Inode;
-use crate::error::Result;
-use crate::export::Target;
+use crate::caches::overlay::{Undestaged, number};
+use crate::error::{Result, from_cache};
+use crate::export::cache::Linked;
 use crate::export::filesystem::Filesystem;
-use crate::ops::overlay::{Unsettled, number};
 use crate::sys::KernelHandle;
 
 /// A change of a file by this server, in progress.
@@ -41,10 +40,8 @@ impl Drop for Own<'_> {
             Some((from, shown)) => self.cached.end_own(version, from, shown),
             None => self.cached.end_hidden(version),
         }
-        if let Some(fs) = self.told
-            && let Some(watch) = &fs.watch
-        {
-            watch.catch_up(fs);
+        if let Some(fs) = self.told {
+            fs.catch_up();
         }
     }
 }
@@ -75,14 +72,6 @@ impl Linked {
     }
 }
 
-impl Link {
-    /// Returns true if [`refresh`] has to be called before contents are read or written, because an external change
-    /// modified the file. Returns false while the file has contents that only the cache has; those win.
-    pub(crate) fn is_suspect(&self) -> bool {
-        self.get().is_some_and(|cached| cached.is_suspect() && Unsettled::of(cached).is_none())
-    }
-}
-
 impl Filesystem {
     /// Announces a change of the file, or of its change time, by the server. The change lasts until the result is
     /// dropped.
@@ -101,15 +90,6 @@ impl Filesystem {
         let mut own = self.own_change(object)?;
         own.told = None;
         Some(own)
-    }
-
-    /// Marks the contents of a file as changed externally, after the kernel's report.
-    pub(crate) fn contents_changed(&self, kernel: &KernelHandle) {
-        if let Some(linked) = self.linked()
-            && let Some(cached) = linked.cache.engine.known(&linked.key(kernel))
-        {
-            cached.changed_by_others();
-        }
     }
 
     /// Announces a change by the engine, which clients saw already when they made it.
@@ -136,11 +116,11 @@ impl Filesystem {
 }
 
 /// Drops the engine's data of a file that an external change modified, if one did.
-pub(crate) fn refresh(linked: &Linked, target: &Target, cached: &Arc<Cached>) -> Result<()> {
-    let _alone = target.object.changing.write();
-    let grown = Unsettled::of(cached).is_none() && cached.size() != target.object.raw_attr()?.size;
+pub(crate) fn refresh(linked: &Linked, object: &Inode, cached: &Arc<Cached>) -> Result<()> {
+    let _alone = object.changing.write();
+    let grown = Undestaged::of(cached).is_none() && cached.size() != object.raw_attr()?.size;
     if grown || cached.is_suspect() {
-        linked.forget(&target.object, cached)?;
+        linked.forget(object, cached)?;
     }
     Ok(())
 }

@@ -13,10 +13,12 @@ use forebay_runtime::block_on;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::backing::cache::{Linked, from_cache};
-use crate::error::{Error, Result};
+use crate::caches::link::parse_key;
+use crate::error::{Error, Result, from_cache};
+use crate::export::Export;
+use crate::export::cache::Linked;
 use crate::export::filesystem::Filesystem;
-use crate::export::{Export, Vfs};
+use crate::export::vfs::Vfs;
 use crate::sys::KernelHandle;
 
 /// The cache's contents of some files.
@@ -185,7 +187,7 @@ impl Walk<'_> {
 /// Destages a file and drops its cached blocks. Returns false if clients wrote to the file all the time.
 fn drop_file(fs: &Filesystem, linked: &Linked, cached: &Arc<Cached>) -> Result<bool> {
     let engine = &linked.cache.engine;
-    let Some((_, kernel)) = crate::backing::cache::parse_key(cached.key()) else { return Ok(true) };
+    let Some((_, kernel)) = parse_key(cached.key()) else { return Ok(true) };
     let object = fs.resolve(&kernel, true)?;
     for _ in 0..TRIES {
         block_on(engine.destage_object(cached)).map_err(from_cache)?;

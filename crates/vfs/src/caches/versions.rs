@@ -6,7 +6,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::caches::attr_cache::{AttrCache, CachedAttr};
+use crate::caches::attr_cache::AttrCache;
+use crate::caches::attr_cache::record::CachedAttr;
 use crate::sys::KernelHandle;
 
 /// The number of counters per file system. Inodes that share a counter affect each other: a change of one makes cached

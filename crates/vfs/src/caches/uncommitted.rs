@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_common::lock::Mutex;
 
-use crate::caches::inode_cache::Budget;
+use crate::caches::budget::Budget;
 use crate::error::{Error, Result};
 
 /// The state of one file's contents.

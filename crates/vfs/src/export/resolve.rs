@@ -1,0 +1,221 @@
+//! The way from a handle or a name to an inode of a file system.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::attr::Attr;
+use crate::caches::inode::{GoodFor, Inode, Opened};
+use crate::error::{Error, Result};
+use crate::export::filesystem::{Filesystem, Scheme};
+use crate::export::handle_map::is_made_up;
+use crate::export::locate;
+use crate::sys::{self, KernelHandle};
+
+/// The number of attempts with a handle for which the kernel says that it has no memory.
+const TRIES: u32 = 1000;
+
+impl Filesystem {
+    /// Returns the handle of an open inode, and its attributes.
+    pub(crate) fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
+        let kernel = match &self.scheme {
+            Scheme::Kernel => self.aliases.outer(sys::name_to_handle(&fd, c"")?)?,
+            Scheme::DentryCache(_) => locate::identity(&fd)?,
+        };
+        Ok((kernel, self.attr_of(&rustix::fs::fstat(&fd)?)))
+    }
+
+    /// Returns the attributes with the file id by which clients know the inode.
+    pub(crate) fn attr_of(&self, stat: &Stat) -> Attr {
+        let attr = Attr::from(stat);
+        Attr { ino: self.aliases.fileid(attr.ino), ..attr }
+    }
+
+    /// Brings the inode of an O_PATH descriptor into the inode cache. Returns the inode and its attributes.
+    pub(crate) fn adopt(&self, fd: OwnedFd) -> Result<(Arc<Inode>, Attr)> {
+        self.adopt_opened(Opened { file: fd, good_for: GoodFor::Elsewhere })
+    }
+
+    /// Brings the inode of a newly opened descriptor into the inode cache.
+    fn adopt_opened(&self, opened: Opened) -> Result<(Arc<Inode>, Attr)> {
+        let (kernel, attr) = self.identify(&opened.file)?;
+        let object = match self.inodes.get(&kernel) {
+            Some(object) => object,
+            None => self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr),
+        };
+        // Asked for after the backing file's: taken again if the engine knows more.
+        let attr = if object.link.get().is_some() { object.attr()? } else { attr };
+        Ok((object, attr))
+    }
+
+    /// Takes a file into the table that was just made as `name` in `dir`, with the descriptor that made it.
+    pub(crate) fn adopt_new(
+        &self,
+        opened: Opened,
+        kernel: KernelHandle,
+        attr: &Attr,
+        dir: &Inode,
+        name: &[u8],
+    ) -> Arc<Inode> {
+        let object = Inode::opened(opened, kernel, attr, &self.budget, &self.versions);
+        self.seen_as(&kernel, dir, name);
+        self.enter(object, attr)
+    }
+
+    fn enter(&self, object: Inode, attr: &Attr) -> Arc<Inode> {
+        object.made_by.store(self.making.latest(), Ordering::Relaxed);
+        if let Some(linked) = self.linked.get() {
+            linked.meet(&object, attr);
+        }
+        self.inodes.insert(object, |leaving| self.remember(leaving))
+    }
+
+    /// Returns the handle of `name` in `dir` without keeping the inode, for READDIRPLUS.
+    pub(crate) fn handle_at(&self, dir: &Inode, name: &std::ffi::CStr) -> Result<KernelHandle> {
+        match &self.scheme {
+            Scheme::Kernel => self.aliases.outer(sys::name_to_handle(dir.path(), name)?),
+            Scheme::DentryCache(locator) => {
+                let fd = self.open_child(dir, name.to_bytes(), false)?;
+                let kernel = locate::identity(&fd)?;
+                locator.learn(&kernel, &dir.kernel, name.to_bytes());
+                Ok(kernel)
+            }
+        }
+    }
+
+    /// Returns the inode that a kernel handle names.
+    pub(crate) fn resolve(&self, kernel: &KernelHandle, wait: bool) -> Result<Arc<Inode>> {
+        if let Some(object) = self.inodes.get(kernel) {
+            return Ok(object);
+        }
+        if !wait {
+            return Err(Error::WouldBlock);
+        }
+        let (fd, kernel) = match &self.scheme {
+            Scheme::Kernel => {
+                let inner = self.aliases.inner(kernel);
+                (self.open_inner(&inner)?, self.aliases.outer(inner)?)
+            }
+            Scheme::DentryCache(locator) => (locator.find(kernel)?, *kernel),
+        };
+        let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
+        Ok(self.enter(Inode::new(fd, kernel, &attr, &self.budget, &self.versions), &attr))
+    }
+
+    /// Waits until the record of an inode's creation is in the log. A request that names the inode by its handle must
+    /// do nothing to it before. Waits for other threads only.
+    pub(crate) fn is_recorded(&self, object: &Inode, wait: bool) -> Result<()> {
+        let made_by = object.made_by.load(Ordering::Relaxed);
+        if made_by == 0 {
+            return Ok(());
+        }
+        if !self.making.is_through(made_by) {
+            if !wait {
+                return Err(Error::WouldBlock);
+            }
+            self.making.wait(made_by);
+        }
+        object.made_by.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns true if the inode is known, without a system call, not to be a directory.
+    pub(crate) fn is_known_file(&self, kernel: &KernelHandle) -> bool {
+        match self.inodes.get(kernel) {
+            Some(object) => !object.is_dir(),
+            None => self.versions.known(kernel).is_some_and(|known| known.attr.kind != FileType::Directory),
+        }
+    }
+
+    /// Returns true if an inode has no name any more.
+    pub(crate) fn is_gone(&self, kernel: &KernelHandle) -> bool {
+        let found = self.resolve(kernel, true).and_then(|object| object.raw_attr());
+        found == Err(Error::Stale)
+    }
+
+    /// Opens an inode as O_PATH by the identity that the file system has for it.
+    pub(crate) fn open_inner(&self, inner: &KernelHandle) -> Result<OwnedFd> {
+        if is_made_up(inner) {
+            // No alias leads from it to anything, as a power cut may leave it.
+            return Err(Error::Stale);
+        }
+        let open = || sys::open_by_handle(self.mount(), inner, libc::O_PATH | libc::O_NOFOLLOW);
+        let mut opened = open();
+        // Linux 6.18 says so for a moment of an inode on its way out, which is stale then.
+        for _ in 0..TRIES {
+            if !opened.as_ref().is_err_and(|errno| *errno == Errno::NOMEM) {
+                break;
+            }
+            std::thread::yield_now();
+            opened = open();
+        }
+        opened.map_err(|errno| if errno == Errno::INVAL { Error::BadHandle } else { errno.into() })
+    }
+
+    /// Opens `name` in `dir` as O_PATH, never through a symlink, never onto another mount. With
+    /// `cached`, only if the kernel needs no disk for it (else `WouldBlock`).
+    pub(crate) fn open_child(&self, dir: &Inode, name: &[u8], cached: bool) -> Result<OwnedFd> {
+        let cached = if cached { ResolveFlags::CACHED } else { ResolveFlags::empty() };
+        self.open_named(dir, name, OFlags::PATH, cached)
+    }
+
+    fn open_named(&self, dir: &Inode, name: &[u8], how: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
+        let (flags, resolve) = (how | OFlags::NOFOLLOW | OFlags::CLOEXEC, resolve | ResolveFlags::NO_XDEV);
+        match rustix::fs::openat2(dir.path(), name, flags, Mode::empty(), resolve) {
+            // A mount point below the export is not part of it.
+            Err(Errno::XDEV) => Err(Error::ACCESS),
+            result => Ok(result?),
+        }
+    }
+
+    /// Looks `name` up in `dir` and brings the inode into the inode cache.
+    pub(crate) fn child(&self, dir: &Inode, name: &[u8], cached: bool) -> Result<(Arc<Inode>, Attr)> {
+        self.adopt_named(self.open_child(dir, name, cached)?, dir, name)
+    }
+
+    /// Brings a new directory into the inode cache. Its inherited attributes can then be read without opening it again.
+    pub(crate) fn new_directory(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(fd) = self.open_named(dir, name, how, ResolveFlags::empty()) else {
+            // A server without privileges may create a directory that it cannot read.
+            return self.child(dir, name, false);
+        };
+        let (object, attr) = self.adopt_opened(Opened { file: fd, good_for: GoodFor::ToRead })?;
+        self.seen_as(&object.kernel, dir, name);
+        Ok((object, attr))
+    }
+
+    /// Takes the inode an O_PATH descriptor refers to into the table; it was just seen as `name` in `dir`.
+    pub(crate) fn adopt_named(&self, fd: OwnedFd, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
+        let (object, attr) = self.adopt(fd)?;
+        self.seen_as(&object.kernel, dir, name);
+        Ok((object, attr))
+    }
+
+    fn seen_as(&self, kernel: &KernelHandle, dir: &Inode, name: &[u8]) {
+        if let Scheme::DentryCache(locator) = &self.scheme {
+            locator.learn(kernel, &dir.kernel, name);
+        }
+    }
+
+    /// Returns true if `dir` lies in the tree below `root`. Climbs by "..", so the answer is right even after an
+    /// external change moved a directory.
+    pub(crate) fn is_below(&self, dir: &Inode, root: &Inode) -> Result<bool> {
+        let mut at = rustix::fs::openat(dir.path(), c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        loop {
+            let here = rustix::fs::fstat(&at)?;
+            if self.identify(&at)?.0 == root.kernel {
+                return Ok(true);
+            }
+            let up = rustix::fs::openat(&at, c"..", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            let above = rustix::fs::fstat(&up)?;
+            if above.st_dev != self.device || (above.st_ino == here.st_ino) {
+                return Ok(false);
+            }
+            at = up;
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! All exports of a server, and the way from a handle of a client to an inode.
+
+use std::sync::{Arc, OnceLock};
+
+use forebay_engine::Engine;
+
+use crate::attr::Attr;
+use crate::caches::access_cache::{AccessVerdict, ask_kernel, has_no_acl};
+use crate::caches::attr_cache::record::CachedAttr;
+use crate::caches::budget::Budget;
+use crate::caches::inode::Inode;
+use crate::coherence::{sweep, watch};
+use crate::cred::{Acting, Cred, Creds, privileged};
+use crate::durability::journal::Deliver;
+use crate::durability::verifier::Verifier;
+use crate::error::{Error, Result};
+use crate::export::cache::Cache;
+use crate::export::filesystem::Filesystem;
+use crate::export::{Export, ExportSpec, Most, Space, Target};
+use crate::handle::{Handle, HandleKey};
+use crate::identity::export_identity::{ExportIdentity, open_root};
+use crate::question::Answer;
+use crate::wait::Wait;
+
+/// All exports of a server.
+pub struct Vfs {
+    exports: Vec<Arc<Export>>,
+    pub(crate) key: HandleKey,
+    /// Known callers.
+    pub creds: Creds,
+    /// The write verifier in force.
+    pub verifier: Arc<Verifier>,
+    /// The limit of descriptors that inodes hold.
+    pub budget: Budget,
+    pub(crate) cache: OnceLock<Arc<Cache>>,
+    pub(crate) privileged: bool,
+    pub(crate) server_uid: u32,
+}
+
+impl Vfs {
+    /// Opens every export. Fails on the first that cannot be served, and returns its place in `specs`. `deliver` runs
+    /// the completions of each group commit.
+    pub fn open(
+        specs: &[ExportSpec],
+        key: HandleKey,
+        verifier: Arc<Verifier>,
+        budget: Budget,
+        deliver: Deliver,
+    ) -> std::result::Result<Self, (usize, Error)> {
+        Self::open_telling(specs, key, verifier, budget, deliver, |_| ())
+    }
+
+    /// Opens every export, like [`Vfs::open`]. Calls `begin` with each export before it asks the file system, which may
+    /// not answer.
+    pub fn open_telling(
+        specs: &[ExportSpec],
+        key: HandleKey,
+        verifier: Arc<Verifier>,
+        budget: Budget,
+        deliver: Deliver,
+        begin: impl Fn(&ExportSpec),
+    ) -> std::result::Result<Self, (usize, Error)> {
+        // The client has applied its own umask already.
+        rustix::process::umask(rustix::fs::Mode::empty());
+        let mut exports: Vec<Arc<Export>> = Vec::new();
+        for (place, spec) in specs.iter().enumerate() {
+            begin(spec);
+            let export = Self::open_one(spec, &exports, &key, &verifier, &budget, deliver)
+                .map_err(|error| (place, error))?;
+            exports.push(Arc::new(export));
+        }
+        let server_uid = rustix::process::geteuid().as_raw();
+        let privileged = privileged();
+        let (creds, cache) = (Creds::default(), OnceLock::new());
+        Ok(Vfs { exports, key, creds, verifier, budget, cache, privileged, server_uid })
+    }
+
+    fn open_one(
+        spec: &ExportSpec,
+        earlier: &[Arc<Export>],
+        key: &HandleKey,
+        verifier: &Arc<Verifier>,
+        budget: &Budget,
+        deliver: Deliver,
+    ) -> Result<Export> {
+        let root = open_root(&spec.path)?;
+        let identity = ExportIdentity::of(&root)?;
+        let device = rustix::fs::fstat(&root)?.st_dev;
+        let fs = match earlier.iter().find(|export| export.fs.device == device) {
+            // Exports of one file system share inodes, so their locks and caches agree. Without kernel handles an inode
+            // is found from one root only.
+            Some(export) if export.kernel_handles() => {
+                if crate::sys::name_to_handle(&root, c"")? != export.fs.root {
+                    export.fs.aliases.gather(&root)?;
+                }
+                export.fs.clone()
+            }
+            _ => {
+                // The number of a file system is at most the number of exports.
+                let number = u16::try_from(earlier.len());
+                let watch = spec.watch.clone().filter(|_| number.is_ok());
+                let number = number.unwrap_or_default();
+                let opened =
+                    Filesystem::open(&root, budget.clone(), verifier.clone(), deliver, number, watch)?;
+                let fs = Arc::new(opened);
+                start_threads(&fs).map_err(|_| Error::Busy)?;
+                fs
+            }
+        };
+        let path = rustix::fs::openat(
+            &root,
+            c".",
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let (root, _) = fs.adopt(path)?;
+        Ok(Export {
+            id: spec.id,
+            fsid: key.derive(&spec.id.to_le_bytes()),
+            name: spec.name.clone(),
+            path: spec.path.clone(),
+            identity,
+            root,
+            fs,
+            space: Arc::default(),
+        })
+    }
+
+    /// Returns the exports, in the order given.
+    pub fn exports(&self) -> &[Arc<Export>] {
+        &self.exports
+    }
+
+    /// Returns the inode that a handle of a client names.
+    pub fn target(&self, wire: &[u8], wait: Wait) -> Result<Target> {
+        let (id, kernel) = self.key.open(wire)?;
+        let export = self.exports.iter().find(|export| export.id == id).ok_or(Error::Stale)?;
+        if !wait.allowed() && !export.fs.attributes_in_memory() {
+            return Err(Error::WouldBlock);
+        }
+        let object = export.fs.resolve(&kernel, wait.allowed())?;
+        export.fs.is_recorded(&object, wait.allowed())?;
+        Ok(Target { export: export.clone(), object })
+    }
+
+    /// Answers a request about an inode that is not open, if the attribute cache knows enough of it. Never waits.
+    pub fn known<T>(&self, wire: &[u8], answer: impl FnOnce(&Export, &CachedAttr) -> Option<T>) -> Option<T> {
+        let (id, kernel) = self.key.open(wire).ok()?;
+        let export = self.exports.iter().find(|export| export.id == id)?;
+        export.fs.known(&kernel, Wait::No, |known| answer(export, known))
+    }
+
+    /// Returns the handle of a target.
+    pub fn handle(&self, target: &Target) -> Handle {
+        self.handle_of(&target.export, &target.object)
+    }
+
+    pub(crate) fn handle_of(&self, export: &Export, object: &Inode) -> Handle {
+        self.key.seal(export.id, &object.kernel)
+    }
+
+    pub(crate) fn derive(&self, name: &[u8]) -> u64 {
+        self.key.derive(name)
+    }
+
+    pub(crate) fn seal(&self, export: &Export, kernel: &crate::sys::KernelHandle) -> Handle {
+        self.key.seal(export.id, kernel)
+    }
+
+    /// Returns the engine, if there is a cache.
+    pub fn engine(&self) -> Option<&Arc<Engine>> {
+        self.cache.get().map(|cache| &cache.engine)
+    }
+
+    /// Notes that the cache's log broke: data that it accepted and did not make durable may be lost.
+    pub fn log_broke(&self) {
+        if let Some(cache) = self.cache.get() {
+            cache.log_broke();
+        }
+    }
+
+    /// Returns the free space of the file system behind an export, without the space promised to dirty blocks. Waits at
+    /// most a quarter of a second for the file system, then returns its last answer.
+    ///
+    /// # Errors
+    /// `Busy`: the file system has not answered yet.
+    pub fn space(&self, export: &Export) -> Result<Space> {
+        export.ask_for_space();
+        Ok(self.without_dirty(export.space.known().answer.ok_or(Error::Busy)??))
+    }
+
+    /// Returns the free space behind every export, as [`Vfs::space`] counts it, with the age of each answer. Waits at
+    /// most a quarter of a second for all of them together.
+    pub fn spaces(&self) -> Vec<Answer<Result<Space>>> {
+        self.exports.iter().for_each(|export| export.ask_for_space());
+        let known = |export: &Arc<Export>| {
+            let Answer { answer, late } = export.space.known();
+            Answer { answer: answer.map(|space| Ok(self.without_dirty(space?))), late }
+        };
+        self.exports.iter().map(known).collect()
+    }
+
+    /// Returns the limits of the file system behind an export, without asking the file system.
+    pub fn most(&self, export: &Export) -> Most {
+        Most {
+            name_max: export.fs.name_max,
+            max_file_size: export.fs.largest_file,
+            max_links: export.fs.max_links(),
+        }
+    }
+
+    /// Subtracts the space that dirty blocks need from the free space of the file system.
+    fn without_dirty(&self, space: Space) -> Space {
+        let dirty = self.cache.get().map_or(0, |cache| cache.engine.dirty_bytes());
+        let (all, free, usable) = space.bytes;
+        Space { bytes: (all, free.saturating_sub(dirty), usable.saturating_sub(dirty)), ..space }
+    }
+
+    /// Returns those accesses of `want` that the caller has on the target, whose attributes were just read.
+    pub(crate) fn granted(
+        &self,
+        target: &Target,
+        cred: &Cred,
+        attr: &Attr,
+        want: u8,
+        wait: Wait,
+    ) -> Result<u8> {
+        let object = &target.object;
+        object.permits(cred, attr, want, wait.allowed(), |want| {
+            let acting = self.act_as(cred)?;
+            let granted = ask_kernel(object.path(), want)?;
+            drop(acting);
+            Ok(AccessVerdict {
+                granted,
+                by_class: target.export.fs.has_posix_acls() && has_no_acl(object.path()),
+            })
+        })
+    }
+
+    /// Fails unless the caller has all of `want`.
+    pub(crate) fn require(
+        &self,
+        target: &Target,
+        cred: &Cred,
+        attr: &Attr,
+        want: u8,
+        wait: Wait,
+    ) -> Result<()> {
+        if self.granted(target, cred, attr, want, wait)? == want { Ok(()) } else { Err(Error::ACCESS) }
+    }
+
+    /// Makes the thread act as the caller while the result lives.
+    pub(crate) fn act_as(&self, cred: &Cred) -> Result<Option<Acting>> {
+        Acting::begin(cred, self.privileged)
+    }
+
+    /// Returns true if the inode belongs to the user as whom the server acts for this caller.
+    pub(crate) fn owns(&self, cred: &Cred, attr: &Attr) -> bool {
+        let acting = if self.privileged { cred.uid() } else { self.server_uid };
+        acting == attr.uid
+    }
+
+    /// Returns true if the server may act as its callers and open files by handle.
+    pub fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
+    /// Makes everything written to the file system behind an export durable (syncfs(2)).
+    pub fn flush(&self, export: &Export) -> Result<()> {
+        Ok(rustix::fs::syncfs(export.fs.mount())?)
+    }
+}
+
+/// Starts the threads that notice external changes of a file system.
+fn start_threads(fs: &Arc<Filesystem>) -> std::io::Result<()> {
+    if fs.watch.is_some() {
+        watch::start(fs, Filesystem::catch_up)?;
+    }
+    // If asking for attributes costs more than a system call, nothing is swept.
+    if fs.attributes_in_memory() { sweep::start(&fs.inodes) } else { Ok(()) }
+}

@@ -1,0 +1,6 @@
+//! The start, the stop and the inspection of a service.
+
+pub(crate) mod inspect;
+pub(crate) mod mount_watch;
+pub(crate) mod start;
+pub(crate) mod stop;
