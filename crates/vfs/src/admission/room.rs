@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use forebay_disk::block_on;
 use forebay_engine::{Engine, Object as Cached};
+use forebay_runtime::block_on;
 use smallvec::SmallVec;
 
 use crate::admission::mount::Mount;
