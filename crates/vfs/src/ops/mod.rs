@@ -7,6 +7,8 @@ pub(crate) mod create;
 pub(crate) mod data;
 pub(crate) mod list;
 pub(crate) mod lookup;
+pub(crate) mod make;
+mod new_name;
 pub(crate) mod plus;
 pub(crate) mod rename_locks;
 pub(crate) mod set_attr;
