@@ -9,6 +9,7 @@
 //! in the directories ([`Way::Each`], see [`recover`]).
 
 pub(crate) mod checkpoint;
+pub(crate) mod commit;
 pub(crate) mod cut_short;
 mod files;
 pub(crate) mod lost;

@@ -2,7 +2,6 @@
 
 pub(crate) mod cached;
 pub(crate) mod change;
-pub(crate) mod commit;
 pub(crate) mod create;
 pub(crate) mod data;
 pub(crate) mod list;
