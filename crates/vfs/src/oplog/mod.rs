@@ -192,11 +192,6 @@ impl Filesystem {
         self.way().is_some_and(|way| way != Way::Each)
     }
 
-    /// Fails while nothing that is changed could become durable.
-    pub(crate) fn can_change(&self) -> Result<()> {
-        self.linked().and_then(|linked| linked.logging.refusal()).map_or(Ok(()), Err)
-    }
-
     /// Returns the way in which a change that may have set the size of a file becomes durable. The cache's records
     /// carry sizes only for dirty files. So the file has to be durable before the reply, and recovery must not create
     /// it afterwards. The result tells if recovery will not: the journal's commit may succeed although the checkpoint's
