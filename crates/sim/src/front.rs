@@ -3,7 +3,7 @@
 //! backing file.
 //!
 //! The counterpart is in `vfs/src/ops/cached.rs` (`write_cached`, `write_direct`, `read_through_cache`), in
-//! `vfs/src/ops/data.rs` (`commit_range`) and in `vfs/src/ops/commit.rs` (`commit_in_journal`).
+//! `vfs/src/ops/data.rs` (`commit_range`) and in `vfs/src/oplog/commit.rs` (`commit_in_journal`).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -144,6 +144,11 @@ impl Filesystem {
         Some(Overlay::new(linked.cache.engine.known(&linked.key(kernel))?))
     }
 
+    /// Fails while nothing that is changed could become durable.
+    pub(crate) fn can_change(&self) -> Result<()> {
+        self.linked().and_then(|linked| linked.logging.refusal()).map_or(Ok(()), Err)
+    }
+
     /// Returns true if fstat of an open inode needs only memory. That is so for local file systems, not for those that
     /// ask a server or another process.
     pub(crate) fn attributes_in_memory(&self) -> bool {

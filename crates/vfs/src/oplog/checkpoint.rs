@@ -104,7 +104,7 @@ impl Logging {
     }
 
     /// Returns the reason why nothing may be changed now, if there is one.
-    pub(super) fn refusal(&self) -> Option<Error> {
+    pub(crate) fn refusal(&self) -> Option<Error> {
         match self.state() {
             State::Sound => None,
             State::Late => Some(Error::Busy),

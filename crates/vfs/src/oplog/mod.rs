@@ -9,6 +9,7 @@
 //! in the directories ([`Way::Each`], see [`recover`]).
 
 pub(crate) mod checkpoint;
+pub(crate) mod commit;
 pub(crate) mod cut_short;
 mod files;
 pub(crate) mod lost;
@@ -189,11 +190,6 @@ impl Filesystem {
     /// Returns true if changes made now get records from which recovery may recreate an inode or set its attributes.
     pub(crate) fn is_recorded_whole(&self) -> bool {
         self.way().is_some_and(|way| way != Way::Each)
-    }
-
-    /// Fails while nothing that is changed could become durable.
-    pub(crate) fn can_change(&self) -> Result<()> {
-        self.linked().and_then(|linked| linked.logging.refusal()).map_or(Ok(()), Err)
     }
 
     /// Returns the way in which a change that may have set the size of a file becomes durable. The cache's records

@@ -21,7 +21,7 @@ use crate::export::external_change::refresh;
 use crate::export::filesystem::Filesystem;
 use crate::export::vfs::Vfs;
 use crate::file_io::{read_full, write_full};
-use crate::ops::commit::CommitRequest;
+use crate::oplog::commit::CommitRequest;
 use crate::wait::Wait;
 
 /// Set-uid and set-gid. A write by any user but root removes them.

@@ -15,9 +15,9 @@ use crate::export::cache::LogFrame;
 use crate::export::external_change::refresh;
 use crate::export::vfs::Vfs;
 use crate::file_io::{read_full, write_full};
+use crate::oplog::commit::CommitRequest;
 use crate::ops::cached::{Found, SsdRead, Writing};
 use crate::ops::change::Changed;
-use crate::ops::commit::CommitRequest;
 use crate::sys::resident;
 use crate::wait::Wait;
 

@@ -2,11 +2,12 @@
 
 pub(crate) mod cached;
 pub(crate) mod change;
-pub(crate) mod commit;
 pub(crate) mod create;
 pub(crate) mod data;
 pub(crate) mod list;
 pub(crate) mod lookup;
+pub(crate) mod make;
+mod new_name;
 pub(crate) mod plus;
 pub(crate) mod rename_locks;
 pub(crate) mod set_attr;

@@ -129,7 +129,7 @@ mod tests {
     use crate::export::ExportSpec;
     use crate::export::vfs::Vfs;
     use crate::handle::HandleKey;
-    use crate::ops::create::Special;
+    use crate::ops::make::Special;
 
     struct Scene {
         _home: tempfile::TempDir,
