@@ -1,6 +1,9 @@
 //! Runs many worlds of the simulator side by side, and prints how to repeat those that fail.
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
+#[cfg(feature = "plant")]
+mod plants;
+
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -54,12 +57,9 @@ struct Arguments {
     /// Of exhaustive crashes, one in this number; of names, one in this number of the longest sequences
     #[arg(long, default_value_t = 1)]
     stride: u64,
-    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds; only bugs with this
-    /// part in their name. With --seed: the first of these bugs, in that world
     #[cfg(feature = "plant")]
-    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "")]
-    #[arg(conflicts_with_all = ["minutes", "exhaustive"])]
-    plants: Option<String>,
+    #[command(flatten)]
+    planted: plants::Planted,
     /// Only worlds of the engine whose plan has this in it, such as Turns or DeviceHang; the others count as run
     #[arg(long, value_name = "PART", conflicts_with_all = ["names", "joined", "seed", "exhaustive"])]
     with: Option<String>,
@@ -200,7 +200,7 @@ fn main() -> ExitCode {
     if let Some(seed) = arguments.seed {
         #[cfg(feature = "plant")]
         forebay_common::planted_bugs::plant(
-            arguments.plants.and_then(|part| named(worlds, &part).first().copied()),
+            arguments.planted.plants.and_then(|part| plants::named(worlds, &part).first().copied()),
         );
         return one(worlds, seed);
     }
@@ -209,11 +209,11 @@ fn main() -> ExitCode {
     let threads =
         arguments.threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     #[cfg(feature = "plant")]
-    if let Some(part) = &arguments.plants {
+    if let Some(part) = &arguments.planted.plants {
         let seeds = arguments.first..arguments.first + arguments.seeds;
         let with = arguments.with.as_deref().unwrap_or("");
         let seeds: Vec<u64> = seeds.filter(|seed| is_planned(*seed, with)).collect();
-        return plants(worlds, part, &seeds, threads);
+        return plants::run(worlds, part, &seeds, threads, &arguments.planted);
     }
     if let (true, Some(most)) = (arguments.names, arguments.exhaustive) {
         return exhaustive_names(most as usize, arguments.stride.max(1), threads);
@@ -315,54 +315,6 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
         first.len()
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Returns the bugs with `part` in their names.
-#[cfg(feature = "plant")]
-fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
-    let bugs = match worlds {
-        Worlds::Engine => forebay_engine::plant::PLANTS,
-        Worlds::Names => forebay_oplog::plant::PLANTS,
-        Worlds::Joined => joined::plant::PLANTS,
-    };
-    bugs.iter().copied().filter(|bug| bug.contains(part)).collect()
-}
-
-/// Plants each bug with `part` in its name and looks for the first seed that finds it.
-#[cfg(feature = "plant")]
-fn plants(worlds: Worlds, part: &str, seeds: &[u64], threads: usize) -> ExitCode {
-    use forebay_common::planted_bugs::plant;
-    let bugs = named(worlds, part);
-    let next = AtomicU64::new(0);
-    let missed = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    plant(Some(bug));
-                    let found = seeds.iter().find_map(|seed| Some((*seed, checked(worlds, *seed).err()?)));
-                    plant(None);
-                    match found {
-                        Some((seed, _)) if checked(worlds, seed).is_err() => {
-                            println!("FAILED seed {seed} without a bug, too");
-                            missed.fetch_add(1, Ordering::Relaxed);
-                        }
-                        Some((seed, failure)) => {
-                            let short: String = failure.chars().take(100).collect();
-                            println!("found by seed {seed:>4}: {bug}: {short}");
-                        }
-                        None => {
-                            println!("MISSED: {bug}");
-                            missed.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                }
-            });
-        }
-    });
-    let missed = missed.into_inner();
-    println!("{} of {} planted bugs found", bugs.len() as u64 - missed, bugs.len());
-    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn report(run: &Run, time: Duration) -> ExitCode {
