@@ -31,7 +31,7 @@ use crate::durability::resumable_create::ResumableCreates;
 use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
 use crate::export::filesystem::Filesystem;
-use crate::oplog::{Checkpoints, Logging, OpLog, Tell};
+use crate::oplog::{CacheLog, Checkpoints, Logging, OpLog, Tell};
 use crate::ops::overlay::Overlay;
 use crate::sys::KernelHandle;
 
@@ -64,7 +64,7 @@ pub(crate) struct Linked {
     pub(crate) cache: Arc<Cache>,
     pub(crate) reserve: Reserve,
     pub(crate) quotas: Quotas,
-    pub(crate) logging: Logging,
+    pub(crate) logging: Arc<Logging>,
     /// The number that tells the file system's files from those of other file systems in keys.
     number: u32,
 }
@@ -122,8 +122,8 @@ impl Cache {
             }
         })?;
         let removed = Mutex::new(Some((send, thread)));
-        let oplog = Arc::<OpLog>::default();
-        let checkpoints = Checkpoints::new(engine.clone(), oplog.clone(), filesystems, tell);
+        let oplog = Arc::new(OpLog::new(Arc::new(CacheLog(engine.clone()))));
+        let checkpoints = Checkpoints::new(oplog.clone(), filesystems, tell);
         let broken = AtomicBool::new(false);
         let begun = ResumableCreates::default();
         Ok(Arc::new(Cache {
@@ -218,13 +218,8 @@ impl Cache {
 
 impl Linked {
     pub(crate) fn new(cache: Arc<Cache>, number: u32) -> Self {
-        Linked {
-            cache,
-            reserve: Reserve::default(),
-            quotas: Quotas::default(),
-            logging: Logging::default(),
-            number,
-        }
+        let logging = cache.checkpoints.logging(number);
+        Linked { cache, reserve: Reserve::default(), quotas: Quotas::default(), logging, number }
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -55,7 +55,7 @@ pub struct Inode {
     pub(crate) uncommitted: Uncommitted,
     pub(crate) link: Link,
     pub(crate) stream: Stream,
-    /// The last creation that may have made it and has no record yet, in [`crate::oplog::making`]; 0: it has one.
+    /// The last creation that may have made it and has no record yet, in [`crate::oplog::Making`]; 0: it has one.
     pub(crate) made_by: AtomicU64,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,

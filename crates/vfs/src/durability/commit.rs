@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use forebay_engine::Mode;
-
 use crate::backing::cache::Cache;
 use crate::durability::journal::{CommitRequest, Data, Done};
 use crate::error::Result;
@@ -22,24 +20,13 @@ impl Vfs {
         let Some(pending) = intent.pending.take().filter(|pending| recorded(pending)) else {
             return commit_in_journal(cache, &fs, intent, done);
         };
-        let theirs = cache.clone();
-        oplog::keep(cache, pending, answer, move |pending, kept| match kept {
-            Ok(Some(frame)) if pending.way() == Way::Log => {
-                commit_logged(&theirs, fs, intent, (pending, frame), done);
-            }
-            Ok(Some(frame)) => {
-                let done = oplog::both(&theirs, &fs, pending, frame, done);
-                commit_in_journal(&theirs, &fs, intent, done);
-            }
-            Err(_) if pending.way() != Way::Each => commit_unlogged(&theirs, &fs, intent, done),
-            Ok(None) | Err(_) => commit_in_journal(&theirs, &fs, intent, done),
-        });
+        oplog::make_durable(&fs, pending, intent, answer, done);
     }
 }
 
 /// Returns the step between the file system's part of a commit request and `done`: the log's part, and the cache
 /// entries to forget.
-fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> Done {
+pub(crate) fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> Done {
     let (logged, removal) = (intent.logged.take(), intent.removal.take());
     let syncing = intent.data.as_ref().and_then(Data::begin_sync);
     if logged.is_none() && removal.is_none() && syncing.is_none() {
@@ -60,34 +47,11 @@ fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> 
     })
 }
 
-/// Makes a logged change durable. Its record is enough while the record is on two devices. If the log breaks, the file
-/// system's journal has to commit.
-fn commit_logged(
-    cache: &Arc<Cache>,
-    fs: Arc<Filesystem>,
-    mut intent: CommitRequest,
-    (pending, frame): (Box<Pending>, forebay_engine::Seq),
-    done: Done,
-) {
-    let theirs = cache.clone();
-    let logged = Box::new(move |durable: std::result::Result<(), forebay_engine::Error>| {
-        drop(pending);
-        match durable {
-            Ok(()) if theirs.engine.effective_mode() == Mode::WriteBack => {
-                after_journal(&theirs, &mut intent, done)(Ok(()));
-            }
-            // Since it was begun a device was lost, or is being removed: the log has one copy of it, or will have.
-            Ok(()) => commit_in_journal(&theirs, &fs, intent, done),
-            Err(_) => commit_unlogged(&theirs, &fs, intent, done),
-        }
-    });
-    cache.engine.when_durable(frame, logged);
-}
-
-/// Makes a change durable through the file system itself, because the log is lost.
-fn commit_unlogged(cache: &Arc<Cache>, fs: &Filesystem, mut intent: CommitRequest, done: Done) {
+/// Makes a change durable through the file system, also if the request has nothing that the file system has to make
+/// durable: the log was to do that, and did not.
+pub(crate) fn commit_whole(cache: &Arc<Cache>, fs: &Filesystem, mut intent: CommitRequest, done: Done) {
     let done = after_journal(cache, &mut intent, done);
-    oplog::submit(cache, fs, intent, done);
+    fs.journal.submit(intent, done);
 }
 
 /// Makes a change durable through the file system, whether or not the log has it.

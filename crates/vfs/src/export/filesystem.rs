@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::export::Wait;
 use crate::export::handle_map::{HandleMap, PRIVATE, is_made_up};
 use crate::export::locate::{self, Locator};
-use crate::oplog::making::Making;
+use crate::oplog::Making;
 use crate::oplog::rename_intents::RenameIntents;
 use crate::ops::overlay::Overlay;
 use crate::sys::{self, KernelHandle};
@@ -364,7 +364,7 @@ impl Filesystem {
             if !wait {
                 return Err(Error::WouldBlock);
             }
-            self.making.wait(made_by);
+            forebay_disk::block_on(self.making.wait(made_by));
         }
         object.made_by.store(0, Ordering::Relaxed);
         Ok(())
