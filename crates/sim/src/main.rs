@@ -320,12 +320,12 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
 /// Returns the bugs with `part` in their names.
 #[cfg(feature = "plant")]
 fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
-    let bugs = match worlds {
-        Worlds::Engine => forebay_engine::plant::PLANTS,
-        Worlds::Names => forebay_oplog::plant::PLANTS,
-        Worlds::Joined => joined::plant::PLANTS,
+    let bugs: &[&[_]] = match worlds {
+        Worlds::Engine => &[forebay_engine::plant::PLANTS],
+        Worlds::Names => &[forebay_oplog::plant::PLANTS],
+        Worlds::Joined => &[forebay_metalog::plant::PLANTS, joined::plant::PLANTS],
     };
-    bugs.iter().copied().filter(|bug| bug.contains(part)).collect()
+    bugs.iter().copied().flatten().copied().filter(|bug| bug.contains(part)).collect()
 }
 
 /// Plants each bug with `part` in its name and looks for the first seed that finds it.
