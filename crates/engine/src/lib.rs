@@ -21,7 +21,7 @@ mod request;
 mod segments;
 mod tiers;
 mod volume;
-mod wait;
+pub mod wait;
 
 pub use counters::{Counters, Usage};
 pub use engine::{Deliver, Engine, Env, Mode, Settings};

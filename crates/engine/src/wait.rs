@@ -9,17 +9,17 @@ use crate::plant::threads;
 
 /// A place where tasks wait until something changes.
 #[derive(Debug, Default)]
-pub(crate) struct Gate(Mutex<Vec<Waker>>);
+pub struct Gate(Mutex<Vec<Waker>>);
 
 impl Gate {
     /// Wakes all waiting tasks: their conditions may have come true.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         let woken = std::mem::take(&mut *self.0.lock());
         woken.into_iter().for_each(Waker::wake);
     }
 
     /// Waits until `ready` returns a value. The task that makes the condition true calls [`Gate::wake`] afterwards.
-    pub(crate) async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+    pub async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             if let Some(value) = ready() {
                 return Poll::Ready(value);
@@ -36,7 +36,7 @@ impl Gate {
 }
 
 /// Waits for `future`, but no longer than `limit` takes. Returns `None` if the limit ended first.
-pub(crate) async fn before<T>(limit: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
+pub async fn before<T>(limit: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
     let (mut limit, mut future) = (std::pin::pin!(limit), std::pin::pin!(future));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),

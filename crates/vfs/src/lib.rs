@@ -53,7 +53,7 @@ pub use identity::export_identity::ExportIdentity;
 pub use identity::known::{Adoption, How, KnownExport, KnownExports};
 pub use identity::record::{Recorded, decode_owner, encode_owner};
 pub use identity::stamp::Stamp;
-pub use oplog::checkpoint::Checkpointed;
+pub use oplog::Checkpointed;
 pub use oplog::commit::CommitRequest;
 pub use oplog::recover::Recovery;
 pub use ops::cached::SsdRead;

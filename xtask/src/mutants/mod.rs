@@ -44,7 +44,7 @@ struct Part {
     stages: &'static [Tests],
 }
 
-const PARTS: [Part; 3] = [
+const PARTS: [Part; 4] = [
     Part {
         name: "engine",
         files: &[
@@ -66,6 +66,11 @@ const PARTS: [Part; 3] = [
         name: "oplog",
         files: &["crates/oplog/src/**/*.rs"],
         stages: &[unit_tests("forebay-oplog"), SIMULATOR],
+    },
+    Part {
+        name: "metalog",
+        files: &["crates/metalog/src/**/*.rs"],
+        stages: &[unit_tests("forebay-metalog"), SIMULATOR],
     },
     Part {
         name: "vfs",

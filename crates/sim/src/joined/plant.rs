@@ -1,12 +1,6 @@
 //! Deliberate bugs of the simulated server, one at a time, to prove that joined worlds find them.
 
 forebay_common::plants![
-    "answered before the record is durable",
-    "a RENAME says nothing in its slot",
-    "a checkpoint without a commit",
-    "notes are let go without a checkpoint",
-    "notes are let go though the journal fails",
-    "a late commit covers what was done while it was under way",
     "aliases are not applied to keys",
     "a reply is lost",
     "replies in the log are not remembered",

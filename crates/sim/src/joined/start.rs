@@ -6,15 +6,16 @@ use std::sync::Arc;
 use forebay_engine::io::Device;
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Opening, Settings, UserRecord};
-use forebay_oplog::{Found, Identity, Operation, Record, RenameIntent, reconcile};
+use forebay_metalog::Recovery;
+use forebay_oplog::{Identity, RenameIntent, reconcile};
 
-use super::plant;
 use super::server::Server;
 use super::store::key;
 use super::world::{LIMIT, World};
 use crate::disk::Disk;
 use crate::executor::Stop;
 use crate::hits::Fault;
+use crate::namespace::request::LOG;
 use crate::world::Crash;
 
 /// The reason for which a server could not be started.
@@ -59,14 +60,13 @@ impl World {
         let settled = self.shared.executor.block_on(LIMIT, self.shared.store.settle())?;
         settled.map_err(|error| Refused::Wrong(format!("a sync failed: {error:?}")))?;
         let opening = self.begin_engine()?;
-        let (found, checkpoint, last) = self.recover_names(opening.notes())?;
+        let recovery = self.recover_names(opening.notes())?;
+        let ((_, checkpoint), last) = (recovery.found().of(0), recovery.last());
         let opened = self.shared.executor.block_on(LIMIT, opening.finish())?;
         let (engine, _) =
             opened.map_err(|error| Refused::Wrong(format!("the engine does not start: {error}")))?;
         let (shared, rng) = (self.shared.clone(), self.rng.fork());
-        let remembers = !plant::active("replies in the log are not remembered");
-        let replies = found.replies().filter(|_| remembers);
-        let server = Server::new(&shared.executor, &shared.store, engine, &shared.hits, rng, last, replies);
+        let server = Server::new(&shared.executor, &shared.store, engine, &shared.hits, rng);
         let server = Arc::new(server);
         self.shared.store.serve(&server);
         self.serve(&server);
@@ -75,7 +75,7 @@ impl World {
         if std::mem::take(&mut self.made_again).iter().any(dirty) {
             self.shared.hits.hit(Fault::JoinedDirtyMadeAgain);
         }
-        if let Err(refused) = self.settle(&server, last) {
+        if let Err(refused) = self.settle(&server, recovery) {
             let ended = server.ended();
             (self.let_go, self.dropped) = (ended.let_go, ended.dropped);
             return Err(refused);
@@ -132,39 +132,38 @@ impl World {
         opening?.map_err(|error| wrong("the engine does not open")(error.to_string()))
     }
 
-    /// Makes the tree equal to the log, durably. Returns the contents of the log, its checkpoint, and the highest
-    /// number in the log and in the slots.
-    fn recover_names(&mut self, notes: &[UserRecord]) -> Result<(Found, u64, u64), Refused> {
-        let found = Found::read(notes.iter().map(|note| &*note.bytes));
-        let found = found.ok_or_else(|| Refused::Wrong("a note is no record".to_owned()))?;
+    /// Makes the tree equal to the log, durably.
+    fn recover_names(&mut self, notes: &[UserRecord]) -> Result<Recovery, Refused> {
+        let recovery = Recovery::read(LOG, notes.iter().map(|note| &*note.bytes), Vec::new());
+        let mut recovery = recovery.ok_or_else(|| Refused::Wrong("a note is no record".to_owned()))?;
         self.check_log(notes).map_err(Refused::Wrong)?;
-        let (operations, checkpoint) = found.of(0);
+        let (operations, checkpoint) = recovery.found().of(0);
         if let Some(crashed) = &mut self.crashed {
             crashed.read_checkpoint(checkpoint);
         }
         let intents: Vec<RenameIntent> =
             self.shared.store.lock().volume.state.slots.values().cloned().collect();
-        let last = intents.iter().map(|intent| intent.number).fold(found.last(), u64::max);
         self.shared.tell(|| {
             let numbers: Vec<u64> = operations.iter().map(|operation| operation.number).collect();
             format!("the log has {numbers:?}, checkpoint {checkpoint}; slots {intents:?}")
         });
         self.count_crash(&intents, checkpoint);
-        if !intents.is_empty() || operations.iter().any(|operation| operation.number > checkpoint) {
-            self.reconcile(operations, checkpoint)?;
-        }
-        Ok((found, checkpoint, last))
+        self.reconcile(&mut recovery)?;
+        Ok(recovery)
     }
 
-    fn reconcile(&mut self, operations: &[Operation], checkpoint: u64) -> Result<(), Refused> {
+    fn reconcile(&mut self, recovery: &mut Recovery) -> Result<(), Refused> {
         let failed = |refused| Refused::Wrong(format!("recovery failed: {refused}"));
         let before = {
             let mut state = self.shared.store.lock();
             let before = state.transactions();
             let names = state.volume.state.clone();
-            let outcome = reconcile(&mut state.volume, operations, checkpoint).map_err(failed)?;
+            let Some(outcome) = recovery.reconcile(0, &mut state.volume).map_err(failed)? else {
+                return Ok(());
+            };
             self.made_again = self.count_outcome(&names, &state.volume.state, &outcome);
             let mut again = state.volume.with(&state.volume.state);
+            let (operations, checkpoint) = recovery.found().of(0);
             let second = reconcile(&mut again, operations, checkpoint).map_err(failed)?;
             if !again.history.is_empty() || !second.set_aside.is_empty() {
                 return Err(Refused::Wrong("a second recovery of names changed something (P7)".to_owned()));
@@ -190,16 +189,10 @@ impl World {
     }
 
     /// Logs the checkpoint after recovery, and empties the slots, durably.
-    fn settle(&mut self, server: &Arc<Server>, last: u64) -> Result<(), Refused> {
-        let (theirs, store) = (server.clone(), self.shared.store.clone());
-        let settle = async move {
-            let record = Record::Checkpoint { filesystem: 0, upto: last }.encode();
-            let (frame, _) = theirs.engine.note(&record).await?;
-            theirs.engine.commit(frame).await?;
-            store.lock().volume.clear_slots();
-            Ok::<(), forebay_engine::Error>(store.commit().await?)
-        };
+    fn settle(&mut self, server: &Arc<Server>, recovery: Recovery) -> Result<(), Refused> {
+        let theirs = server.clone();
+        let settle = async move { theirs.settle(recovery).await };
         let settled = self.shared.executor.block_on(LIMIT, settle)?;
-        settled.map_err(|error| Refused::Wrong(format!("a checkpoint failed: {error}")))
+        settled.map_err(|error| Refused::Wrong(format!("a start failed: {error}")))
     }
 }

@@ -56,8 +56,10 @@ pub(super) struct State {
     failed: bool,
     /// The time at which the journal failed.
     failed_at: Duration,
-    /// The server that learns of the proofs of commits.
+    /// The server that learns of the proofs of syncs.
     server: Weak<Server>,
+    /// True while the tasks of a killed server are dropped: they change nothing any more.
+    halted: bool,
 }
 
 struct Write {
@@ -89,6 +91,7 @@ impl Store {
             failed: false,
             failed_at: Duration::ZERO,
             server: Weak::new(),
+            halted: false,
         };
         Store { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
     }
@@ -142,8 +145,6 @@ impl Store {
         factor: u32,
         action: impl FnOnce(&mut State, BackingResult<()>) -> T + Send + 'static,
     ) -> Io<T> {
-        let server = self.lock().server.clone();
-        let proof = server.upgrade().map(|server| server.proof());
         let upto = self.lock().transactions();
         let (committing, executor) = (self.operation(factor, |_, _| ()), self.executor.clone());
         let store = self.clone();
@@ -158,9 +159,6 @@ impl Store {
                 return action(&mut state, Err(BackingError::Io(5)));
             }
             state.commit(upto);
-            if let Some((server, proof)) = server.upgrade().zip(proof) {
-                server.proven(proof);
-            }
             action(&mut state, Ok(()))
         })
     }
@@ -182,7 +180,7 @@ impl Store {
         })
     }
 
-    /// Sets the server that learns of the proofs of commits.
+    /// Sets the server that learns of the proofs of syncs.
     pub(super) fn serve(&self, server: &Arc<Server>) {
         self.lock().server = Arc::downgrade(server);
     }
@@ -215,10 +213,21 @@ impl Store {
         state.failed || state.hangs > Duration::ZERO
     }
 
+    /// Lets a killed server change nothing any more, until [`Store::kill`].
+    pub(super) fn halt(&self) {
+        self.lock().halted = true;
+    }
+
+    /// Returns true while the tasks of a killed server are dropped.
+    pub(super) fn is_halted(&self) -> bool {
+        self.lock().halted
+    }
+
     /// Kills the process: writes in flight end somewhere, and the page cache stays.
     pub(super) fn kill(&self) {
         let mut state = self.lock();
         (state.hangs, state.failed, state.server) = (Duration::ZERO, false, Weak::new());
+        state.halted = false;
         for (number, write) in std::mem::take(&mut state.under_way) {
             let blocks = state.rng.below(write.data.len() as u64 / BLOCK as u64 + 2);
             let end = (write.offset / BLOCK as u64 + blocks) * BLOCK as u64;
@@ -382,8 +391,16 @@ impl Backing for Store {
     }
 
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
-        let mark = self.lock().next;
+        let (mark, server) = {
+            let state = self.lock();
+            (state.next, state.server.clone())
+        };
+        // As in `vfs`, the server learns what a sync proves of its changes.
+        let proof = server.upgrade().map(|server| server.proof());
         self.committing(40, move |state, committed| {
+            if let Some((server, proof)) = server.upgrade().zip(proof).filter(|_| committed.is_ok()) {
+                server.proven(proof);
+            }
             let mut one = |object| {
                 let inner = state.find(object)?;
                 committed?;

@@ -293,6 +293,7 @@ impl World {
         // The contents of a file system with a failed journal are known only after a new mount.
         let how = if self.shared.store.has_failed() { Crash::PowerCut } else { how };
         self.shared.tell(|| format!("{how:?}"));
+        self.shared.store.halt();
         self.shared.executor.reset();
         let power = how == Crash::PowerCut;
         if power {

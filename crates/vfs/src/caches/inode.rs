@@ -56,7 +56,8 @@ pub struct Inode {
     pub(crate) uncommitted: Uncommitted,
     pub(crate) link: Link,
     pub(crate) stream: WriteStream,
-    /// The last creation that may have made it and has no record yet, in [`crate::oplog::making`]; 0: it has one.
+    /// The last creation that may have made it and has no record yet, in [`Making`](forebay_metalog::Making). 0 says
+    /// that it has a record.
     pub(crate) made_by: AtomicU64,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,

@@ -7,7 +7,7 @@
 //!
 //! The write is not durable. The page cache survives a kill, and a power cut undoes most of such a change itself, so
 //! the file counts only if the host is still up. The next server checks the result of each change
-//! ([`cut_short`](crate::oplog::cut_short)).
+//! ([`Recovery`](forebay_metalog::Recovery)).
 //!
 //! A change has a slot of the file until it is answered. Each slot also names the change up to which all were answered
 //! when the slot was written. So nothing has to be written when a change ends.
@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
+use forebay_metalog::CutShort;
 use forebay_oplog::{Bindings, Numbers, Operation, Record};
 use rustix::io::Errno;
 
@@ -50,23 +51,6 @@ impl Asked {
     /// holds no answer.
     pub(crate) fn in_several(&self) -> Self {
         Asked { answer: self.answer[..self.key].to_vec(), key: self.key }
-    }
-}
-
-/// A change that a killed server may have carried out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CutShort {
-    /// The operation with its answer, and no inodes. An entry that leads from nothing to nothing leads to an inode that
-    /// the operation creates.
-    pub(crate) operation: Operation,
-    /// The number of bytes of the answer that are the key.
-    pub(crate) key: usize,
-}
-
-impl CutShort {
-    /// Returns true if the change takes several system calls, of which the first one shows; see [`Asked::in_several`].
-    pub(crate) fn is_in_several(&self) -> bool {
-        self.operation.reply.len() == self.key
     }
 }
 

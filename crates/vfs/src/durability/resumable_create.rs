@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use forebay_common::lock::Mutex;
+use forebay_metalog::CutShort;
 
-use crate::durability::request_journal::{Asked, CutShort};
+use crate::durability::request_journal::Asked;
 use crate::sys::KernelHandle;
 
 /// Resumable creates by the key of the request.

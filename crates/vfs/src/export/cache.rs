@@ -30,8 +30,8 @@ use crate::durability::request_journal::RequestJournal;
 use crate::durability::resumable_create::ResumableCreates;
 use crate::durability::verifier::Verifier;
 use crate::error::{Result, from_cache};
-use crate::oplog::OpLog;
-use crate::oplog::checkpoint::{Checkpoints, Logging};
+use crate::oplog::checkpoint::Checkpoints;
+use crate::oplog::{Logging, OpLog};
 use crate::sys::KernelHandle;
 
 /// The engine in front of everything served.
@@ -71,7 +71,7 @@ pub(crate) enum LogFrame {
 pub(crate) struct Linked {
     pub(crate) cache: Arc<Cache>,
     pub(crate) admission: Admission,
-    pub(crate) logging: Logging,
+    pub(crate) logging: Arc<Logging>,
     /// The number that tells the file system's files from those of other file systems in keys.
     number: u32,
 }
@@ -198,7 +198,8 @@ impl Cache {
 impl Linked {
     pub(crate) fn new(cache: Arc<Cache>, number: u32, mount: Arc<Mount>) -> Self {
         let admission = Admission::new(cache.engine.clone(), mount);
-        Linked { cache, admission, logging: Logging::default(), number }
+        let logging = cache.checkpoints.logging(number);
+        Linked { cache, admission, logging, number }
     }
 
     pub(crate) fn number(&self) -> u32 {

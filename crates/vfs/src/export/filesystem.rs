@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_common::lock::Mutex;
 use forebay_engine::Object as Cached;
+use forebay_metalog::Making;
 use forebay_oplog::Removals;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -27,7 +28,6 @@ use crate::export::handle_map::{HandleMap, PRIVATE};
 use crate::export::locate::{self, Locator};
 use crate::export::probe::{fine_times, has_handles, largest_file};
 use crate::identity::fs_type::{EXT4, XFS, is_local, type_name};
-use crate::oplog::making::Making;
 use crate::oplog::rename_intents::RenameIntents;
 use crate::sys::{self, KernelHandle};
 

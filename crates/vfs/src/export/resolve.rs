@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use forebay_runtime::block_on;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -116,7 +117,7 @@ impl Filesystem {
             if !wait {
                 return Err(Error::WouldBlock);
             }
-            self.making.wait(made_by);
+            block_on(self.making.wait(made_by));
         }
         object.made_by.store(0, Ordering::Relaxed);
         Ok(())

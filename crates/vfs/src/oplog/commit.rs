@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use forebay_engine::Mode;
+use forebay_metalog::Way;
+use forebay_runtime::{block_on, tasks};
 
 use crate::durability::journal::{Data, Done, SyncRequest};
 use crate::error::Result;
@@ -10,9 +11,8 @@ use crate::export::Export;
 use crate::export::cache::{Cache, LogFrame};
 use crate::export::filesystem::Filesystem;
 use crate::export::vfs::Vfs;
-use crate::oplog::lost::{both, submit};
+use crate::oplog::Pending;
 use crate::oplog::removal::Removal;
-use crate::oplog::{self, Pending, Way};
 
 /// The things that must be durable before an acknowledgement.
 #[derive(Default)]
@@ -45,24 +45,20 @@ impl Vfs {
         let Some(pending) = intent.pending.take().filter(|pending| recorded(pending)) else {
             return commit_in_journal(cache, &fs, intent, done);
         };
-        let theirs = cache.clone();
-        oplog::keep(cache, pending, answer, move |pending, kept| match kept {
-            Ok(Some(frame)) if pending.way() == Way::Log => {
-                commit_logged(&theirs, fs, intent, Recorded { pending, frame }, done);
-            }
-            Ok(Some(frame)) => {
-                let done = both(&theirs, &fs, pending, frame, done);
-                commit_in_journal(&theirs, &fs, intent, done);
-            }
-            Err(_) if pending.way() != Way::Each => commit_unlogged(&theirs, &fs, intent, done),
-            Ok(None) | Err(_) => commit_in_journal(&theirs, &fs, intent, done),
-        });
+        let way = pending.way();
+        let made = || block_on(forebay_metalog::make_durable(&fs, pending, intent, answer, done));
+        match way {
+            // No lock is held: this thread may write the frame.
+            Way::Log => tasks::and_then_run(made),
+            // This thread may lead a commit of the journal. The frame must not wait for it.
+            Way::Journal | Way::Each => made(),
+        }
     }
 }
 
 /// Returns the step between the file system's part of a commit request and `done`: the log's part, and the cache
 /// entries to forget.
-fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> Done {
+pub(crate) fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> Done {
     let (frame, removal) = (intent.frame.take(), intent.removal.take());
     let syncing = intent.sync.data.as_ref().and_then(Data::begin_sync);
     if frame.is_none() && removal.is_none() && syncing.is_none() {
@@ -83,41 +79,11 @@ fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> 
     })
 }
 
-/// A change whose record is in the log.
-struct Recorded {
-    pending: Box<Pending>,
-    /// The frame of the record.
-    frame: forebay_engine::Seq,
-}
-
-/// Makes a logged change durable. Its record is enough while the record is on two devices. If the log breaks, the file
-/// system's journal has to commit.
-fn commit_logged(
-    cache: &Arc<Cache>,
-    fs: Arc<Filesystem>,
-    mut intent: CommitRequest,
-    Recorded { pending, frame }: Recorded,
-    done: Done,
-) {
-    let theirs = cache.clone();
-    let logged = Box::new(move |durable: std::result::Result<(), forebay_engine::Error>| {
-        drop(pending);
-        match durable {
-            Ok(()) if theirs.engine.effective_mode() == Mode::WriteBack => {
-                after_journal(&theirs, &mut intent, done)(Ok(()));
-            }
-            // Since it was begun a device was lost, or is being removed: the log has one copy of it, or will have.
-            Ok(()) => commit_in_journal(&theirs, &fs, intent, done),
-            Err(_) => commit_unlogged(&theirs, &fs, intent, done),
-        }
-    });
-    cache.engine.when_durable(frame, logged);
-}
-
-/// Makes a change durable through the file system itself, because the log is lost.
-fn commit_unlogged(cache: &Arc<Cache>, fs: &Filesystem, mut intent: CommitRequest, done: Done) {
+/// Makes a change durable through the file system, also if the request has nothing that the file system has to make
+/// durable: the log was to do that, and did not.
+pub(crate) fn commit_whole(cache: &Arc<Cache>, fs: &Filesystem, mut intent: CommitRequest, done: Done) {
     let done = after_journal(cache, &mut intent, done);
-    submit(cache, fs, intent.sync, done);
+    fs.journal.submit(intent.sync, done);
 }
 
 /// Makes a change durable through the file system, whether or not the log has it.

@@ -1,162 +1,48 @@
-//! Changes of names and attributes in the cache's log. A client that repeats a request after a crash gets its answer,
-//! and no change is carried out twice. If a journal orders all changes of the file system, the log makes them durable
-//! by itself. docs/metadata-log.md is the design.
-//!
-//! A change is carried out in the backing file system under its locks, where it gets its number. Then its record goes
-//! to the log, in order of numbers. The client is answered when the record is durable ([`Way::Log`]), or when the file
-//! system's journal has committed as well ([`Way::Journal`]). Where no journal orders changes, the record is of another
-//! kind. It states which changes were known to be durable when it was written. Recovery looks for the remaining changes
-//! in the directories ([`Way::Each`], see [`recover`]).
+//! Changes of names and attributes in the cache's log: the adapters of the metadata log (`forebay_metalog`) to real file
+//! systems and the engine. A client that repeats a request after a crash gets its answer, and no change is carried out
+//! twice. If a journal orders all changes of the file system, the log makes them durable by itself.
+//! docs/metadata-log.md is the design.
 
 pub(crate) mod checkpoint;
 pub(crate) mod commit;
-pub(crate) mod cut_short;
 mod files;
-pub(crate) mod lost;
-pub(crate) mod making;
-mod queue;
+pub(crate) mod log;
 pub(crate) mod recover;
 pub(crate) mod removal;
 pub(crate) mod rename_intents;
+mod served;
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
-use forebay_common::lock::{Condvar, Mutex};
-use forebay_engine::{Mode, Seq, USER_RECORD_MAX};
-use forebay_oplog::{Bindings, Identity, New, Numbers, Operation, Proof, RenameIntent};
-use forebay_runtime::{block_on, tasks};
+use forebay_metalog::Ticket;
+pub(crate) use forebay_metalog::Way;
+use forebay_oplog::{Bindings, Identity, New};
+use forebay_runtime::block_on;
 
 use crate::attr::Attr;
 use crate::caches::inode::Inode;
 use crate::durability::journal::Order;
 use crate::durability::request_journal::{Asked, Request};
-use crate::error::Result;
-use crate::export::cache::{Cache, Linked};
+use crate::error::{Error, Result};
 use crate::export::filesystem::{Filesystem, Scheme};
 use files::attributes;
-pub(crate) use forebay_oplog::{Access, Binding, Change, Entries, Entry, Object, Record, Rights};
-use making::Ticket;
-use queue::Queue;
-use rename_intents::RenameIntents;
+pub(crate) use forebay_oplog::{Access, Binding, Object, Rights};
+use log::CacheLog;
 
-#[derive(Debug, Default)]
-struct Inner {
-    /// The number that distinguishes this log from other logs.
-    identity: u64,
-    numbers: Numbers,
-}
+/// The result of a file system's checkpoints, reported when it changes.
+pub type Checkpointed = forebay_metalog::Checkpointed<Error>;
 
 /// Numbers changes, and knows which are durable.
-#[derive(Default)]
-pub(crate) struct OpLog {
-    inner: Mutex<Inner>,
-    /// A number that was ahead is so no more.
-    through: Condvar,
-    queue: Queue,
-}
+pub(crate) type OpLog = forebay_metalog::Sequence<CacheLog>;
 
-/// The way in which a change becomes durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// The change is durable with its record.
-    Log,
-    /// The change is durable with its record and the journal's commit.
-    Journal,
-    /// The file system makes each object durable; the record is for its reply.
-    Each,
-}
+/// The operations of one file system that are in the log and not known to be durable in the file system.
+pub(crate) type Logging = forebay_metalog::Volume<Filesystem>;
 
 /// A change that was carried out and is not durable yet.
-pub(crate) struct Pending {
-    log: Arc<OpLog>,
-    number: u64,
-    filesystem: u32,
-    way: Way,
-    bindings: Bindings,
-    /// The objects that it touched.
-    objects: Vec<Object>,
-    /// The rights that a new inode was to have.
-    made: Option<Rights>,
-    /// The slot with the intent of a RENAME. The intent is withdrawn with the value.
-    slot: Option<(Arc<RenameIntents>, OwnedFd)>,
-    /// The ticket of a creation, until its record is in the log.
-    ticket: Option<Ticket>,
-    /// The entry of the request journal, for the next server, if this one is killed before the change is durable.
-    _request: Option<Request>,
-    /// The change never became durable, and must not seem durable.
-    failed: bool,
-    /// Its record went to the log, or never will.
-    recorded: bool,
-}
+pub(crate) type Pending = forebay_metalog::Pending<Filesystem>;
 
-impl OpLog {
-    /// Marks all changes up to `last` as settled. `identity` distinguishes this log from other logs.
-    fn settled(&self, identity: u64, last: u64) {
-        let mut inner = self.inner.lock();
-        inner.identity = identity;
-        inner.numbers.settled(last);
-        drop(inner);
-        self.queue.begin(last + 1);
-    }
-
-    fn begin(&self, way: Way) -> u64 {
-        let numbers = &mut self.inner.lock().numbers;
-        if way == Way::Each { numbers.begin_open() } else { numbers.begin() }
-    }
-
-    /// Returns the log's identity and the number of a change that is still to be carried out.
-    fn begin_ahead(&self) -> (u64, u64) {
-        let mut inner = self.inner.lock();
-        (inner.identity, inner.numbers.begin_ahead())
-    }
-
-    /// Returns the number up to which all changes of [`Way::Each`] are durable.
-    fn confirmed(&self) -> u64 {
-        self.inner.lock().numbers.confirmed()
-    }
-
-    /// Returns the number up to which all changes are carried out.
-    fn carried_out(&self) -> u64 {
-        self.inner.lock().numbers.carried_out()
-    }
-
-    /// Returns the log's identity, and the number of the last change.
-    fn last(&self) -> (u64, u64) {
-        let inner = self.inner.lock();
-        (inner.identity, inner.numbers.last())
-    }
-
-    /// Returns the operations that a commit which begins now will prove durable.
-    pub(crate) fn proof(&self) -> Proof {
-        self.inner.lock().numbers.proof()
-    }
-
-    /// Waits until every change that has a number by now is carried out. Other threads are in its system calls, and
-    /// they hold all the locks that they need.
-    fn carry_out(&self) {
-        let mut inner = self.inner.lock();
-        let last = inner.numbers.last();
-        while inner.numbers.carried_out() < last {
-            inner = self.through.wait(inner);
-        }
-    }
-}
-
-impl Drop for Pending {
-    /// The change is durable, or there is no record of it.
-    fn drop(&mut self) {
-        if !self.failed {
-            self.log.inner.lock().numbers.durable(self.number);
-        }
-        if !self.recorded {
-            self.log.queue.skip(self.number);
-        }
-        if let Some((slots, slot)) = self.slot.take() {
-            slots.give_back(slot);
-        }
-    }
-}
+/// A RENAME whose intent is in a slot. If the value is dropped, the RENAME was not carried out. Its thread may then
+/// have to append the records of other threads and wait for room, so the dropping thread must hold no locks of
+/// directories.
+pub(crate) type Announced = forebay_metalog::Announced<Filesystem>;
 
 /// The effects of a change, for [`Filesystem::changed`].
 #[derive(Default)]
@@ -174,17 +60,18 @@ pub(crate) struct Did {
     pub(crate) request: Option<Request>,
 }
 
+impl From<Did> for forebay_metalog::Did<Option<Request>> {
+    fn from(Did { bindings, objects, made, ticket, request }: Did) -> Self {
+        forebay_metalog::Did { bindings, objects, made, ticket, kept: request }
+    }
+}
+
 impl Filesystem {
     /// Returns the way in which changes become durable now, or `None` if there is no cache.
     pub(crate) fn way(&self) -> Option<Way> {
         let linked = self.linked()?;
         let ordered = self.journal.order() == Order::Journal && matches!(self.scheme, Scheme::Kernel);
-        let cached = linked.cache.engine.effective_mode() == Mode::WriteBack;
-        Some(match (ordered, cached && !linked.logging.is_failing()) {
-            (false, _) => Way::Each,
-            (true, false) => Way::Journal,
-            (true, true) => Way::Log,
-        })
+        Some(linked.logging.way(ordered))
     }
 
     /// Returns true if changes made now get records from which recovery may recreate an inode or set its attributes.
@@ -212,7 +99,7 @@ impl Filesystem {
     pub(crate) fn without_record(&self) -> Result<()> {
         let way = self.way().filter(|way| *way != Way::Each);
         let Some((linked, _)) = self.linked().zip(way) else { return Ok(()) };
-        linked.cache.oplog.carry_out();
+        block_on(linked.cache.oplog.carry_out());
         linked.cache.checkpoints.make_of(self)
     }
 
@@ -242,32 +129,7 @@ impl Filesystem {
     /// numbers tell the order. Returns `None` if there is no cache.
     pub(crate) fn changed(&self, way: Option<Way>, did: Did) -> Option<Box<Pending>> {
         let (linked, way) = self.linked().zip(way)?;
-        let log = linked.cache.oplog.clone();
-        let number = log.begin(way);
-        Some(self.pending(linked, log, number, way, did))
-    }
-
-    fn pending(&self, linked: &Linked, log: Arc<OpLog>, number: u64, way: Way, did: Did) -> Box<Pending> {
-        let filesystem = linked.number();
-        if way != Way::Each {
-            linked.logging.touch(number, &did.objects);
-        }
-        let Did { bindings, objects, made, ticket, request } = did;
-        let (slot, failed, recorded) = (None, false, false);
-        Box::new(Pending {
-            log,
-            number,
-            filesystem,
-            way,
-            bindings,
-            objects,
-            made,
-            slot,
-            ticket,
-            _request: request,
-            failed,
-            recorded,
-        })
+        Some(linked.logging.changed(way, did.into()))
     }
 
     /// Begins a RENAME from one of these directories to the other, whose locks are held. `None`: nothing needs to be
@@ -276,55 +138,12 @@ impl Filesystem {
         let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != Way::Each)) else {
             return Ok(None);
         };
-        let slot = self.slots.take(&self.aliases)?;
-        let log = linked.cache.oplog.clone();
-        let (identity, number) = log.begin_ahead();
-        let intent = RenameIntent { log: identity, number, filesystem: linked.number(), dirs };
-        let slots = self.slots.clone();
-        Ok(Some(Announced { log, slots, intent, way, slot: Some(slot), ended: false }))
+        block_on(linked.logging.announce(self, &self.slots, way, dirs)).map(Some)
     }
 
     /// Logs an announced change that was carried out, like [`Filesystem::changed`].
-    pub(crate) fn carried_out(&self, mut announced: Announced, did: Did) -> Option<Box<Pending>> {
-        let linked = self.linked()?;
-        let (log, number, way) = (announced.log.clone(), announced.intent.number, announced.way);
-        let mut pending = self.pending(linked, log, number, way, did);
-        pending.slot = announced.slot.take().map(|slot| (announced.slots.clone(), slot));
-        announced.ended = true;
-        Some(pending)
-    }
-}
-
-/// A RENAME whose intent is in a slot. If the value is dropped, the RENAME was not carried out. Its thread may then
-/// have to append the records of other threads and wait for room, so the dropping thread must hold no locks of
-/// directories.
-pub(crate) struct Announced {
-    log: Arc<OpLog>,
-    slots: Arc<RenameIntents>,
-    intent: RenameIntent,
-    way: Way,
-    slot: Option<OwnedFd>,
-    ended: bool,
-}
-
-impl Announced {
-    /// Writes the intent into the slot.
-    pub(crate) fn say(&self) -> Result<()> {
-        self.slot.as_ref().map_or(Ok(()), |slot| rename_intents::say(slot, &self.intent))
-    }
-}
-
-impl Drop for Announced {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            // An intent that cannot be withdrawn does no harm: nothing is where it says.
-            let _ = self.slots.withdraw(slot);
-        }
-        self.log.inner.lock().numbers.through(self.intent.number);
-        self.log.through.notify_all();
-        if !self.ended {
-            self.log.queue.skip(self.intent.number);
-        }
+    pub(crate) fn carried_out(&self, announced: Announced, did: Did) -> Option<Box<Pending>> {
+        Some(announced.carried_out(did.into()))
     }
 }
 
@@ -350,78 +169,14 @@ pub(crate) fn objects(inodes: &[&Inode]) -> Vec<Object> {
     inodes.iter().filter_map(object).collect()
 }
 
-const _: () = assert!(forebay_oplog::RECORD_MAX == USER_RECORD_MAX);
-
 /// The longest text of a symbolic link, in bytes, with which a record fits a user record; see
 /// [`Filesystem::without_record`].
 pub(crate) const TEXT_MAX: usize = 2048;
 
-impl Pending {
-    pub(crate) fn way(&self) -> Way {
-        self.way
-    }
-
-    fn record(&mut self, answer: &[u8]) -> Record {
-        let (number, filesystem) = (self.number, self.filesystem);
-        let bindings = std::mem::take(&mut self.bindings);
-        if self.way != Way::Each {
-            let (objects, reply) = (std::mem::take(&mut self.objects), answer.into());
-            return Record::Operation(Box::new(Operation {
-                number,
-                filesystem,
-                entries: bindings,
-                objects,
-                reply,
-            }));
-        }
-        let made = self.made.take();
-        let entry = |binding: Binding| {
-            let made = made.filter(|_| binding.now.is_some());
-            Entry { dir: binding.dir, name: binding.name, object: binding.now, made }
-        };
-        let entries: Entries = bindings.into_iter().map(entry).collect();
-        let confirmed = self.log.confirmed();
-        Record::Change(Box::new(Change { number, confirmed, filesystem, entries, answer: answer.into() }))
-    }
-}
-
-/// Appends a change with its answer to the log, behind all changes with lower numbers. Then calls `then` with the frame
-/// that makes the record durable. `None` says that there is no record, since it is too long; an error says that there
-/// is no log any more. May wait for room in the log, for this change and for other changes. For [`Way::Log`] some
-/// thread calls `then` as part of the change's turn; other changes wait for their turns.
-pub(crate) fn keep(
-    cache: &Cache,
-    mut pending: Box<Pending>,
-    answer: &[u8],
-    then: impl FnOnce(Box<Pending>, std::result::Result<Option<Seq>, forebay_engine::Error>) + Send + 'static,
-) {
-    let record = pending.record(answer).encode();
-    if record.len() > USER_RECORD_MAX {
-        return then(pending, Ok(None));
-    }
-    pending.recorded = true;
-    let (engine, log, number, way) = (cache.engine.clone(), pending.log.clone(), pending.number, pending.way);
-    let note = move || {
-        let noted = block_on(engine.note(&record));
-        drop(pending.ticket.take());
-        (pending, noted.map(|(frame, _)| Some(frame)))
-    };
-    if way == Way::Log {
-        // No lock is held: this thread may write the frame.
-        tasks::and_then_run(|| {
-            log.queue.submit(number, move || {
-                let (pending, kept) = note();
-                then(pending, kept);
-            });
-        });
-    } else if let Some((pending, kept)) = log.queue.turn(number, note) {
-        // This thread may lead a commit of the journal. It must not do so in a turn, for which other threads wait.
-        then(pending, kept);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use forebay_oplog::{Operation, RECORD_MAX, Record};
+
     use super::*;
 
     #[test]
@@ -455,36 +210,7 @@ mod tests {
             .encode()
         };
         let text = New::Link([b't'; TEXT_MAX].into());
-        assert!(record(1, vec![object(None), object(Some(text))]).len() <= USER_RECORD_MAX);
-        assert!(record(2, vec![object(None), object(None)]).len() <= USER_RECORD_MAX);
-    }
-
-    #[test]
-    fn only_what_has_no_open_change_before_it_is_confirmed() {
-        let log = Arc::new(OpLog::default());
-        log.settled(0, 10);
-        let begin = || Pending {
-            log: log.clone(),
-            number: log.begin(Way::Each),
-            filesystem: 0,
-            way: Way::Each,
-            bindings: Bindings::new(),
-            objects: Vec::new(),
-            made: None,
-            slot: None,
-            ticket: None,
-            _request: None,
-            failed: false,
-            recorded: false,
-        };
-        let (first, mut second, third) = (begin(), begin(), begin());
-        assert_eq!(log.confirmed(), 10);
-        drop(third);
-        assert_eq!(log.confirmed(), 10);
-        drop(first);
-        assert_eq!(log.confirmed(), 11);
-        second.failed = true;
-        drop(second);
-        assert_eq!(log.confirmed(), 11, "nothing after a change that failed");
+        assert!(record(1, vec![object(None), object(Some(text))]).len() <= RECORD_MAX);
+        assert!(record(2, vec![object(None), object(None)]).len() <= RECORD_MAX);
     }
 }

@@ -3,77 +3,42 @@
 
 use std::os::fd::OwnedFd;
 
-use forebay_common::lock::{Condvar, Mutex};
+use forebay_metalog::{Slot, Slots};
 use forebay_oplog::{Record, RenameIntent};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::export::handle_map::{HandleMap, SLOTS, dir_if_there, names, private_dir};
 
 const ATTRIBUTE: &str = "user.forebay.intent";
 const LOST: &str = "lost";
 const LOST_ATTRIBUTE: &str = "user.forebay.lost";
-/// The number of RENAMEs that may be between their system call and the durable frame of their user record.
-const MOST: usize = 256;
 
 /// The slots of one file system.
-#[derive(Default)]
-pub(crate) struct RenameIntents {
-    inner: Mutex<Inner>,
-    freed: Condvar,
-}
+pub(crate) type RenameIntents = Slots<SlotFile>;
 
-#[derive(Default)]
-struct Inner {
-    free: Vec<OwnedFd>,
-    made: usize,
-}
+/// An open slot.
+pub(crate) struct SlotFile(OwnedFd);
 
-impl RenameIntents {
-    /// Takes a slot for a RENAME. The caller gives it back once the record is durable, or the RENAME has failed. Waits
-    /// until a slot is free, for as long as a frame of the log takes. So the caller must not have a number yet, for
-    /// which the records of other threads would wait.
-    pub(crate) fn take(&self, map: &HandleMap) -> Result<OwnedFd> {
-        self.take_or_make(MOST, |made| {
-            let dir = private_dir(map.private()?, SLOTS)?;
-            let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mode = Mode::RUSR | Mode::WUSR;
-            Ok(rustix::fs::openat(&dir, made.to_string(), flags, mode)?)
-        })
+impl Slot for SlotFile {
+    type Error = Error;
+
+    fn write(&self, intent: &RenameIntent) -> Result<()> {
+        Ok(rustix::fs::fsetxattr(&self.0, ATTRIBUTE, &intent.encode(), XattrFlags::empty())?)
     }
 
-    fn take_or_make(&self, most: usize, make: impl FnOnce(usize) -> Result<OwnedFd>) -> Result<OwnedFd> {
-        let mut inner = self.inner.lock();
-        loop {
-            if let Some(slot) = inner.free.pop() {
-                return Ok(slot);
-            }
-            if inner.made < most {
-                let slot = make(inner.made)?;
-                inner.made += 1;
-                return Ok(slot);
-            }
-            inner = self.freed.wait(inner);
-        }
-    }
-
-    /// Withdraws the intent of a RENAME that failed, so that recovery does not find it.
-    pub(crate) fn withdraw(&self, slot: OwnedFd) -> Result<()> {
-        let withdrawn = rustix::fs::fremovexattr(&slot, ATTRIBUTE);
-        self.give_back(slot);
-        Ok(withdrawn?)
-    }
-
-    pub(crate) fn give_back(&self, slot: OwnedFd) {
-        self.inner.lock().free.push(slot);
-        self.freed.notify_one();
+    fn withdraw(&self) -> Result<()> {
+        Ok(rustix::fs::fremovexattr(&self.0, ATTRIBUTE)?)
     }
 }
 
-/// Writes the intent of a RENAME into a slot.
-pub(crate) fn say(slot: &OwnedFd, intent: &RenameIntent) -> Result<()> {
-    Ok(rustix::fs::fsetxattr(slot, ATTRIBUTE, &intent.encode(), XattrFlags::empty())?)
+/// Makes the slot with this number.
+pub(super) fn make(map: &HandleMap, number: usize) -> Result<SlotFile> {
+    let dir = private_dir(map.private()?, SLOTS)?;
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    Ok(SlotFile(rustix::fs::openat(&dir, number.to_string(), flags, mode)?))
 }
 
 /// Returns the rename intents in the slots of earlier runs.
@@ -138,31 +103,4 @@ fn each(map: &HandleMap, mut visit: impl FnMut(&OwnedFd, &std::ffi::CStr) -> Res
     let Some(private) = map.private_if_there()? else { return Ok(()) };
     let Some(dir) = dir_if_there(&private, SLOTS)? else { return Ok(()) };
     names(&dir)?.iter().try_for_each(|name| visit(&dir, name))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::channel;
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn who_finds_no_slot_gets_the_next_one_that_is_given_back() {
-        let slots = RenameIntents::default();
-        let make = |_| Ok(OwnedFd::from(tempfile::tempfile().unwrap()));
-        let taken: Vec<_> = (0..3).map(|_| slots.take_or_make(3, make).unwrap()).collect();
-        let (send, got) = channel();
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                let (slots, send) = (&slots, send.clone());
-                scope.spawn(move || send.send(slots.take_or_make(3, make).is_ok()).unwrap());
-            }
-            assert!(got.recv_timeout(Duration::from_millis(100)).is_err(), "there are three");
-            for slot in taken {
-                slots.give_back(slot);
-                assert!(got.recv().unwrap());
-            }
-        });
-    }
 }

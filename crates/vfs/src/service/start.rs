@@ -13,9 +13,10 @@ use crate::export::Export;
 use crate::export::cache::{Cache, Linked};
 use crate::export::filesystem::Filesystem;
 use crate::export::vfs::Vfs;
-use crate::oplog::OpLog;
-use crate::oplog::checkpoint::{Checkpointed, Checkpoints};
+use crate::oplog::checkpoint::Checkpoints;
+use crate::oplog::log::CacheLog;
 use crate::oplog::recover::{Recovery, recover, settle};
+use crate::oplog::{Checkpointed, OpLog};
 use crate::state::{Before, filesystem_numbers};
 
 impl Vfs {
@@ -78,8 +79,8 @@ impl Vfs {
     ) -> std::io::Result<Vec<Box<[u8]>>> {
         let weak = store.filesystems().iter().map(|(number, fs)| (*number, Arc::downgrade(fs)));
         let under_way = recovery.under_way.clone();
-        let oplog = Arc::<OpLog>::default();
-        let checkpoints = Checkpoints::new(engine.clone(), oplog.clone(), weak.collect(), tell);
+        let oplog = Arc::new(OpLog::new(Arc::new(CacheLog(engine.clone()))));
+        let checkpoints = Checkpoints::new(oplog.clone(), weak.collect(), tell);
         let cache = Cache::new(engine, self.verifier.clone(), downtime, under_way, oplog, checkpoints)?;
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number, fs.mount.clone()));

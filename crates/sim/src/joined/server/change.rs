@@ -1,7 +1,9 @@
-//! Changes of names and attributes: carried out, numbered, and put into the log in order of numbers.
+//! Changes of names and attributes: carried out as `vfs` does, then given to the metadata log.
+
+use forebay_metalog::{Did, Pending, make_durable};
+use forebay_oplog::Operation;
 
 use super::*;
-use crate::front::durable;
 use crate::joined::plant;
 
 impl Server {
@@ -18,6 +20,7 @@ impl Server {
         self.change_locked(xid, request, locked, false).await
     }
 
+    /// Carries out a change whose locks are held. `sized`: the request has set a size as well.
     pub(super) async fn change_locked(
         &self,
         xid: Xid,
@@ -25,66 +28,37 @@ impl Server {
         locked: Locked<'_>,
         sized: bool,
     ) -> Result<(Done, Option<Identity>), Refused> {
-        let journal = sized || self.engine.effective_mode() != Mode::WriteBack || self.is_failing();
-        let (done, slot) = match &request {
-            Request::Rename(from, to) => {
-                let (number, slot, done) = self.rename(xid, &request, [from.0, to.0]).await;
-                if done.is_err() {
-                    // Records of other changes may have to wait for room, so nothing is locked here.
-                    drop(locked);
-                    self.submit(number, None).await;
-                    return done.map(|done| (done, None));
-                }
-                (done?, Some(slot))
-            }
-            _ => (self.carry_out(xid, &request)?, None),
+        let way = if sized { Way::Journal } else { self.volume.way(true) };
+        let (done, pending) = match &request {
+            Request::Rename(from, to) => self.rename(xid, &request, [from.0, to.0], way, locked).await?,
+            _ => self.carry_out(xid, &request, way, locked)?,
         };
-        let ticket = done.made().map(|_| self.inner.lock().creations.begin());
-        drop(locked);
         let gone = self.lost_last_name(&done);
         self.pause().await;
         let removing = victim(&done);
         self.look_whether_gone(removing);
         self.pause().await;
-        let mut operation = Box::new(done.operation.clone());
+        let (number, mut reply) = (done.operation.number, done.operation.reply.clone());
         if plant::active("a reply is lost") {
-            operation.reply = Box::default();
+            reply = Box::default();
         }
-        let record = Record::Operation(operation).encode();
-        let number = done.operation.number;
-        let (noted, comes) = promise();
         if plant::active("an answer is kept before the record is durable") {
             let answer = Answer::Done { number, made: done.made() };
             self.inner.lock().replies.end(xid, answer);
         }
-        self.submit(number, Some(Turn { number, record, ticket, noted })).await;
-        match comes.await {
-            Ok(_) if plant::active("answered before the record is durable") => {}
-            Ok((frame, _)) => self.durable(frame).await,
-            Err(_) => self.never().await,
+        let (durable, comes) = promise();
+        let durable = Box::new(move |result| durable.keep(result));
+        make_durable(&self.files, pending, (), &reply, durable).await;
+        let durable = comes.await;
+        if durable.is_err() && self.files.has_no_log() {
+            self.never().await;
         }
-        if journal {
-            self.store.commit().await.map_err(|_| Refused::Io)?;
-        }
-        self.answered(number, slot);
+        durable?;
+        self.seen().logged.entry(number).or_default().answered = true;
         if let Some(object) = removing {
             self.removed(object).await;
         }
         Ok((done, gone))
-    }
-
-    fn answered(&self, number: u64, slot: Option<usize>) {
-        let mut inner = self.inner.lock();
-        inner.slots.extend(slot);
-        if let Some(logged) = inner.logged.get_mut(&number) {
-            logged.answered = true;
-        }
-    }
-
-    async fn durable(&self, frame: Seq) {
-        if durable(&self.engine, frame).await.is_err() {
-            self.never().await;
-        }
     }
 
     /// Waits for ever: there is no answer, since the engine has closed or has no device.
@@ -93,12 +67,23 @@ impl Server {
     }
 
     /// Carries out any change but a RENAME, under its locks.
-    fn carry_out(&self, xid: Xid, request: &Request) -> Result<Done, Refused> {
-        let number = self.inner.lock().numbers.last() + 1;
-        let done = self.act(xid, request, number)?;
-        let begun = self.inner.lock().numbers.begin();
-        assert_eq!(begun, number, "nobody else had a turn");
-        Ok(done)
+    fn carry_out(
+        &self,
+        xid: Xid,
+        request: &Request,
+        way: Way,
+        _locked: Locked<'_>,
+    ) -> Result<(Done, Box<Pending<Served>>), Refused> {
+        let makes = matches!(
+            request,
+            Request::Create(..) | Request::Mkdir(_) | Request::Symlink(_) | Request::Mknod(_)
+        );
+        let ticket = makes.then(|| self.making.begin());
+        let (_, last) = self.sequence.last();
+        let done = self.act(xid, request, last + 1)?;
+        let pending = self.volume.changed(way, Did { ticket, ..did(&done) });
+        assert_eq!(pending.number(), last + 1, "nobody else had a turn");
+        Ok((done, pending))
     }
 
     fn act(&self, xid: Xid, request: &Request, number: u64) -> Result<Done, Refused> {
@@ -109,13 +94,10 @@ impl Server {
         let end = state.transactions();
         drop(state);
         let mut inner = self.inner.lock();
-        inner.touched.extend(done.operation.objects.iter().map(|object| (object.identity, number)));
-        inner.last = inner.last.max(number);
         if let Some(object) = victim(&done) {
             inner.removals.begin(object);
         }
         inner.steps.push(Step { done: done.clone(), begin, end });
-        inner.logged.insert(number, Logged::default());
         Ok(done)
     }
 
@@ -125,27 +107,28 @@ impl Server {
         xid: Xid,
         request: &Request,
         dirs: [Identity; 2],
-    ) -> (u64, usize, Result<Done, Refused>) {
-        let slot = loop {
-            if let Some(slot) = self.inner.lock().slots.pop() {
-                break slot;
-            }
+        way: Way,
+        locked: Locked<'_>,
+    ) -> Result<(Done, Box<Pending<Served>>), Refused> {
+        if self.slots.are_taken() {
             self.hits.hit(Fault::JoinedNoSlot);
-            self.wait().await;
-        };
-        let number = self.inner.lock().numbers.begin_ahead();
-        if !plant::active("a RENAME says nothing in its slot") {
-            let intent = RenameIntent { log: LOG, number, filesystem: 0, dirs };
-            self.store.lock().volume.slot(slot, Some(intent));
         }
+        let announced = self.volume.announce(&self.files, &self.slots, way, dirs).await?;
+        announced.say()?;
         self.pause().await;
-        let done = self.act(xid, request, number);
-        self.inner.lock().numbers.through(number);
-        if done.is_err() {
-            self.store.lock().volume.slot(slot, None);
-            self.inner.lock().slots.push(slot);
+        let done = self.act(xid, request, announced.number());
+        match done {
+            Ok(done) => {
+                let pending = announced.carried_out(did(&done));
+                Ok((done, pending))
+            }
+            Err(refused) => {
+                // Records of other changes may have to wait for room, so nothing is locked here.
+                drop(locked);
+                drop(announced);
+                Err(refused)
+            }
         }
-        (number, slot, done)
     }
 
     /// Returns the object that just lost its last name.
@@ -181,41 +164,12 @@ impl Server {
         }
         self.engine.forget(&known).await;
     }
+}
 
-    /// Puts a record into the log when it is its turn, or leaves that to the thread whose turn it is.
-    async fn submit(&self, number: u64, turn: Option<Turn>) {
-        {
-            let mut inner = self.inner.lock();
-            inner.turns.ready(number, turn);
-            if std::mem::replace(&mut inner.busy, true) {
-                return;
-            }
-        }
-        loop {
-            let Some(turn) = self.next_turn() else { return };
-            let noted = self.engine.note(&turn.record).await;
-            self.noted(&turn, noted.ok().map(|(_, note)| note));
-            turn.noted.keep(noted);
-        }
-    }
-
-    fn noted(&self, turn: &Turn, note: Option<UserRecordId>) {
-        let mut inner = self.inner.lock();
-        if note.is_some() {
-            inner.logged.entry(turn.number).or_default().note = note;
-            inner.order.push(turn.number);
-        }
-        if let Some(ticket) = turn.ticket {
-            inner.creations.end(ticket);
-        }
-    }
-
-    fn next_turn(&self) -> Option<Turn> {
-        let mut inner = self.inner.lock();
-        let turn = inner.turns.take();
-        inner.busy = turn.is_some();
-        turn
-    }
+/// Returns the effects of a change, for its record.
+fn did(done: &Done) -> Did<()> {
+    let Operation { entries, objects, .. } = done.operation.clone();
+    Did { bindings: entries, objects, ..Did::default() }
 }
 
 /// Returns the object that lost a name: it was removed or replaced.

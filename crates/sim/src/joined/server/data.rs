@@ -17,7 +17,7 @@ impl Server {
 
     /// Returns true if recovery would make the object, or set its attributes, from the log.
     fn is_touched(&self, object: Identity) -> bool {
-        self.inner.lock().touched.contains_key(&object)
+        self.volume.is_touched(&object)
     }
 
     /// Writes. The frame makes durable the bytes that the log has taken, and [`Server::commit`] the rest. If the write

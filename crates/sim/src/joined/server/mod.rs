@@ -1,10 +1,11 @@
-//! A server above the cache and the file system, by the rules of docs/metadata-log.md. A change is carried out and gets
-//! its number. Its record goes to the log in order of numbers. The client is answered when the record is durable.
+//! A server above the cache and the file system, by the rules of docs/metadata-log.md. It carries requests out as `vfs`
+//! does. The real metadata log (`forebay_metalog`) numbers and logs the changes, and makes checkpoints.
 
 mod change;
-mod checkpoint;
 mod data;
-mod journal;
+mod files;
+mod log;
+mod maintain;
 mod replies;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,40 +14,26 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 use forebay_engine::io::Clock as _;
-use forebay_engine::{Engine, Error, Mode, Object, Seq, UserRecordId};
-use forebay_oplog::{Creations, Identity, Numbers, Proof, Record, Removals, RenameIntent, Turns};
+use forebay_engine::{Engine, Error, Object, Seq, UserRecordId};
+use forebay_metalog::{Checkpointed, Checkpoints, Failure as _, Making, Recovery, Sequence, Slots, Way};
+use forebay_oplog::{Identity, Proof, Removals};
 
 use super::store::{Store, key};
-use crate::executor::{Executor, Promise, promise};
+use crate::executor::{Executor, promise};
 use crate::hits::{Fault, Hits};
 use crate::namespace::history::Step;
-use crate::namespace::request::{Done, LOG, Place, Request, carry_out};
+use crate::namespace::request::{Done, Place, Request, carry_out};
 use crate::namespace::volume::{Refused, Volume};
 use crate::rng::Rng;
 
-use journal::{Journal, UnderWay};
+use files::{Served, SlotOf};
+pub(super) use log::Logged;
+use log::{Observed, Seen};
 use replies::Replies;
 pub(super) use replies::{Answer, Xid};
 
 /// The number of slots. There are fewer slots than clients, so some RENAMEs have to wait for one.
 const SLOTS: usize = 2;
-
-/// The progress of a change.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Logged {
-    /// The change's record in the log, if it has one.
-    pub(super) note: Option<UserRecordId>,
-    /// True if the client was answered.
-    pub(super) answered: bool,
-}
-
-/// A record that waits for its turn.
-struct Turn {
-    number: u64,
-    record: Vec<u8>,
-    ticket: Option<u64>,
-    noted: Promise<Result<(Seq, UserRecordId), Error>>,
-}
 
 /// Unstable writes of a file past the log, and the number of them that are known to be stable.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,37 +44,14 @@ struct Uncommitted {
 
 #[derive(Default)]
 struct Inner {
-    numbers: Numbers,
-    turns: Turns<Turn>,
-    /// True while a thread carries out the turns.
-    busy: bool,
-    creations: Creations,
     removals: Removals<Arc<Object>>,
-    /// The last change of each object since the last checkpoint.
-    touched: BTreeMap<Identity, u64>,
-    /// The last change with a record, and the last one that a durable checkpoint covers.
-    last: u64,
-    checkpoint: u64,
-    checkpointing: bool,
-    journal: Journal,
-    /// The commit in progress. Only the maker of a checkpoint reads it.
-    commit: Option<UnderWay>,
-    /// The proof of the last successful commit.
-    proven: Proof,
-    /// Changes whose records were not reappended, since the changes are in the file system.
-    dropped: BTreeSet<u64>,
     locked: BTreeSet<Identity>,
     writers: BTreeMap<Identity, u32>,
-    slots: Vec<usize>,
     objects: BTreeMap<Identity, Arc<Object>>,
     uncommitted: BTreeMap<Identity, Uncommitted>,
     replies: Replies,
-    /// The changes carried out in this session, in that order, and the progress of each.
+    /// The changes carried out in this session, in that order.
     steps: Vec<Step>,
-    logged: BTreeMap<u64, Logged>,
-    /// Numbers of changes in the order of the log.
-    order: Vec<u64>,
-    let_go: UserRecordId,
 }
 
 /// The knowledge about a session that has ended.
@@ -112,8 +76,20 @@ pub(super) struct Server {
     pub(super) store: Store,
     /// The cache in front of the file system.
     pub(super) engine: Arc<Engine>,
+    files: Arc<Served>,
+    sequence: Arc<Sequence<Observed>>,
+    checkpoints: Checkpoints<Served>,
+    volume: Arc<forebay_metalog::Volume<Served>>,
+    slots: Arc<Slots<SlotOf>>,
+    making: Arc<Making>,
     rng: Mutex<Rng>,
     inner: Mutex<Inner>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.sequence.abandon();
+    }
 }
 
 /// A lock on some objects, which a drop releases.
@@ -138,23 +114,44 @@ impl Drop for Writing<'_> {
 }
 
 impl Server {
-    /// Makes a server that goes on after the change `last`. Everything up to that change is durable in the file system.
-    /// The server knows these replies.
+    /// Makes a server that has not concluded its recovery.
     pub(super) fn new(
         executor: &Executor,
         store: &Store,
         engine: Arc<Engine>,
         hits: &Arc<Hits>,
         rng: Rng,
-        last: u64,
-        replies: impl Iterator<Item = Box<[u8]>>,
     ) -> Self {
-        let (slots, replies) = ((0..SLOTS).collect(), Replies::of(replies));
-        let mut inner = Inner { last, checkpoint: last, slots, replies, ..Inner::default() };
-        inner.numbers.settled(last);
-        inner.turns.begin(last + 1);
         let (executor, store, hits) = (executor.clone(), store.clone(), hits.clone());
-        Server { executor, hits, store, engine, rng: Mutex::new(rng), inner: Mutex::new(inner) }
+        let log = Observed::new(&engine, &store, &executor, &hits);
+        let (sequence, files) =
+            (Arc::new(Sequence::new(Arc::new(log))), Arc::new(Served::new(&store, &executor)));
+        let theirs = hits.clone();
+        let tell = move |news| {
+            if let Checkpointed::Late(_) = news {
+                theirs.hit(Fault::JoinedLate);
+            }
+        };
+        let served = vec![(0, Arc::downgrade(&files))];
+        let clock = Arc::new(executor.clone());
+        let checkpoints = Checkpoints::new(sequence.clone(), clock, served, Arc::new(tell));
+        let volume = checkpoints.volume(0).cloned().unwrap_or_else(|| unreachable!("it is served"));
+        let (slots, making) = (Arc::new(Slots::new(SLOTS)), Arc::default());
+        let (rng, inner) = (Mutex::new(rng), Mutex::default());
+        Server {
+            executor,
+            hits,
+            store,
+            engine,
+            files,
+            sequence,
+            checkpoints,
+            volume,
+            slots,
+            making,
+            rng,
+            inner,
+        }
     }
 
     /// Returns the number of changes carried out.
@@ -164,14 +161,13 @@ impl Server {
 
     /// Returns the knowledge about the session, after all tasks have ended.
     pub(super) fn ended(&self) -> Ended {
-        let mut inner = self.inner.lock();
-        Ended {
-            steps: std::mem::take(&mut inner.steps),
-            answers: std::mem::take(&mut inner.logged),
-            order: std::mem::take(&mut inner.order),
-            let_go: inner.let_go,
-            dropped: std::mem::take(&mut inner.dropped),
-        }
+        let steps = std::mem::take(&mut self.inner.lock().steps);
+        let Seen { logged: answers, order, let_go, dropped } = std::mem::take(&mut *self.seen());
+        Ended { steps, answers, order, let_go, dropped }
+    }
+
+    fn seen(&self) -> forebay_common::lock::MutexGuard<'_, Seen> {
+        self.sequence.log().seen.lock()
     }
 
     /// Lets time pass, now and then a lot. The machine may crash meanwhile.
@@ -192,10 +188,7 @@ impl Server {
 
     /// Waits until the record of an object's creation is in the log, for a client that has found the object.
     pub(super) async fn found(&self) {
-        let latest = self.inner.lock().creations.latest();
-        while !self.inner.lock().creations.is_through(latest) {
-            self.wait().await;
-        }
+        self.making.wait(self.making.latest()).await;
     }
 
     /// Locks exclusively the objects that `request` changes.

@@ -89,7 +89,8 @@ impl Server {
                     Some(None) if waited => {}
                     Some(None) => self.hits.hit(Fault::JoinedAgainUnderWay),
                     Some(Some(answer)) => {
-                        inner.told(&answer);
+                        drop(inner);
+                        self.told(&answer);
                         return Some(answer);
                     }
                 }
@@ -98,13 +99,11 @@ impl Server {
             self.wait().await;
         }
     }
-}
 
-impl Inner {
     /// Notes that a client gets this answer.
-    pub(super) fn told(&mut self, answer: &Answer) {
+    fn told(&self, answer: &Answer) {
         if let Answer::Done { number, .. } = answer
-            && let Some(logged) = self.logged.get_mut(number)
+            && let Some(logged) = self.seen().logged.get_mut(number)
         {
             logged.answered = true;
         }

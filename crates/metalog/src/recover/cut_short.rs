@@ -1,30 +1,35 @@
-//! Finds the changes that a killed server had carried out without a record.
-//!
-//! | a change | and | then |
-//! |---|---|---|
-//! | has its answer in the log | | it has a record |
-//! | else | a later change of that name was begun | it was carried out: it had the lock |
-//! | else | each name leads where the change says, and not where the log alone says | it was carried out |
-//! | else | | it was not, or recovery has undone it: it is carried out when the client asks again |
-//!
-//! The answer of a change that was carried out goes into the log. A creation of several system calls goes on when the
-//! client asks again ([`begun`](crate::durability::resumable_create)).
+//! Finds the changes that a killed server had carried out without a record; the table is in [the crate's
+//! documentation](crate#a-change-in-progress-when-a-server-was-killed).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use forebay_oplog::{Binding, Change, Entries, Found, Operation};
+use forebay_oplog::{Binding, Change, Entries, Found, Identity, Operation};
 
-use super::recover::{Filesystems, Name};
-use crate::durability::request_journal::CutShort;
-use crate::error::Error;
-use crate::sys::KernelHandle;
+use super::Name;
 
-/// Returns the changes that a killed server carried out without a record; see the table at the top of this file.
-/// `leads_to` returns the inode that a name leads to, or an error if that cannot be found out.
-pub(super) fn carried_out(
+/// A change that a killed server may have carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutShort {
+    /// The operation with its reply, and no inodes. An entry that leads from nothing to nothing leads to an inode that
+    /// the operation creates.
+    pub operation: Operation,
+    /// The number of bytes of the reply that are the key of the request.
+    pub key: usize,
+}
+
+impl CutShort {
+    /// Returns true if the change takes several system calls, of which the first one shows. Then the reply is the key.
+    pub fn is_in_several(&self) -> bool {
+        self.operation.reply.len() == self.key
+    }
+}
+
+/// Returns the changes that a killed server carried out without a record. `leads_to` returns the inode that a name leads
+/// to, or an error if that cannot be found out.
+pub(super) fn carried_out<E>(
     found: &Found,
     cut_short: &[CutShort],
-    leads_to: impl Fn(u32, &Binding) -> Result<Option<KernelHandle>, Error>,
+    mut leads_to: impl FnMut(u32, &Binding) -> Result<Option<Identity>, E>,
 ) -> Vec<CutShort> {
     if cut_short.is_empty() {
         return Vec::new();
@@ -40,15 +45,15 @@ pub(super) fn carried_out(
     let mut later = HashSet::<Name>::new();
     let mut carried_out = Vec::new();
     for it in cut_short.iter().rev() {
-        let so = |entry: &Binding| {
+        let mut so = |entry: &Binding| {
             let name = name(&it.operation, entry);
             // What is where the log says was there before.
             let is_of_log =
-                |there: Option<KernelHandle>| there.is_some() && last_words.get(&name) == Some(&there);
+                |there: Option<Identity>| there.is_some() && last_words.get(&name) == Some(&there);
             let is_right = |there| is_done(entry, there) && !is_of_log(there);
             later.contains(&name) || leads_to(it.operation.filesystem, entry).is_ok_and(is_right)
         };
-        if !has_record(it) && it.operation.entries.iter().all(so) {
+        if !has_record(it) && it.operation.entries.iter().all(&mut so) {
             carried_out.push(it.clone());
         }
         later.extend(names(&it.operation).map(|(name, _)| name));
@@ -59,7 +64,7 @@ pub(super) fn carried_out(
 
 /// Returns true if a name that leads `there` does so as after the change. A change that names no inode before or after
 /// has made one, so the name must lead to some inode.
-fn is_done(entry: &Binding, there: Option<KernelHandle>) -> bool {
+fn is_done(entry: &Binding, there: Option<Identity>) -> bool {
     match (entry.was, entry.now) {
         (_, Some(now)) => there == Some(now),
         (Some(was), None) => there != Some(was),
@@ -72,7 +77,7 @@ fn name(operation: &Operation, entry: &Binding) -> Name {
 }
 
 /// Returns the inodes that the names of these changes lead to according to the log.
-fn last_words(found: &Found, cut_short: &[CutShort]) -> HashMap<Name, Option<KernelHandle>> {
+fn last_words(found: &Found, cut_short: &[CutShort]) -> HashMap<Name, Option<Identity>> {
     let asked = cut_short.iter().flat_map(|it| names(&it.operation));
     let asked: HashSet<Name> = asked.map(|(name, _)| name).collect();
     let logged = found.operations.values().flatten().flat_map(names);
@@ -80,7 +85,7 @@ fn last_words(found: &Found, cut_short: &[CutShort]) -> HashMap<Name, Option<Ker
 }
 
 /// Returns the names of a change, and the inodes that they lead to after it.
-fn names(operation: &Operation) -> impl Iterator<Item = (Name, Option<KernelHandle>)> {
+fn names(operation: &Operation) -> impl Iterator<Item = (Name, Option<Identity>)> {
     operation.entries.iter().map(|entry| (name(operation, entry), entry.now))
 }
 
@@ -90,27 +95,13 @@ pub(super) fn answered(number: u64, operation: Operation) -> Change {
     Change { number, confirmed: 0, filesystem, entries: Entries::new(), answer }
 }
 
-/// Returns the inode that a name leads to now.
-pub(super) fn leads_to(
-    filesystems: &Filesystems,
-    number: u32,
-    name: &Binding,
-) -> Result<Option<KernelHandle>, Error> {
-    let (_, fs) = filesystems.iter().find(|(id, _)| *id == number).ok_or(Error::Stale)?;
-    match fs.resolve(&name.dir, true).and_then(|dir| fs.child(&dir, &name.name, false)) {
-        Ok((object, _)) => Ok(Some(object.kernel)),
-        Err(Error::Os(rustix::io::Errno::NOENT)) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::KERNEL_HANDLE_MAX;
+    use forebay_oplog::IDENTITY_MAX;
 
-    fn handle(n: u8) -> KernelHandle {
-        KernelHandle { kind: 1, len: 1, bytes: [n; KERNEL_HANDLE_MAX] }
+    fn handle(n: u8) -> Identity {
+        Identity { kind: 1, len: 1, bytes: [n; IDENTITY_MAX] }
     }
 
     /// Returns changes 1, 2, ... without a record, of names in one directory: for each name the inodes before and
@@ -135,7 +126,7 @@ mod tests {
     fn done(found: &Found, changes: &[&[(&str, u8, u8)]], there: &[(&str, u8)]) -> Vec<u64> {
         let leads_to = |_, entry: &Binding| {
             let there = there.iter().find(|(name, _)| name.as_bytes() == &entry.name[..]);
-            Ok(there.map(|(_, object)| handle(*object)))
+            Ok::<_, ()>(there.map(|(_, object)| handle(*object)))
         };
         carried_out(found, &cut_short(changes), leads_to).iter().map(|it| it.operation.number).collect()
     }

@@ -1,0 +1,271 @@
+//! A change between its system calls and its durable record.
+
+use std::sync::Arc;
+
+use forebay_oplog::{
+    Bindings, Change, Entries, Entry, Identity, Object, Operation, Record, RenameIntent, Rights,
+};
+
+use crate::io::{Files, Log as _, Slot as _};
+use crate::making::Ticket;
+use crate::plant;
+use crate::slots::Slots;
+use crate::volume::Volume;
+
+/// The way in which a change becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The change is durable with its record.
+    Log,
+    /// The change is durable with its record and the journal's commit.
+    Journal,
+    /// The file system makes each object durable; the record is for its reply.
+    Each,
+}
+
+/// The effects of a change.
+pub struct Did<K> {
+    /// Each name that it changed.
+    pub bindings: Bindings,
+    /// The objects that it touched, as they are now.
+    pub objects: Vec<Object>,
+    /// The rights that a new inode was to have.
+    pub made: Option<Rights>,
+    /// The ticket of a creation, from before the creation.
+    pub ticket: Option<Ticket>,
+    /// A value of the caller, to be dropped when the change is durable.
+    pub kept: K,
+}
+
+impl<K: Default> Default for Did<K> {
+    fn default() -> Self {
+        let (bindings, objects, made, ticket) = Default::default();
+        Did { bindings, objects, made, ticket, kept: K::default() }
+    }
+}
+
+/// A slot, and the pool that it goes back to.
+type Taken<S> = (Arc<Slots<S>>, S);
+
+/// A change that was carried out and is not durable yet.
+pub struct Pending<F: Files> {
+    pub(crate) volume: Arc<Volume<F>>,
+    pub(crate) number: u64,
+    pub(crate) way: Way,
+    pub(crate) bindings: Bindings,
+    /// The objects that it touched.
+    pub(crate) objects: Vec<Object>,
+    /// The rights that a new inode was to have.
+    made: Option<Rights>,
+    /// The slot with the intent of a RENAME, to be given back.
+    slot: Option<Taken<F::Slot>>,
+    /// The ticket of a creation, until its record is in the log.
+    pub(crate) ticket: Option<Ticket>,
+    _kept: F::Kept,
+    /// The change never became durable, and must not seem durable.
+    pub(crate) failed: bool,
+    /// Its record went to the log, or never will.
+    pub(crate) recorded: bool,
+}
+
+impl<F: Files> Volume<F> {
+    /// Returns the way in which a change becomes durable now. `ordered` says that one journal orders all changes.
+    pub fn way(&self, ordered: bool) -> Way {
+        match (ordered, self.sequence.log.is_write_back() && !self.is_failing()) {
+            (false, _) => Way::Each,
+            (true, false) => Way::Journal,
+            (true, true) => Way::Log,
+        }
+    }
+
+    /// Gives a number to a change that was just carried out. The caller still holds the locks of the change, so that
+    /// numbers tell the order.
+    pub fn changed(self: &Arc<Self>, way: Way, did: Did<F::Kept>) -> Box<Pending<F>> {
+        let number = self.sequence.begin(way);
+        self.pending(number, way, did)
+    }
+
+    fn pending(self: &Arc<Self>, number: u64, way: Way, did: Did<F::Kept>) -> Box<Pending<F>> {
+        if way != Way::Each {
+            self.touch(number, &did.objects);
+        }
+        let Did { bindings, objects, made, ticket, kept } = did;
+        Box::new(Pending {
+            volume: self.clone(),
+            number,
+            way,
+            bindings,
+            objects,
+            made,
+            slot: None,
+            ticket,
+            _kept: kept,
+            failed: false,
+            recorded: false,
+        })
+    }
+
+    /// Begins a RENAME from one of these directories to the other, whose locks are held. Waits for a slot.
+    ///
+    /// # Errors
+    /// A slot cannot be made.
+    pub async fn announce(
+        self: &Arc<Self>,
+        files: &F,
+        slots: &Arc<Slots<F::Slot>>,
+        way: Way,
+        dirs: [Identity; 2],
+    ) -> Result<Announced<F>, F::Error> {
+        let slot = slots.take(|number| files.make_slot(number)).await?;
+        let (log, number) = self.sequence.begin_ahead();
+        let intent = RenameIntent { log, number, filesystem: self.number(), dirs };
+        let (volume, slots) = (self.clone(), slots.clone());
+        Ok(Announced { volume, slots, intent, way, slot: Some(slot), ended: false })
+    }
+}
+
+/// A RENAME with a number, before its system call. If the value is dropped, the RENAME was not carried out. Records of
+/// other changes may then have to be appended, and wait for room. So the caller holds no locks of directories.
+pub struct Announced<F: Files> {
+    volume: Arc<Volume<F>>,
+    slots: Arc<Slots<F::Slot>>,
+    intent: RenameIntent,
+    way: Way,
+    slot: Option<F::Slot>,
+    ended: bool,
+}
+
+impl<F: Files> Announced<F> {
+    /// Writes the intent into the slot.
+    ///
+    /// # Errors
+    /// The intent is not in the slot.
+    pub fn say(&self) -> Result<(), F::Error> {
+        if plant::active("a RENAME says nothing in its slot") {
+            return Ok(());
+        }
+        self.slot.as_ref().map_or(Ok(()), |slot| slot.write(&self.intent))
+    }
+
+    /// Returns the number that the RENAME's record will have.
+    pub fn number(&self) -> u64 {
+        self.intent.number
+    }
+
+    /// Notes that the RENAME was carried out, like [`Volume::changed`].
+    pub fn carried_out(mut self, did: Did<F::Kept>) -> Box<Pending<F>> {
+        let mut pending = self.volume.pending(self.intent.number, self.way, did);
+        pending.slot = self.slot.take().map(|slot| (self.slots.clone(), slot));
+        self.ended = true;
+        pending
+    }
+}
+
+impl<F: Files> Drop for Announced<F> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            // An intent that cannot be withdrawn does no harm: nothing is where it says.
+            let _ = slot.withdraw();
+            self.slots.give_back(slot);
+        }
+        let sequence = &self.volume.sequence;
+        sequence.through(self.intent.number);
+        if !self.ended {
+            sequence.skip(self.intent.number);
+        }
+    }
+}
+
+impl<F: Files> Pending<F> {
+    /// Returns the way in which the change becomes durable.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Returns the number of the change.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the record of the change, with the reply to its client.
+    pub(crate) fn record(&mut self, reply: &[u8]) -> Record {
+        let (number, filesystem) = (self.number, self.volume.number());
+        let entries = std::mem::take(&mut self.bindings);
+        if self.way != Way::Each {
+            let (objects, reply) = (std::mem::take(&mut self.objects), reply.into());
+            return Record::Operation(Box::new(Operation { number, filesystem, entries, objects, reply }));
+        }
+        let made = self.made.take();
+        let entry = |binding: forebay_oplog::Binding| {
+            let made = made.filter(|_| binding.now.is_some());
+            Entry { dir: binding.dir, name: binding.name, object: binding.now, made }
+        };
+        let entries: Entries = entries.into_iter().map(entry).collect();
+        let confirmed = self.volume.sequence.confirmed();
+        Record::Change(Box::new(Change { number, confirmed, filesystem, entries, answer: reply.into() }))
+    }
+}
+
+impl<F: Files> Drop for Pending<F> {
+    /// The change is durable, or there is no record of it.
+    fn drop(&mut self) {
+        let sequence = &self.volume.sequence;
+        if !self.failed {
+            sequence.durable(self.number);
+        }
+        if !self.recorded {
+            sequence.skip(self.number);
+        }
+        if let Some((slots, slot)) = self.slot.take() {
+            slots.give_back(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Bench, at_once, identity};
+
+    #[test]
+    fn only_what_has_no_open_change_before_it_is_confirmed() {
+        let bench = Bench::new();
+        let begin = || bench.volume.changed(Way::Each, Did::default());
+        let (first, mut second, third) = (begin(), begin(), begin());
+        assert_eq!(bench.sequence.confirmed(), 10);
+        drop(third);
+        assert_eq!(bench.sequence.confirmed(), 10);
+        drop(first);
+        assert_eq!(bench.sequence.confirmed(), 11);
+        second.failed = true;
+        drop(second);
+        assert_eq!(bench.sequence.confirmed(), 11, "nothing after a change that failed");
+    }
+
+    #[test]
+    fn a_rename_says_what_it_is_about_to_do_and_takes_it_back_if_it_fails() {
+        let Bench { volume, sequence, disk, .. } = Bench::new();
+        let slots = Arc::new(Slots::new(1));
+        let dirs = [identity(1), identity(2)];
+        let announce = || at_once(volume.announce(&disk, &slots, Way::Log, dirs)).unwrap();
+        let announced = announce();
+        assert_eq!((announced.number(), sequence.carried_out(), slots.are_taken()), (11, 10, true));
+        announced.say().unwrap();
+        let intent = RenameIntent { log: 77, number: 11, filesystem: 3, dirs };
+        assert_eq!(*disk.slot.0.lock(), Some(intent));
+        drop(announced);
+        assert_eq!(
+            (disk.slot.0.lock().is_some(), sequence.carried_out(), slots.are_taken()),
+            (false, 11, false)
+        );
+        let announced = announce();
+        announced.say().unwrap();
+        let pending = announced.carried_out(Did::default());
+        assert_eq!((pending.number(), sequence.carried_out(), slots.are_taken()), (12, 12, true));
+        drop(pending);
+        assert!(
+            disk.slot.0.lock().is_some() && !slots.are_taken(),
+            "an intent stays until the slot's next one"
+        );
+    }
+}

@@ -1,0 +1,346 @@
+//! Checkpoints: operations that only the log made durable become durable in the backing file systems, and a record says
+//! so. Then the log need not keep them.
+//!
+//! One commit of the journal is enough: it orders all changes, and an operation that has a number was carried out
+//! before. The commits of all file systems run in parallel, and a commit that does not end in time is not waited for.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use forebay_engine::UserRecordId;
+use forebay_engine::io::Clock;
+use forebay_engine::wait::before;
+use forebay_oplog::Record;
+
+use crate::io::{Failure, Files, Log};
+use crate::plant;
+use crate::sequence::Sequence;
+use crate::turnstile::Turnstile;
+use crate::volume::{State, UnderWay, Volume};
+
+/// The longest time between two checkpoints while there are changes for one. Recovery has that many changes to compare.
+pub const EVERY: Duration = Duration::from_secs(5);
+
+/// The time that a task waits for a commit. After it no task waits for the commit any more.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The result of a file system's checkpoints, reported when it changes.
+#[derive(Clone, Copy, Debug)]
+pub enum Checkpointed<E> {
+    /// The journal could not be asked for a commit; it is asked again every few seconds.
+    Refused(E),
+    /// A commit failed. Until a restart the contents of the file system are unknown.
+    Failed(E),
+    /// A commit has not ended for this time.
+    Late(Duration),
+    /// The journal can be asked for commits again.
+    Healed,
+}
+
+/// Called with each result of a checkpoint that differs from the result before.
+pub type Tell<E> = Arc<dyn Fn(Checkpointed<E>) + Send + Sync>;
+
+/// A file system with its part of the log.
+type Served<F> = (Arc<Volume<F>>, Weak<F>);
+
+/// The user records that a checkpoint may release.
+#[derive(Clone, Copy)]
+enum Release {
+    Nothing,
+    /// Up to this one. If a file system fails, the records that recovery may need of it are reappended.
+    Upto(UserRecordId),
+    /// All, if no file system fails.
+    All,
+}
+
+/// Makes checkpoints: every few seconds, when the log asks for room, and when a request needs one.
+pub struct Checkpoints<F: Files> {
+    sequence: Arc<Sequence<F::Log>>,
+    clock: Arc<dyn Clock>,
+    served: Vec<Served<F>>,
+    tell: Tell<F::Error>,
+    /// One at a time.
+    under_way: Turnstile,
+}
+
+impl<F: Files> Checkpoints<F> {
+    /// Returns the checkpoints of these file systems.
+    pub fn new(
+        sequence: Arc<Sequence<F::Log>>,
+        clock: Arc<dyn Clock>,
+        filesystems: Vec<(u32, Weak<F>)>,
+        tell: Tell<F::Error>,
+    ) -> Self {
+        let volume = |number| Arc::new(Volume::new(sequence.clone(), number));
+        let served = filesystems.into_iter().map(|(number, files)| (volume(number), files)).collect();
+        Checkpoints { sequence, clock, served, tell, under_way: Turnstile::default() }
+    }
+
+    /// Returns the log's part of a file system.
+    pub fn volume(&self, number: u32) -> Option<&Arc<Volume<F>>> {
+        self.served.iter().map(|(volume, _)| volume).find(|volume| volume.number() == number)
+    }
+
+    /// Makes all operations that have a number by now durable in their backing file systems, except those that fail.
+    pub async fn make(&self) {
+        // The checkpoint itself reports its failures.
+        let _ = self.make_and(Release::Nothing).await;
+    }
+
+    /// Makes a checkpoint of one file system, so that every operation that has a number by now is durable in it.
+    ///
+    /// # Errors
+    /// The journal does not answer (`BUSY`), or fails.
+    pub async fn make_of(&self, volume: &Volume<F>, files: &F) -> Result<(), F::Error> {
+        let one = self.under_way.enter().await;
+        let upto = self.sequence.carried_out();
+        if !volume.is_due() {
+            return Ok(());
+        }
+        let made = match self.begin(volume, files).await {
+            Ok(()) => self.end(volume, files, PATIENCE).await,
+            refused => refused,
+        };
+        made.map_err(|error| if error == F::Error::LATE { F::Error::BUSY } else { error })?;
+        drop(one);
+        self.record(volume, upto, true).await;
+        Ok(())
+    }
+
+    /// Makes the last checkpoint, after which nothing may be changed. Returns true if the log may release all user
+    /// records.
+    pub async fn make_last(&self) -> bool {
+        let made = self.make_and(Release::All).await;
+        if made {
+            // The record of this checkpoint stays as long as anything before it does.
+            self.sequence.log.let_go(UserRecordId::MAX);
+        }
+        made
+    }
+
+    /// Releases user records whenever the log asks, until it closes. The records to release were answered so long ago
+    /// that no client asks again.
+    pub async fn answer(&self) {
+        while let Some(upto) = self.sequence.log.notes_due().await {
+            if plant::active("notes are let go without a checkpoint") {
+                self.sequence.log.let_go(upto);
+                continue;
+            }
+            if !self.make_and(Release::Upto(upto)).await {
+                // Until the log closes: it would ask again at once.
+                self.clock.sleep(EVERY).await;
+            }
+        }
+    }
+
+    /// Makes a checkpoint as [`Checkpoints::make`] does. Releases user records before the checkpoint's own records go
+    /// to the log. Appending them may have to wait for the very room that the release makes. If recovery finds the log
+    /// without those records, the operations are in the file systems all the same.
+    ///
+    /// Returns false if the records stay for now.
+    async fn make_and(&self, release: Release) -> bool {
+        let one = self.under_way.enter().await;
+        let upto = self.sequence.carried_out();
+        let due = self.served.iter().filter(|(volume, _)| volume.is_due());
+        let due: Vec<_> = due.filter_map(|(volume, files)| Some((volume, files.upgrade()?))).collect();
+        let mut begun = Vec::with_capacity(due.len());
+        for (volume, files) in &due {
+            begun.push(self.begin(volume, files).await);
+        }
+        let mut committed = Vec::with_capacity(due.len());
+        for ((volume, files), begun) in due.iter().zip(begun) {
+            committed.push(match begun {
+                Ok(()) => self.end(volume, files, PATIENCE).await,
+                refused => refused,
+            });
+        }
+        let result = committed.iter().copied().fold(Ok(()), Result::and);
+        self.sequence.log.keep_notes(result.err().map(Failure::to_cache));
+        let released = self.release(release, result).await;
+        // A task that waits for room here must not keep other tasks from making room.
+        drop(one);
+        for ((volume, _), committed) in due.iter().zip(committed) {
+            if committed.is_ok() {
+                self.record(volume, upto, result.is_ok()).await;
+            }
+        }
+        released
+    }
+
+    /// Releases user records, which were appended before the checkpoint that ended with `made`.
+    async fn release(&self, release: Release, made: Result<(), F::Error>) -> bool {
+        let log = &self.sequence.log;
+        let made = made.is_ok() || plant::active("notes are let go though the journal fails");
+        match release {
+            Release::Nothing => {}
+            Release::All if made => log.let_go(UserRecordId::MAX),
+            Release::Upto(upto) if made => log.let_go(upto),
+            Release::All => return false,
+            Release::Upto(upto) => {
+                return log.let_go_but(upto, |note| self.is_needed(note)).await.unwrap_or(false);
+            }
+        }
+        true
+    }
+
+    /// Returns true if recovery may need a user record, because its file system fails. The operations of file systems
+    /// that do not fail are in them.
+    fn is_needed(&self, note: &[u8]) -> bool {
+        let Some(Record::Operation(operation)) = Record::decode(note) else { return false };
+        let volume = self.volume(operation.filesystem);
+        volume.is_some_and(|volume| volume.needs(operation.number))
+    }
+
+    /// Logs the result of a commit. `wait` says that the append may wait for room; no task may make any while a file
+    /// system fails.
+    async fn record(&self, volume: &Volume<F>, upto: u64, wait: bool) {
+        let record = Record::Checkpoint { filesystem: volume.number(), upto }.encode();
+        // Without cache devices there is no log, and nothing in it.
+        if noted(&*self.sequence.log, &record, wait).await == Ok(true) {
+            volume.reached(upto);
+        }
+    }
+
+    /// Begins a commit, unless an earlier commit does not end. The caller makes a checkpoint.
+    async fn begin(&self, volume: &Volume<F>, files: &F) -> Result<(), F::Error> {
+        let earlier = volume.commit.lock().is_some();
+        // A commit that has ended since says nothing of the changes made after it began.
+        if self.end(volume, files, Duration::ZERO).await == Err(F::Error::LATE) {
+            return Err(F::Error::LATE);
+        }
+        if earlier && plant::active("a late commit covers what was done while it was under way") {
+            return Ok(());
+        }
+        if volume.state() == State::Failed {
+            return Err(F::Error::FAILED);
+        }
+        if plant::active("a checkpoint without a commit") {
+            return Ok(());
+        }
+        let (proof, begun) = (self.sequence.proof(), self.clock.now());
+        let ended = files.begin_commit()?;
+        *volume.commit.lock() = Some(UnderWay { begun, proof, ended });
+        Ok(())
+    }
+
+    /// Returns the result of the commit in progress, within `patience` of its beginning.
+    async fn end(&self, volume: &Volume<F>, files: &F, patience: Duration) -> Result<(), F::Error> {
+        let Some(mut commit) = volume.commit.lock().take() else { return Ok(()) };
+        let elapsed = self.clock.now().saturating_sub(commit.begun);
+        let rest = patience.saturating_sub(elapsed);
+        let ended = match rest.is_zero() {
+            true => before(async {}, &mut commit.ended).await,
+            false => before(self.clock.sleep(rest), &mut commit.ended).await,
+        };
+        let Some(result) = ended else {
+            let time = self.clock.now().saturating_sub(commit.begun);
+            *volume.commit.lock() = Some(commit);
+            self.set_state(volume, State::Late, Checkpointed::Late(time));
+            return Err(F::Error::LATE);
+        };
+        // A commit that succeeds after a failed one proves nothing of the operations of the failed one, whichever
+        // task made it.
+        let failed = files.has_failed();
+        let result = if failed { result.and(Err(F::Error::FAILED)) } else { result };
+        match result {
+            Ok(()) => self.set_state(volume, State::Sound, Checkpointed::Healed),
+            Err(error) if failed => self.set_state(volume, State::Failed, Checkpointed::Failed(error)),
+            Err(error) => self.set_state(volume, State::Refused, Checkpointed::Refused(error)),
+        }
+        if result.is_ok() {
+            volume.proven(commit.proof);
+        }
+        result
+    }
+
+    fn set_state(&self, volume: &Volume<F>, state: State, news: Checkpointed<F::Error>) {
+        if volume.set_state(state) != state {
+            (self.tell)(news);
+        }
+    }
+}
+
+/// Puts a record into the log, durably. Returns false if there is no room and the append may not `wait` for any.
+pub(crate) async fn noted<L: Log>(log: &L, record: &[u8], wait: bool) -> Result<bool, forebay_engine::Error> {
+    let noted = match wait {
+        true => Some(log.note(record).await?),
+        false => log.try_note(record)?,
+    };
+    let Some((frame, _)) = noted else { return Ok(false) };
+    log.commit(frame).await.map(|()| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+    use crate::change::Way;
+    use crate::service::make_durable;
+    use crate::tests::{Bench, Refused, at_once, identity, touching};
+
+    /// Carries out a logged change of one object.
+    fn change(bench: &Bench, object: u8) {
+        let pending = bench.volume.changed(Way::Log, touching(object));
+        at_once(make_durable(&bench.disk, pending, "it", b"reply", Box::new(drop)));
+        bench.asked();
+    }
+
+    fn last(bench: &Bench) -> Option<Record> {
+        bench.log.decoded().pop()
+    }
+
+    #[test]
+    fn a_checkpoint_commits_once_and_says_how_far() {
+        let bench = Bench::new();
+        at_once(bench.checkpoints.make());
+        assert!(bench.asked().is_empty(), "nothing was changed");
+        change(&bench, 1);
+        change(&bench, 2);
+        assert!(bench.volume.is_touched(&identity(2)));
+        at_once(bench.checkpoints.make());
+        assert_eq!((bench.asked(), bench.volume.checkpoint()), (vec!["commit".to_owned()], 12));
+        assert_eq!(last(&bench), Some(Record::Checkpoint { filesystem: 3, upto: 12 }));
+        assert!(!bench.volume.is_touched(&identity(2)));
+        at_once(bench.checkpoints.make_of(&bench.volume, &bench.disk)).unwrap();
+        assert!(bench.asked().is_empty() && bench.news.lock().is_empty());
+    }
+
+    #[test]
+    fn a_late_commit_is_not_waited_for_again_and_covers_what_was_done_before_it() {
+        let bench = Bench::new();
+        change(&bench, 1);
+        bench.disk.hangs.store(true, Relaxed);
+        let made = || at_once(bench.checkpoints.make_of(&bench.volume, &bench.disk));
+        assert_eq!((made(), made()), (Err(Refused::Busy), Err(Refused::Busy)));
+        assert_eq!(bench.asked(), ["commit"], "no other commit begins");
+        assert_eq!((bench.volume.refusal(), bench.volume.way(true)), (Some(Refused::Busy), Way::Journal));
+        assert_eq!(bench.news.lock().len(), 1);
+        assert!(bench.volume.needs(11) && bench.volume.checkpoint() == 0);
+        at_once(bench.checkpoints.answer());
+        assert_eq!(*bench.log.released.lock(), ["asks", "up to 7 but 1", "asks"], "the record is kept");
+    }
+
+    #[test]
+    fn nothing_is_changed_or_released_after_a_commit_that_failed() {
+        let bench = Bench::new();
+        change(&bench, 1);
+        bench.disk.failed.store(true, Relaxed);
+        assert!(!at_once(bench.checkpoints.make_last()));
+        assert_eq!(
+            (bench.asked(), bench.volume.refusal()),
+            (vec!["commit".to_owned()], Some(Refused::Failed))
+        );
+        at_once(bench.checkpoints.make());
+        assert!(bench.asked().is_empty(), "the commit is not tried again");
+        assert!(bench.log.released.lock().is_empty() && bench.volume.checkpoint() == 0);
+    }
+
+    #[test]
+    fn records_are_released_before_the_checkpoint_is_logged() {
+        let bench = Bench::new();
+        change(&bench, 1);
+        assert!(at_once(bench.checkpoints.make_last()));
+        assert_eq!(bench.log.released.lock().len(), 2, "and the checkpoint's own record");
+    }
+}

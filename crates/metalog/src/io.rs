@@ -1,0 +1,115 @@
+//! The traits by which the metadata log reaches the cache's log and a backing file system. `vfs` implements them over
+//! the engine and real file systems, the simulator over an observed engine and a virtual file system.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use forebay_engine::io::{BackingError, Io};
+use forebay_engine::{Completion, Error, Seq, UserRecordId};
+use forebay_oplog::RenameIntent;
+
+/// The cache's log, as far as the metadata log uses it. The methods are those of the engine, which documents them.
+pub trait Log: Send + Sync + 'static {
+    /// Appends a user record, and waits for room.
+    fn note(&self, record: &[u8]) -> impl Future<Output = Result<(Seq, UserRecordId), Error>> + Send;
+
+    /// Appends a user record without waiting. Returns `None` if there is no room now.
+    fn try_note(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error>;
+
+    /// Waits until a frame is durable.
+    fn commit(&self, frame: Seq) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Calls `done` when a frame is durable, or has failed.
+    fn when_durable(&self, frame: Seq, done: Completion);
+
+    /// Returns true if a durable frame is on two devices.
+    fn is_write_back(&self) -> bool;
+
+    /// Waits until the log needs user records to be released. Returns the last of them, or `None` once the log closes.
+    fn notes_due(&self) -> impl Future<Output = Option<UserRecordId>> + Send;
+
+    /// Records that user records cannot be released for now, or that they can again.
+    fn keep_notes(&self, why: Option<BackingError>);
+
+    /// Releases the user records up to `upto`.
+    fn let_go(&self, upto: UserRecordId);
+
+    /// Releases the user records up to `upto`, except those that are `needed`. Returns false if all stay for now.
+    fn let_go_but(
+        &self,
+        upto: UserRecordId,
+        needed: impl Fn(&[u8]) -> bool + Send + Sync,
+    ) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Runs a task to its end: on the calling thread, before this returns, or beside the caller.
+    fn run(&self, task: Io<()>);
+}
+
+/// An error of a backing file system.
+pub trait Failure: Copy + PartialEq + std::fmt::Debug + Send + Sync + 'static {
+    /// A commit of the journal has not ended in time.
+    const LATE: Self;
+    /// A commit of the journal has failed, or will fail.
+    const FAILED: Self;
+    /// The client has to repeat its request later.
+    const BUSY: Self;
+
+    /// Returns the error in the form in which the cache reports it.
+    fn to_cache(self) -> BackingError;
+}
+
+/// A file of the backing file system that holds the intent of one RENAME at a time.
+pub trait Slot: Send + 'static {
+    /// Why a write failed.
+    type Error;
+
+    /// Writes an intent, in order with the changes of names.
+    fn write(&self, intent: &RenameIntent) -> Result<(), Self::Error>;
+
+    /// Removes the intent.
+    fn withdraw(&self) -> Result<(), Self::Error>;
+}
+
+/// Called once, when a change is durable or has failed.
+pub type Done<E> = Box<dyn FnOnce(Result<(), E>) + Send>;
+
+/// A backing file system in service.
+pub trait Files: Send + Sync + Sized + 'static {
+    /// The log of the cache in front of it.
+    type Log: Log;
+    /// Its errors.
+    type Error: Failure;
+    /// Its slots.
+    type Slot: Slot<Error = Self::Error>;
+    /// The parts of a change that the file system has to make durable, if it has to.
+    type Request: Default + Send + 'static;
+    /// A value that the caller wants to be dropped when a change is durable.
+    type Kept: Default + Send + 'static;
+
+    /// Makes the slot with this number, which is new.
+    fn make_slot(&self, number: usize) -> Result<Self::Slot, Self::Error>;
+
+    /// Begins a commit of the journal. The commit covers every change carried out so far. It continues if the returned
+    /// future is not polled.
+    ///
+    /// # Errors
+    /// The commit cannot begin.
+    fn begin_commit(&self) -> Result<Io<Result<(), Self::Error>>, Self::Error>;
+
+    /// Returns true if a commit of the journal has failed since the file system was mounted.
+    fn has_failed(&self) -> bool;
+
+    /// Makes a change durable in the file system, then calls `done`.
+    fn commit(self: &Arc<Self>, request: Self::Request, done: Done<Self::Error>);
+
+    /// Completes a change that the log has made durable, then calls `done`.
+    fn complete(self: &Arc<Self>, request: Self::Request, done: Done<Self::Error>);
+
+    /// Notes that the log broke: records that it accepted may be lost.
+    fn log_broke(&self);
+
+    /// Records in the file system that the log with the identity `log` is lost and may come back. All changes up to
+    /// `upto` are in the file system. The record must become durable before any change that [`Files::commit`] makes
+    /// durable later.
+    fn say_lost(&self, log: u64, upto: u64) -> Result<(), Self::Error>;
+}

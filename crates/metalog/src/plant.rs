@@ -1,0 +1,10 @@
+//! Deliberate bugs, one at a time, to prove that joined worlds of the simulator find them.
+
+forebay_common::plants![
+    "answered before the record is durable",
+    "a RENAME says nothing in its slot",
+    "a checkpoint without a commit",
+    "notes are let go without a checkpoint",
+    "notes are let go though the journal fails",
+    "a late commit covers what was done while it was under way",
+];

@@ -1,0 +1,264 @@
+//! Recovery: what happened before the crash. [The crate's documentation](crate#recovery) has the map and the cases.
+
+mod cut_short;
+mod decide;
+
+use std::collections::{BTreeSet, HashSet};
+use std::future::Future;
+
+use forebay_oplog::{
+    Binding, Entry, Found, Identity, Operation, Outcome, RECORD_MAX, Record, Rights, Tree, reconcile,
+};
+
+use crate::checkpoint::{Checkpoints, noted};
+use crate::io::{Files, Log};
+use crate::sequence::Sequence;
+pub use cut_short::CutShort;
+use cut_short::{answered, carried_out};
+use decide::decide;
+
+/// Numbers in one record.
+const VOID: usize = (RECORD_MAX - 9) / 8;
+
+/// A name: file system, directory, and the name in it.
+type Name = (u32, Identity, forebay_oplog::Name);
+
+/// A backing file system at a start, once it is equal to the log. No client is served yet.
+pub trait Start {
+    /// The reason of a failure, and what to do about it.
+    type Error;
+
+    /// Returns the inode that a name leads to, by the identity that clients know, with its rights.
+    fn leads_to(&mut self, dir: Identity, name: &[u8]) -> Result<Option<(Identity, Rights)>, Self::Error>;
+
+    /// Returns true if the file system may have files of the server: slots, or the mark of a lost log.
+    fn has_own_files(&mut self) -> bool;
+
+    /// Empties the slots of earlier runs.
+    fn clear_slots(&mut self) -> Result<(), Self::Error>;
+
+    /// Removes the aliases of inodes that are gone.
+    fn clear_aliases(&mut self) -> Result<(), Self::Error>;
+
+    /// Makes every change of names so far durable.
+    fn barrier(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send;
+}
+
+/// The reason why a start fails.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError<E> {
+    /// A file system failed.
+    #[error("{0}")]
+    Files(E),
+    /// The cache's log failed.
+    #[error("{0}")]
+    Log(forebay_engine::Error),
+}
+
+/// The recovery of the operations in a log. The steps are, in this order:
+///
+/// 1. [`Recovery::read`]: the contents of the log.
+/// 2. [`Recovery::give_up`] and [`Recovery::reached`]: what is known of file systems besides.
+/// 3. [`Recovery::reconcile`] for each file system, before any task reads it: it is equal to the log.
+/// 4. [`Recovery::decide`]: the changes whose result the log does not state.
+/// 5. The request journal is emptied.
+/// 6. [`Recovery::conclude`]: a checkpoint. Clients may be served.
+pub struct Recovery {
+    found: Found,
+    log: u64,
+    /// The changes that a killed server may have carried out without a record.
+    cut_short: Vec<CutShort>,
+    /// The highest number in the log and in the slots.
+    last: u64,
+    /// File systems that were given up.
+    given_up: Vec<u32>,
+}
+
+impl Recovery {
+    /// Reads the user records of the log with the identity `log`, in their order. `cut_short` are the changes that were
+    /// in progress when a server was killed, oldest first. Returns `None` if a record is none of this version.
+    pub fn read<'a>(
+        log: u64,
+        notes: impl IntoIterator<Item = &'a [u8]>,
+        cut_short: Vec<CutShort>,
+    ) -> Option<Self> {
+        let found = Found::read(notes)?;
+        let last = found.last();
+        Some(Recovery { found, log, cut_short, last, given_up: Vec::new() })
+    }
+
+    /// Returns the contents of the log.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Returns the changes that a killed server may have carried out without a record.
+    pub fn cut_short(&self) -> &[CutShort] {
+        &self.cut_short
+    }
+
+    /// Returns the highest number in the log and in the slots of the reconciled file systems.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Gives up a file system: its operations are not carried out. The caller has set them aside.
+    pub fn give_up(&mut self, filesystem: u32) {
+        let last = self.found.of(filesystem).0.last().map_or(0, |operation| operation.number);
+        self.found.reached(filesystem, last);
+        self.given_up.push(filesystem);
+    }
+
+    /// Notes that a file system says that it has all operations up to this number.
+    pub fn reached(&mut self, filesystem: u32, upto: u64) {
+        self.found.reached(filesystem, upto);
+    }
+
+    /// Returns the operations of a file system that the last checkpoint does not cover.
+    pub fn behind(&self, filesystem: u32) -> impl Iterator<Item = &Operation> {
+        let (operations, upto) = self.found.of(filesystem);
+        operations.iter().filter(move |operation| operation.number > upto)
+    }
+
+    /// Returns true if the log has changes of a file system that is not among the `served` ones.
+    pub fn has_unserved(&self, served: &[u32]) -> bool {
+        let mut unserved = self.found.operations.keys().filter(|number| !served.contains(number));
+        unserved.any(|number| self.behind(*number).next().is_some())
+    }
+
+    /// Makes a file system equal to the log, durably. Returns `None` if it is known to be.
+    ///
+    /// # Errors
+    /// Fails with the tree's own errors. It may be called again after a restart.
+    pub fn reconcile<T: Tree>(&mut self, filesystem: u32, tree: &mut T) -> Result<Option<Outcome>, T::Error> {
+        let intents = tree.intents()?;
+        self.last = intents.iter().map(|intent| intent.number).fold(self.last, u64::max);
+        if intents.is_empty() && self.behind(filesystem).next().is_none() {
+            return Ok(None);
+        }
+        let (operations, upto) = self.found.of(filesystem);
+        reconcile(tree, operations, upto).map(Some)
+    }
+
+    /// Decides about the changes whose result the log does not state, and logs the decisions. Returns the creations of
+    /// several system calls that a killed server had begun, with the inode that each has made.
+    ///
+    /// # Errors
+    /// A file system or the log fails. The start fails then, and the next one decides again.
+    pub async fn decide<L: Log, T: Start>(
+        &mut self,
+        log: &L,
+        files: &mut [(u32, T)],
+    ) -> Result<Vec<(CutShort, Identity)>, StartError<T::Error>> {
+        let found = &mut self.found;
+        let unsettled = found.changes.last_key_value().map_or(0, |(number, _)| *number);
+        let carried_out =
+            carried_out(found, &self.cut_short, |filesystem, name| leads_to(files, filesystem, name));
+        let (begun, unlogged): (Vec<_>, Vec<_>) = carried_out.into_iter().partition(CutShort::is_in_several);
+        let made = |it: CutShort| {
+            let name = it.operation.entries.first()?;
+            let object = leads_to(files, it.operation.filesystem, name).ok()??;
+            Some((it, object))
+        };
+        let begun = begun.into_iter().filter_map(made).collect();
+        if unsettled > found.settled || !unlogged.is_empty() {
+            let void = decide(found, |name, entry| leads_where_it_says(files, name, entry));
+            let touched = found.changes.range(found.settled + 1..).map(|(_, change)| change.filesystem);
+            let touched = touched.chain(unlogged.iter().map(|it| it.operation.filesystem)).collect();
+            sync(files, &touched).await.map_err(StartError::Files)?;
+            for it in unlogged {
+                self.last += 1;
+                let change = answered(self.last, it.operation);
+                note(log, &Record::Change(Box::new(change.clone()))).await?;
+                found.changes.insert(self.last, change);
+            }
+            declare(log, self.last, &void).await?;
+            found.void.extend(void);
+        }
+        Ok(begun)
+    }
+
+    /// Logs a checkpoint, and empties the slots, durably. After that clients may change something. Returns the replies
+    /// of all changes in the log that happened, oldest first.
+    ///
+    /// # Errors
+    /// A file system or the log fails. The start fails then.
+    pub async fn conclude<F: Files, T: Start>(
+        self,
+        sequence: &Sequence<F::Log>,
+        checkpoints: &Checkpoints<F>,
+        files: &mut [(u32, T)],
+    ) -> Result<Vec<Box<[u8]>>, StartError<T::Error>> {
+        let Recovery { found, log, last, given_up, .. } = self;
+        sequence.settled(log, last);
+        for filesystem in given_up {
+            note(&*sequence.log, &Record::Checkpoint { filesystem, upto: last }).await?;
+        }
+        for (number, files) in files {
+            if found.operations.contains_key(number) || files.has_own_files() {
+                note(&*sequence.log, &Record::Checkpoint { filesystem: *number, upto: last }).await?;
+                // The intents in the slots are out of date now.
+                files.clear_slots().map_err(StartError::Files)?;
+            }
+            files.clear_aliases().map_err(StartError::Files)?;
+            // This also covers slots that the stop before this start emptied. A slot that a power cut brings back would
+            // prove a change that got a lower number since.
+            files.barrier().await.map_err(StartError::Files)?;
+            if let Some(volume) = checkpoints.volume(*number) {
+                volume.reached(last);
+            }
+        }
+        Ok(found.replies().collect())
+    }
+}
+
+fn at<T>(files: &mut [(u32, T)], number: u32) -> Option<&mut T> {
+    files.iter_mut().find(|(id, _)| *id == number).map(|(_, files)| files)
+}
+
+/// Returns the inode that a name leads to now. `Err(None)`: its file system is not served.
+fn leads_to<T: Start>(
+    files: &mut [(u32, T)],
+    filesystem: u32,
+    name: &Binding,
+) -> Result<Option<Identity>, Option<T::Error>> {
+    let files = at(files, filesystem).ok_or(None)?;
+    let found = files.leads_to(name.dir, &name.name).map_err(Some)?;
+    Ok(found.map(|(object, _)| object))
+}
+
+/// Returns true if a name leads where a change says, now.
+fn leads_where_it_says<T: Start>(files: &mut [(u32, T)], (number, dir, name): &Name, entry: &Entry) -> bool {
+    let Some(files) = at(files, *number) else { return false };
+    match (files.leads_to(*dir, name), entry.object) {
+        (Ok(Some((object, rights))), Some(known)) => {
+            object == known && entry.made.is_none_or(|made| made == rights)
+        }
+        (Ok(None), None) => true,
+        _ => false,
+    }
+}
+
+async fn sync<T: Start>(files: &mut [(u32, T)], touched: &HashSet<u32>) -> Result<(), T::Error> {
+    let mut result = Ok(());
+    for (_, files) in files.iter_mut().filter(|(number, _)| touched.contains(number)) {
+        let synced = files.barrier().await;
+        result = result.and(synced);
+    }
+    result
+}
+
+/// Logs the decisions, the last part of them last: a part without it decides nothing.
+async fn declare<L: Log, E>(log: &L, last: u64, void: &BTreeSet<u64>) -> Result<(), StartError<E>> {
+    let void: Vec<_> = void.iter().copied().collect();
+    for void in void.chunks(VOID).skip(1) {
+        note(log, &Record::Settled { upto: 0, void: void.to_vec() }).await?;
+    }
+    let first = void.iter().take(VOID).copied().collect();
+    note(log, &Record::Settled { upto: last, void: first }).await
+}
+
+/// Puts a record into the log, durably.
+async fn note<L: Log, E>(log: &L, record: &Record) -> Result<(), StartError<E>> {
+    noted(log, &record.encode(), true).await.map(drop).map_err(StartError::Log)
+}

@@ -1,0 +1,57 @@
+//! The engine's log, as the metadata log uses it.
+
+use std::sync::Arc;
+
+use forebay_engine::io::{BackingError, Io};
+use forebay_engine::{Completion, Engine, Error, Mode, Seq, UserRecordId};
+use forebay_metalog::Log;
+use forebay_runtime::block_on;
+
+/// The log of an engine. Its tasks run on the threads that wait for them.
+pub(crate) struct CacheLog(pub(crate) Arc<Engine>);
+
+impl Log for CacheLog {
+    async fn note(&self, record: &[u8]) -> Result<(Seq, UserRecordId), Error> {
+        self.0.note(record).await
+    }
+
+    fn try_note(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        self.0.try_note(record)
+    }
+
+    async fn commit(&self, frame: Seq) -> Result<(), Error> {
+        self.0.commit(frame).await
+    }
+
+    fn when_durable(&self, frame: Seq, done: Completion) {
+        self.0.when_durable(frame, done);
+    }
+
+    fn is_write_back(&self) -> bool {
+        self.0.effective_mode() == Mode::WriteBack
+    }
+
+    async fn notes_due(&self) -> Option<UserRecordId> {
+        self.0.notes_due().await
+    }
+
+    fn keep_notes(&self, why: Option<BackingError>) {
+        self.0.keep_notes(why);
+    }
+
+    fn let_go(&self, upto: UserRecordId) {
+        self.0.let_go(upto);
+    }
+
+    async fn let_go_but(
+        &self,
+        upto: UserRecordId,
+        needed: impl Fn(&[u8]) -> bool + Send + Sync,
+    ) -> Result<bool, Error> {
+        self.0.let_go_but(upto, needed).await
+    }
+
+    fn run(&self, task: Io<()>) {
+        block_on(task);
+    }
+}
