@@ -56,9 +56,9 @@ pub fn unblock<T: Send + Unpin + 'static>(
 
 /// Runs `future` to its end on a thread of its own, or on this thread if the system refuses one.
 ///
-/// Unlike [`block_on`], it returns when the future ends, even if operations whose futures were dropped are still in flight
-/// on a device. The new thread waits for those. So a silent device delays no caller that has given it up. Must not be
-/// called from inside [`block_on`].
+/// Unlike [`block_on`], it returns when the future ends, even if operations whose futures were dropped are still in
+/// flight on a device. The new thread waits for those. So a silent device delays no caller that has given it up. Must
+/// not be called from inside [`block_on`].
 pub fn block_on_apart<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let (send, result) = channel();
     let future = Arc::new(Mutex::new(Some(future)));

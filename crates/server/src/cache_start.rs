@@ -1,5 +1,5 @@
-//! The start of the cache behind an opened pool, as a chain of states. Each state is made only from the one before, so no
-//! step can be left out or come too early.
+//! The start of the cache behind an opened pool, as a chain of states. Each state is made only from the one before, so
+//! no step can be left out or come too early.
 //!
 //! | state | what holds from then on | what is still untouched |
 //! |---|---|---|
@@ -70,7 +70,8 @@ impl<'a> Claimed<'a> {
     /// copies of their data if it is `fresh`.
     ///
     /// # Errors
-    /// The pool belongs to other directories: nothing was written. The state directory or a directory cannot be written.
+    /// The pool belongs to other directories: nothing was written. The state directory or a directory cannot be
+    /// written.
     pub(crate) fn new(context: Context<'a>, mut pool: Pool, fresh: bool) -> Result<Self, Error> {
         let Context { settings, vfs, events, in_use, .. } = context;
         let failed = |source| Error::StateDir { path: settings.state_dir.clone(), source };

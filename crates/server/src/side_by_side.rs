@@ -1,5 +1,5 @@
-//! Opens existing cache devices side by side. The system call that opens a hanging device does not return, so each device
-//! is opened in a thread of its own, with a deadline.
+//! Opens existing cache devices side by side. The system call that opens a hanging device does not return, so each
+//! device is opened in a thread of its own, with a deadline.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,8 @@ pub(crate) fn deadline() -> Duration {
 }
 
 /// Opens devices side by side. Returns one answer for each, in order. A device that misses the deadline is
-/// [`OpenError::Silent`] if another device was opened. Otherwise the call waits for it, and calls `waits_for` with its path.
+/// [`OpenError::Silent`] if another device was opened. Otherwise the call waits for it, and calls `waits_for` with its
+/// path.
 pub(crate) fn open_side_by_side(
     paths: Vec<PathBuf>,
     size: u64,
@@ -50,8 +51,8 @@ fn silent(path: PathBuf, after: Duration) -> OpenError {
     OpenError::Silent { path, after }
 }
 
-/// Opens devices until each has answered. After the deadline it calls `goes_on` with the number of opened devices and the
-/// path of a silent one; if that returns true, it returns without the silent devices.
+/// Opens devices until each has answered. After the deadline it calls `goes_on` with the number of opened devices and
+/// the path of a silent one; if that returns true, it returns without the silent devices.
 fn open_until(
     paths: Vec<PathBuf>,
     size: u64,

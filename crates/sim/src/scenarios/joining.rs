@@ -57,7 +57,8 @@ pub(super) fn a_device_that_hangs_while_it_is_added_is_given_up_and_the_pool_is_
         };
         assert!(matches!(error, ChangeError::Silent { .. }), "from operation {first}: {error}");
         assert!(error.to_string().contains(spare.name()), "{error}");
-        // The deadline and some quarters of it: until ticks are counted, until the device is checked, and for a discard.
+        // The deadline and some quarters of it: until ticks are counted, until the device is checked, and for a
+        // discard.
         assert!((Duration::from_secs(10)..Duration::from_secs(19)).contains(&took), "{took:?}");
         if engine.active() == 2 {
             is_as_before(&mut world, engine);
