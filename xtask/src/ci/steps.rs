@@ -28,15 +28,15 @@ pub(crate) fn quick() -> Vec<Step> {
             one(&mut command("cargo", ["test", "--workspace", "--no-run"]))
         })
         .after(&["clippy"]),
+        step("unit tests", "tests of the libraries, and the scenarios of the simulator", || {
+            tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast", "--lib"]))
+        })
+        .after(&["test build"]),
         step("tests", "tests of the programs and of whole crates, with real servers and files", || {
             let targets = ["--bins", "--test", "*"];
             tests(command("cargo", ["test", "--workspace", "--no-fail-fast"]).args(targets))
         })
         .shared(Prompt)
-        .after(&["test build"]),
-        step("unit tests", "tests of the libraries, and the scenarios of the simulator", || {
-            tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast", "--lib"]))
-        })
         .after(&["test build"]),
         step("doc tests", "examples in comments", || {
             tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast", "--doc"]))
@@ -158,9 +158,9 @@ fn computed() -> Vec<Step> {
     ]
 }
 
-/// Returns the command for the unit tests of a package with one of its features. It names packages with few or no unit
-/// tests as well. With them, dependencies have the features that they have for the whole workspace, and are not built
-/// again.
+/// Returns the command for the unit tests of a package with one of its features. It names further packages, so that
+/// dependencies have the features that they have for the whole workspace, and are not built again. Of these packages
+/// only `forebay-wire` has a library, whose unit tests take a second or two.
 fn features_of_all(package: &str, feature: &str) -> Command {
     let features = format!("{package}/{feature}");
     let mut command = command("cargo", ["test", "--lib", "--features", &features, "--package", package]);
