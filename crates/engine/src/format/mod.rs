@@ -20,7 +20,7 @@ pub use body::{BODY_BASE, body_len, facts_len, record_len};
 pub use checksum::{bind, content_hash, key_hash};
 pub use footer::Footer;
 pub use frame::FrameHead;
-pub use record::{Body, Facts, Record};
+pub use record::{Body, Facts, Record, USER_RECORD_MAX};
 pub use segment::{Place, SegmentHeader, SegmentKind};
 
 use crate::buffer::BLOCK;

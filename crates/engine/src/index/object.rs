@@ -17,10 +17,10 @@ use crate::index::account::Account;
 use crate::index::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
 use crate::index::moves::Moves;
 use crate::index::ranges::Ranges;
+use crate::index::syncs::Syncs;
+use crate::index::unsynced::UnsyncedBlocks;
+use crate::index::version_watch::VersionWatch;
 use crate::io::{Key, Time};
-use crate::request::external_change::VersionWatch;
-use crate::request::sync::Syncs;
-use crate::request::unsynced::UnsyncedBlocks;
 use crate::segments::Segments;
 use crate::volume::Volume;
 use crate::wait::Gate;
@@ -110,7 +110,7 @@ pub(crate) struct State {
     pub(crate) carried_out: bool,
     /// True if the log may have a modification time of the object.
     pub(crate) logged: bool,
-    /// Blocks whose copies on the cache devices do not count, should the devices return: see `pool/no_device.rs`.
+    /// Blocks whose copies on the cache devices do not count, should the devices return: see `request/no_device.rs`.
     pub(crate) disowned: Ranges,
     /// The block at which destaging continues.
     pub(crate) cursor: u64,

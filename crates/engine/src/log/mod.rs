@@ -6,11 +6,16 @@
 
 mod append;
 pub(crate) mod commit_leader;
+pub(crate) mod footers;
 pub(crate) mod gathered;
 pub(crate) mod mirror_io;
+pub(crate) mod notes;
 pub(crate) mod reappend;
+pub(crate) mod records;
 mod reserve;
+mod spread;
 mod step;
+pub(crate) mod undurable;
 pub(crate) mod user_records;
 pub(crate) mod writer;
 

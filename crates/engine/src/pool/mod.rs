@@ -21,13 +21,12 @@
 
 mod candidate;
 mod change;
-pub(crate) mod devices;
+pub(crate) mod deadline;
 mod error;
 mod geometry;
 mod identify;
 mod make;
 pub(crate) mod membership;
-pub(crate) mod no_device;
 mod open;
 mod patience;
 mod signature;

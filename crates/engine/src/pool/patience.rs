@@ -11,8 +11,8 @@ use super::open::{Seen, decide};
 use super::{Pool, PoolError};
 use crate::event::Event;
 use crate::io::{Clock, Device, DeviceError, Witness};
-use crate::maintain::deadline::{GivenUp, TICKS, Ticks, Watched};
 use crate::plant;
+use crate::pool::deadline::{GivenUp, TICKS, Ticks, Watched};
 use crate::wait::{all, beside};
 
 /// The limits within which an opening waits for a device.

@@ -4,8 +4,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use super::headers::Found;
-use super::{OpenError, RecoveryProgress, is_log, name};
+use super::headers::{Found, is_log};
+use super::outcome::OpenError;
+use super::progress::RecoveryProgress;
 use crate::Seq;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame, key_hash};
@@ -217,7 +218,7 @@ fn later(stored: Reach, head: &FrameHead) -> Reach {
 
 impl Image {
     async fn read(pool: &Pool, segment: &Found) -> Image {
-        let name = name(pool, segment);
+        let name = pool.segment_id(segment.seq);
         let mut legs = Vec::new();
         for place in &segment.legs {
             legs.push(Leg::read(pool, *place, name.slots).await);
@@ -366,7 +367,7 @@ impl Leg {
 }
 
 async fn read_footer(pool: &Pool, segment: &Found) -> Option<Contents> {
-    let name = name(pool, segment);
+    let name = pool.segment_id(segment.seq);
     let (mut body, mut legs) = (None, 0);
     for place in &segment.legs {
         if let Some(footer) = footer_of(pool, *place, &name).await.filter(|f| f.epoch >= segment.epoch) {
