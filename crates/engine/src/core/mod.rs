@@ -157,6 +157,9 @@ impl Core {
     }
 }
 
+/// Starts the destage task of a volume.
+pub(crate) type StartLane = fn(&Arc<Core>, Arc<Volume>);
+
 /// The state that the tasks share.
 pub(crate) struct Core {
     /// A reference to the core itself, for the tasks that are started.
@@ -177,8 +180,8 @@ pub(crate) struct Core {
     pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
-    /// Starts the destage task of a volume. Set once destage tasks may run: recovery has ended.
-    pub(crate) lane: OnceLock<fn(&Arc<Core>, Arc<Volume>)>,
+    /// Set once destage tasks may run: recovery has ended.
+    pub(crate) lane: OnceLock<StartLane>,
     pub(crate) service: Service,
     pub(crate) scrubber: Scrubber,
     pub(crate) warmer: CleanLoader,

@@ -1,7 +1,8 @@
-//! Pauses of background tasks.
+//! Waits: pauses of background tasks, and the wait for clean segments.
+
+use std::time::Duration;
 
 use super::Core;
-use std::time::Duration;
 
 impl Core {
     /// Waits for `time`, or until the engine closes.
@@ -22,5 +23,11 @@ impl Core {
             std::task::Poll::Pending
         })
         .await;
+    }
+
+    /// Waits until all clean segments are loaded, or never will be: no device is left, or the engine closes.
+    pub(crate) async fn warmed(&self) {
+        let over = || !self.segments.is_warming() || self.closing() || self.log.broken().is_some();
+        self.space.until(|| over().then_some(())).await;
     }
 }

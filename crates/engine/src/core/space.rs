@@ -1,8 +1,8 @@
 //! The room in the log and on the cache devices.
 
-use super::Core;
 use forebay_common::lock::atomic::Ordering;
 
+use super::Core;
 use crate::segments::LogUse;
 use crate::volume::Volume;
 use crate::volume::throttle::{FULL, Load};

@@ -1,6 +1,9 @@
 //! Counters since the start, and the current size of the cache.
 
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
+
 use super::Core;
+use crate::core::clean_loader::CleanLoading;
 use crate::counters::{Counters, Usage};
 
 impl Core {
@@ -43,6 +46,13 @@ impl Core {
     /// Returns the number of entries in the memory tier's queue. It stays near or below twice the number of blocks.
     pub(crate) fn queued_in_memory(&self) -> usize {
         self.ram.entries()
+    }
+
+    /// Returns the progress of loading the clean segments; `None` when it is over.
+    pub(crate) fn warming(&self) -> Option<CleanLoading> {
+        let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let warming = CleanLoading { done: get(&self.warmer.done), segments: get(&self.warmer.segments) };
+        self.segments.is_warming().then_some(warming)
     }
 
     /// Returns the usage, counted from every object in the index.

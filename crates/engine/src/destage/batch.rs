@@ -22,10 +22,8 @@ use crate::{Error, plant};
 
 /// The highest number of objects destaged together.
 const OBJECTS: usize = 256;
-
 /// The highest number of blocks of one write to the backing store.
 const RUN: usize = 256;
-
 /// The pause while other operations have all objects that could be destaged.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 

@@ -5,7 +5,6 @@
 //! is clean only once the backing store's sync has succeeded. After a failure the block is written again from the
 //! log, never only synced again (Rebello et al., ATC'20).
 
-pub(crate) mod admission;
 mod batch;
 pub(crate) mod destaged;
 pub(crate) mod flush;
@@ -22,52 +21,30 @@ use crate::volume::trouble::run_watch;
 
 /// The lowest and the highest number of blocks destaged between two syncs.
 const BATCH: (usize, usize) = (256, 8192);
-
 /// The wanted time of a batch while writers wait for its end. Destaging of long runs is many times faster than that
 /// of scattered blocks. A sync for every MiB would halve the speed of long runs. Many MiB between syncs would be a
 /// long stall with scattered blocks.
 const BATCH_TIME: Duration = Duration::from_millis(100);
-
 /// The wanted time of a batch if no writer waits.
 const CALM_BATCH_TIME: Duration = Duration::from_secs(1);
-
 /// The pause after a failure. It doubles from the first value up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
-/// Returns the number of blocks to destage at once after a batch of up to `batch`, of which `done` blocks took `time`
-/// instead of `wanted`.
-fn next_batch(batch: usize, done: usize, time: Duration, wanted: Duration) -> usize {
-    let next = match done {
-        _ if time > wanted * 2 => batch / 2,
-        // A batch that was not full says nothing about a larger one.
-        done if done * 2 > batch && time < wanted / 2 => batch * 2,
-        _ => batch,
-    };
-    next.clamp(BATCH.0, BATCH.1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns the batch size after many batches, over a store that takes `each` for a block and `sync` for a sync.
-    fn settled(each: Duration, sync: Duration, wanted: Duration) -> usize {
-        (0..100).fold(BATCH.0, |batch, _| next_batch(batch, batch, each * batch as u32 + sync, wanted))
-    }
-
-    #[test]
-    fn batches_grow_with_what_the_backing_store_takes_in_their_time() {
-        let (us, ms) = (Duration::from_micros, Duration::from_millis);
-        assert_eq!(settled(ms(5), ms(30), BATCH_TIME), BATCH.0, "random blocks on disks");
-        let stream = settled(us(26), ms(10), BATCH_TIME);
-        assert!((1024..=4096).contains(&stream), "a stream on disks: {stream}");
-        assert!(settled(us(26), ms(10), CALM_BATCH_TIME) >= 2 * stream, "and if nobody waits");
-        assert_eq!(settled(us(2), ms(1), BATCH_TIME), BATCH.1, "an SSD");
-    }
+/// Starts the destage tasks of volumes with queued objects, and the watch over all volumes.
+pub(crate) fn start_lanes(core: &Arc<Core>) {
+    core.start("forebay-watch", run_watch);
+    // The core is started once, so the cell is empty.
+    let _ = core.lane.set(|core, volume| core.start("forebay-destage", |core| run_destage(core, volume)));
+    core.destager
+        .volumes
+        .all()
+        .into_iter()
+        .filter(|volume| volume.waiting() > 0)
+        .for_each(|volume| start_lane(core, volume));
 }
 
 /// Destages a volume until the engine closes.
-pub(crate) async fn run_destage(core: Arc<Core>, volume: Arc<Volume>) {
+async fn run_destage(core: Arc<Core>, volume: Arc<Volume>) {
     let (mut pause, mut batch) = (PAUSE.0, BATCH.0);
     while !core.closing() {
         let Some(wanted) = reason(&core, &volume) else {
@@ -120,15 +97,34 @@ fn reason(core: &Core, volume: &Volume) -> Option<Duration> {
     wanted.then_some(CALM_BATCH_TIME)
 }
 
-/// Starts the destage tasks of volumes with queued objects, and the watch over all volumes.
-pub(crate) fn start_lanes(core: &Arc<Core>) {
-    core.start("forebay-watch", run_watch);
-    // The core is started once, so the cell is empty.
-    let _ = core.lane.set(|core, volume| core.start("forebay-destage", |core| run_destage(core, volume)));
-    core.destager
-        .volumes
-        .all()
-        .into_iter()
-        .filter(|volume| volume.waiting() > 0)
-        .for_each(|volume| start_lane(core, volume));
+/// Returns the number of blocks to destage at once after a batch of up to `batch`, of which `done` blocks took `time`
+/// instead of `wanted`.
+fn next_batch(batch: usize, done: usize, time: Duration, wanted: Duration) -> usize {
+    let next = match done {
+        _ if time > wanted * 2 => batch / 2,
+        // A batch that was not full says nothing about a larger one.
+        done if done * 2 > batch && time < wanted / 2 => batch * 2,
+        _ => batch,
+    };
+    next.clamp(BATCH.0, BATCH.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the batch size after many batches, over a store that takes `each` for a block and `sync` for a sync.
+    fn settled(each: Duration, sync: Duration, wanted: Duration) -> usize {
+        (0..100).fold(BATCH.0, |batch, _| next_batch(batch, batch, each * batch as u32 + sync, wanted))
+    }
+
+    #[test]
+    fn batches_grow_with_what_the_backing_store_takes_in_their_time() {
+        let (us, ms) = (Duration::from_micros, Duration::from_millis);
+        assert_eq!(settled(ms(5), ms(30), BATCH_TIME), BATCH.0, "random blocks on disks");
+        let stream = settled(us(26), ms(10), BATCH_TIME);
+        assert!((1024..=4096).contains(&stream), "a stream on disks: {stream}");
+        assert!(settled(us(26), ms(10), CALM_BATCH_TIME) >= 2 * stream, "and if nobody waits");
+        assert_eq!(settled(us(2), ms(1), BATCH_TIME), BATCH.1, "an SSD");
+    }
 }

@@ -90,8 +90,8 @@ impl Engine {
     }
 
     /// Stops cleanly: makes everything accepted durable in the log. Dirty data stays on the cache devices. Returns the
-    /// number of dirty bytes. Requests in flight and later requests fail with [`Error::Closing`](crate::Error::Closing) if they need
-    /// the log.
+    /// number of dirty bytes. Requests in flight and later requests fail with
+    /// [`Error::Closing`](crate::Error::Closing) if they need the log.
     pub async fn close(&self) -> Result<u64> {
         let core = &self.core;
         let mut committed = core.commit(core.last()).await;

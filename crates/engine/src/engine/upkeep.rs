@@ -11,7 +11,6 @@ use crate::index::object::Object;
 use crate::io::Device;
 use crate::maintain::devices::ChangeError;
 use crate::maintain::{devices, scrub};
-use crate::recover::load_clean;
 
 impl Engine {
     /// Destages everything that is dirty now. Returns once the backing store has it durably. Data that clients write
@@ -98,11 +97,11 @@ impl Engine {
 
     /// Returns the progress of loading the clean segments; `None` when it is over.
     pub fn warming(&self) -> Option<CleanLoading> {
-        load_clean::warming(&self.core)
+        self.core.warming()
     }
 
     /// Waits until all clean segments are loaded, or never will be: no device is left, or the engine closes.
     pub async fn warmed(&self) {
-        load_clean::warmed(&self.core).await
+        self.core.warmed().await
     }
 }

@@ -91,7 +91,7 @@ pub(crate) async fn lose(core: &Core, index: u16) {
     look_at_devices(core);
 }
 
-/// Stops using a device. Nothing may be acknowledged before `record_losses` has returned.
+/// Stops using a device. Nothing may be acknowledged before [`record_losses`] has returned.
 fn drop_device(core: &Core, index: u16) {
     let device = {
         let mut devices = core.devices.write();
@@ -129,7 +129,7 @@ pub(crate) async fn record_losses(core: &Core) {
     loop {
         let next = core.unrecorded.lock().first().copied();
         let Some(index) = next else { return };
-        let given_up = core.members.lose(index, &core.log).await;
+        let given_up = core.members.lose(index, |epoch| core.log.set_epoch(epoch)).await;
         // A device on which the loss could not be recorded is dropped before any task may continue.
         given_up.into_iter().for_each(|other| drop_device(core, other));
         core.unrecorded.lock().retain(|other| *other != index);

@@ -28,10 +28,9 @@ use forebay_common::lock::Mutex;
 use smallvec::SmallVec;
 
 use crate::buffer::Buffer;
-use crate::index::leaf::SegmentId;
 use crate::log::gathered::Gathered;
 use crate::plant::threads;
-use crate::segments::{Opened, Reach};
+use crate::segments::{Opened, Reach, SegmentId};
 use crate::wait::Gate;
 use crate::{Completion, Error, Seq};
 

@@ -13,14 +13,13 @@ use crate::{Error, Result, Seq};
 
 /// User records may take at most one part in this number of the log's share.
 const MOST: u64 = 4;
-
 /// The longest time until a waiter looks again. A sleeping waiter is not woken by a change.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Appends a user record of 1 to [`USER_RECORD_MAX`] bytes, and waits for room. While records must be released,
-/// the wait grows as room runs out. The record is durable once [`Engine::commit`](crate::Engine::commit) of the returned frame has
-/// succeeded. Then it is on every device in use, together with everything accepted before it. Recovery returns it
-/// until [`Engine::let_go`](crate::Engine::let_go).
+/// the wait grows as room runs out. The record is durable once [`Engine::commit`](crate::Engine::commit) of the
+/// returned frame has succeeded. Then it is on every device in use, together with everything accepted before it.
+/// Recovery returns it until [`Engine::let_go`](crate::Engine::let_go).
 pub(crate) async fn note(core: &Core, bytes: &[u8]) -> Result<(Seq, UserRecordId)> {
     spread_notes(core).await;
     loop {
@@ -87,8 +86,8 @@ pub(crate) fn let_go(core: &Core, upto: UserRecordId) {
 }
 
 /// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the
-/// engine closes. The user that appends records must call this, and answer with [`Engine::let_go`](crate::Engine::let_go). Flushes and
-/// removals of devices wait for that.
+/// engine closes. The user that appends records must call this, and answer with
+/// [`Engine::let_go`](crate::Engine::let_go). Flushes and removals of devices wait for that.
 pub(crate) async fn notes_due(core: &Core) -> Option<UserRecordId> {
     let due = || {
         if core.closing() {

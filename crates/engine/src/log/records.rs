@@ -9,13 +9,6 @@ use crate::log::Whose;
 use crate::plant::threads;
 use crate::{Result, Seq};
 
-/// Returns the parts of `range` without the blocks `kept`, which are in it and in order.
-pub(crate) fn around<'a>(range: &Range<u64>, kept: &'a [u64]) -> impl Iterator<Item = Range<u64>> + use<'a> {
-    let starts = [range.start].into_iter().chain(kept.iter().map(|block| block + 1));
-    let ends = kept.iter().copied().chain([range.end]);
-    starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty())
-}
-
 /// Logs that no older copy of `range` counts. Skips dirty blocks: a write may arrive during the wait for room,
 /// and is newer than the copies to be invalidated. Returns the last frame with such a record.
 pub(crate) async fn invalidate(core: &Core, object: &Object, range: Range<u64>) -> Result<Seq> {
@@ -92,4 +85,11 @@ pub(crate) fn try_append(
         state.last_frame = state.last_frame.max(seq);
     }
     Ok(appended)
+}
+
+/// Returns the parts of `range` without the blocks `kept`, which are in it and in order.
+pub(crate) fn around<'a>(range: &Range<u64>, kept: &'a [u64]) -> impl Iterator<Item = Range<u64>> + use<'a> {
+    let starts = [range.start].into_iter().chain(kept.iter().map(|block| block + 1));
+    let ends = kept.iter().copied().chain([range.end]);
+    starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The pace of user records while some must be released.
+//! Room for user records is spread over the time until some are released.
 
 use std::time::Duration;
 

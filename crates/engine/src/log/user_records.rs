@@ -10,10 +10,9 @@ use std::collections::VecDeque;
 
 use crate::Seq;
 use crate::buffer::BLOCK;
-use crate::index::leaf::SegmentId;
 use crate::io::BackingError;
 use crate::log::spread::Spread;
-use crate::segments::Segments;
+use crate::segments::{SegmentId, Segments};
 use crate::wait::Gate;
 
 /// User records may hold one part in this number of the log's share before their user is asked to release them.

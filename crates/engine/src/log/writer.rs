@@ -6,13 +6,12 @@ use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::{Footer, SegmentHeader, SegmentKind};
-use crate::index::leaf::SegmentId;
 use crate::io::Durability;
 use crate::log::mirror_io::{look_at_mirror, lose, record_losses, write_legs};
 use crate::log::undurable::give_up_undurable;
 use crate::log::{Closed, Moving, RESERVE, Step};
 use crate::plant;
-use crate::segments::Opened;
+use crate::segments::{Opened, SegmentId};
 
 /// Writes frames until the log is closed.
 pub(crate) async fn run_log(core: Arc<Core>) {

@@ -12,9 +12,9 @@ use crate::log::user_records::UserRecordId;
 use crate::log::writer::moving;
 use crate::{Result, Seq};
 
-/// Releases user records up to `upto`, as [`Engine::let_go`](crate::Engine::let_go), except those that are `needed`. The needed records
-/// are reappended in their order, behind all present records, and are durable before the old ones are released.
-/// So recovery returns each of them at least once, whatever fails in between.
+/// Releases user records up to `upto`, as [`Engine::let_go`](crate::Engine::let_go), except those that are `needed`.
+/// The needed records are reappended in their order, behind all present records, and are durable before the old ones
+/// are released. So recovery returns each of them at least once, whatever fails in between.
 pub(crate) async fn let_go_but(
     core: &Core,
     upto: UserRecordId,

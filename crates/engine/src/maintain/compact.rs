@@ -13,14 +13,14 @@ use std::time::Duration;
 use crate::buffer::{BLOCK, Buffer};
 use crate::core::Core;
 use crate::format::{Body, Record};
-use crate::index::leaf::{Entry, Page, SegmentId};
+use crate::index::leaf::{Entry, Page};
 use crate::index::object::Object;
 use crate::log::footers::read_footer;
 use crate::log::mirror_io::read_leg;
 use crate::log::reappend::{Again, append_again};
 use crate::log::writer::moving;
 use crate::request::truncate::log_cut_again;
-use crate::segments::Segment;
+use crate::segments::{Segment, SegmentId};
 use crate::tiers::copies::{Rescued, is_right, rescue};
 use crate::wait::before;
 use crate::{Error, Result, Seq};
@@ -28,7 +28,6 @@ use crate::{Error, Result, Seq};
 /// The number of slots read at once, and of blocks appended before the next wait for a frame. Clients' writes share
 /// the frames.
 const CHUNK: u16 = 128;
-
 /// The pause before a segment that could not be emptied is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 

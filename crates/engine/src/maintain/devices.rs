@@ -11,7 +11,6 @@ use crate::io::{Device, DeviceError};
 use crate::log::mirror_io::{look_at_mirror, lose};
 use crate::pool::deadline::{GivenUp, TICKS, Watched};
 use crate::pool::{AlsoLost, PoolError, discard};
-use crate::recover::load_clean::warmed;
 use crate::tiers::evict::sweep;
 use crate::wait::before;
 use crate::{Error, plant};
@@ -52,7 +51,7 @@ pub enum ChangeError {
     Unknown(String),
 }
 
-/// A removal in progress; see `retire`.
+/// A removal in progress; see [`retire`].
 struct Retiring<'a>(&'a Core);
 
 impl Drop for Retiring<'_> {
@@ -71,7 +70,7 @@ pub(crate) async fn add_device(core: &Core, device: Arc<dyn Device>, force: bool
     }
     let name = device.name().to_owned();
     let device = Watched::new(device, &core.ticks);
-    let (added, given_up) = core.members.add(&device, force, &core.log).await;
+    let (added, given_up) = core.members.add(&device, force, |epoch| core.log.set_epoch(epoch)).await;
     let member = match added {
         Ok(member) => member,
         Err(error) => {
@@ -236,7 +235,7 @@ async fn drain(core: &Core, index: u16, name: &str) -> Result<(), ChangeError> {
 /// Destages everything that a leaving device may have.
 async fn destage_all(core: &Core) -> Result<(), Error> {
     // Segments on the device may invalidate older copies on other devices, so they must be loaded.
-    warmed(core).await;
+    core.warmed().await;
     // The segment being written can leave the log only once another segment follows it.
     core.log.want_roll();
     flush(core).await
@@ -254,7 +253,7 @@ async fn take_out(core: &Core, index: u16) -> Result<(), ChangeError> {
         core.segments.let_go(id);
     }
     // Until the device itself carries its removal, it has all data of the other devices, in case they fail.
-    let (removed, lost) = core.members.remove(index, &core.log).await;
+    let (removed, lost) = core.members.remove(index, |epoch| core.log.set_epoch(epoch)).await;
     if removed.is_ok() {
         if let Some(device) = core.devices.write().get_mut(usize::from(index)) {
             *device = None;

@@ -12,19 +12,18 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::core::Core;
-use crate::index::leaf::{Entry, Page, SegmentId};
+use crate::index::leaf::{Entry, Page};
 use crate::index::object::Object;
 use crate::log::footers::read_footer;
 use crate::log::mirror_io::look_at_mirror;
 use crate::log::reappend::{Again, append_again};
 use crate::log::writer::moving;
-use crate::segments::Segment;
+use crate::segments::{Segment, SegmentId};
 use crate::tiers::copies::rescue;
 use crate::wait::all;
 
 /// The number of blocks read at once.
 const RUN: usize = 64;
-
 /// The pause after a segment of which some block could not be written again.
 const PAUSE: Duration = Duration::from_millis(250);
 

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use crate::core::Core;
 use crate::core::scrubber::Scrub;
-use crate::index::leaf::SegmentId;
 use crate::log::footers::read_footer;
-use crate::segments::Segment;
+use crate::segments::{Segment, SegmentId};
 use crate::tiers::copies::rescue;
 use crate::{Error, Result};
 

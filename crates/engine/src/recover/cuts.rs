@@ -20,7 +20,6 @@ use crate::wait::all;
 
 /// The number of files of a volume that are truncated side by side.
 const SIDE_BY_SIDE: usize = 64;
-
 /// The pause after the backing store failed.
 const PAUSE: Duration = Duration::from_secs(1);
 

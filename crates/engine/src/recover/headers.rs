@@ -29,11 +29,6 @@ pub(super) struct Found {
     pub(super) legs: SmallVec<[Place; 2]>,
 }
 
-/// Returns true if the segment is one of the log.
-pub(super) fn is_log(found: &Found) -> bool {
-    found.kind == SegmentKind::Log
-}
-
 impl Found {
     pub(super) fn order(&self) -> Order {
         (self.position, self.kind == SegmentKind::Log, self.seq)
@@ -73,6 +68,11 @@ pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<Found
         }
     }
     (found.into_values().collect(), unread)
+}
+
+/// Returns true if the segment is one of the log.
+pub(super) fn is_log(found: &Found) -> bool {
+    found.kind == SegmentKind::Log
 }
 
 fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {

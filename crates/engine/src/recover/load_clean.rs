@@ -9,7 +9,7 @@
 //! ([`State::may_be_copied`](crate::index::object::State::may_be_copied)). So bypass writes and truncations log an
 //! invalidation.
 
-use forebay_common::lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,19 +17,18 @@ use smallvec::SmallVec;
 
 use crate::buffer::BLOCK;
 use crate::core::Core;
-use crate::core::clean_loader::CleanLoading;
 use crate::event::Event;
 use crate::format::{Body, Place, Record, SegmentKind};
-use crate::index::leaf::{Entry, SegmentId};
+use crate::index::leaf::Entry;
 use crate::index::object::Object;
 use crate::io::Durability;
 use crate::log::footers::read_footer_on;
 use crate::log::mirror_io::write_legs;
+use crate::segments::SegmentId;
 use crate::wait::{all, pass};
 
 /// The number of segments whose records are read at once.
 const DEPTH: usize = 16;
-
 /// The number of blocks put into the index between two yields.
 const TURN: usize = 1024;
 
@@ -77,35 +76,6 @@ impl Cold {
     pub(crate) fn is_empty(&self) -> bool {
         self.segments() == 0
     }
-}
-
-/// Returns the range that a record invalidates.
-pub(crate) fn void(record: &Record, known: &[Arc<Object>]) -> Option<Void> {
-    let (object, range) = match record {
-        Record::Truncate { object, size } => (object, size / BLOCK as u64..u64::MAX),
-        Record::Invalidate { object, block, count } => (object, *block..block.saturating_add(*count)),
-        Record::Forget { object } => (object, 0..u64::MAX),
-        Record::Data { .. }
-        | Record::Truncated { .. }
-        | Record::Destaged { .. }
-        | Record::UserRecord { .. } => {
-            return None;
-        }
-    };
-    Some((known[usize::from(*object)].clone(), range))
-}
-
-/// Returns the progress of loading the clean segments; `None` when it is over.
-pub(crate) fn warming(core: &Core) -> Option<CleanLoading> {
-    let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
-    let warming = CleanLoading { done: get(&core.warmer.done), segments: get(&core.warmer.segments) };
-    core.segments.is_warming().then_some(warming)
-}
-
-/// Waits until all clean segments are loaded, or never will be: no device is left, or the engine closes.
-pub(crate) async fn warmed(core: &Core) {
-    let over = || !core.segments.is_warming() || core.closing() || core.log.broken().is_some();
-    core.space.until(|| over().then_some(())).await;
 }
 
 /// Loads the segments that recovery left, until that is done or the engine closes.
@@ -243,4 +213,20 @@ async fn end_warming(core: &Core) {
     let blocks = core.segments.blocks();
     core.event(Event::Warm { clean_blocks: blocks.0 - blocks.1 });
     core.space.wake();
+}
+
+/// Returns the range that a record invalidates.
+pub(crate) fn void(record: &Record, known: &[Arc<Object>]) -> Option<Void> {
+    let (object, range) = match record {
+        Record::Truncate { object, size } => (object, size / BLOCK as u64..u64::MAX),
+        Record::Invalidate { object, block, count } => (object, *block..block.saturating_add(*count)),
+        Record::Forget { object } => (object, 0..u64::MAX),
+        Record::Data { .. }
+        | Record::Truncated { .. }
+        | Record::Destaged { .. }
+        | Record::UserRecord { .. } => {
+            return None;
+        }
+    };
+    Some((known[usize::from(*object)].clone(), range))
 }

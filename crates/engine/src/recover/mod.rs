@@ -42,33 +42,6 @@ use crate::recover::progress::RecoveryProgress;
 use crate::volume::all::Volumes;
 use crate::wait::beside;
 
-/// Returns the epoch before which segments outside of the log are doubtful. Such a segment was opened before a device
-/// was lost or could not be read. The records that invalidate its copies may have been on that device. If a member is
-/// missing or the scan was incomplete, all such segments are doubtful: the epoch is `u64::MAX`.
-fn doubtful_before(pool: &Pool, complete: bool) -> u64 {
-    let lost = pool.members.iter().filter(|member| member.state != State::Active);
-    let missing = pool.members.iter().any(|member| member.state == State::Active && member.device.is_none());
-    let since = lost.map(|member| member.since_epoch).max().unwrap_or(0);
-    if missing || !complete { u64::MAX } else { since }
-}
-
-/// Makes it durable that segments do not count, where the reach does not say so.
-async fn wipe(core: &Core, headers: Vec<Place>) {
-    for place in headers {
-        let zeros = Slice::from(crate::buffer::Buffer::zeroed(1));
-        write_legs(core, &[(place, zeros)], 0, Durability::Now).await;
-    }
-}
-
-/// Writes the last frame to all legs that lack it.
-async fn repair_last(core: &Core, read: &frames::Read) {
-    let Some(last) = read.last.as_ref() else { return };
-    for place in &last.bad {
-        let data = Slice::from(crate::buffer::Buffer::from_bytes(&last.bytes));
-        write_legs(core, &[(*place, data)], last.start, Durability::Now).await;
-    }
-}
-
 /// A pool whose contents are recovered. Its tasks are not started yet.
 pub(crate) struct Begun {
     pub(crate) core: Arc<Core>,
@@ -141,4 +114,31 @@ async fn recover(
     }
     progress.reset();
     Ok(Begun { core, unsure, cold, recovered, progress })
+}
+
+/// Makes it durable that segments do not count, where the reach does not say so.
+async fn wipe(core: &Core, headers: Vec<Place>) {
+    for place in headers {
+        let zeros = Slice::from(crate::buffer::Buffer::zeroed(1));
+        write_legs(core, &[(place, zeros)], 0, Durability::Now).await;
+    }
+}
+
+/// Writes the last frame to all legs that lack it.
+async fn repair_last(core: &Core, read: &frames::Read) {
+    let Some(last) = read.last.as_ref() else { return };
+    for place in &last.bad {
+        let data = Slice::from(crate::buffer::Buffer::from_bytes(&last.bytes));
+        write_legs(core, &[(*place, data)], last.start, Durability::Now).await;
+    }
+}
+
+/// Returns the epoch before which segments outside of the log are doubtful. Such a segment was opened before a device
+/// was lost or could not be read. The records that invalidate its copies may have been on that device. If a member is
+/// missing or the scan was incomplete, all such segments are doubtful: the epoch is `u64::MAX`.
+fn doubtful_before(pool: &Pool, complete: bool) -> u64 {
+    let lost = pool.members.iter().filter(|member| member.state != State::Active);
+    let missing = pool.members.iter().any(|member| member.state == State::Active && member.device.is_none());
+    let since = lost.map(|member| member.since_epoch).max().unwrap_or(0);
+    if missing || !complete { u64::MAX } else { since }
 }

@@ -19,10 +19,8 @@ use crate::volume::queue::queue;
 /// The highest number of objects of a volume that are asked for together. This number of files may be open until they
 /// are synced.
 pub(super) const TOGETHER: usize = 4096;
-
 /// The highest number of rounds in which the backing store failed. After that the start fails.
 const FAILURES: usize = 10;
-
 /// The pause after a failed round.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -32,22 +30,6 @@ struct Unsure {
     /// The size that the backing file must get. It stays once it is set. A file that is longer after a failed sync
     /// may be shorter after a power cut.
     longer: Option<u64>,
-}
-
-/// Takes over the size in the backing store. Returns a larger size if the backing file must get it.
-fn take_size(object: &Object, size: u64) -> Option<u64> {
-    let mut state = object.lock();
-    // A truncation that is not carried out leaves the backing file too large.
-    if state.truncating.is_none() {
-        // Without dirty blocks the backing store's size is right.
-        state.size = if state.dirty == 0 { size } else { state.size.max(size) };
-    }
-    state.sized = true;
-    let last = state.size.saturating_sub(1) / BLOCK as u64;
-    let reaches = state.entry(last).is_some_and(|entry| entry.dirty);
-    // A bypass write made the object longer, and was lost before a sync. No block to be destaged reaches that far,
-    // and the size must not go back once a client has seen it.
-    (state.size > size && !reaches).then_some(state.size)
 }
 
 /// Looks up the sizes of objects with changes that the backing store may lack, and queues their dirty blocks for
@@ -130,4 +112,20 @@ async fn settle_once(core: &Core, objects: &mut [Unsure]) -> Vec<BackingResult<(
         }
     }
     results
+}
+
+/// Takes over the size in the backing store. Returns a larger size if the backing file must get it.
+fn take_size(object: &Object, size: u64) -> Option<u64> {
+    let mut state = object.lock();
+    // A truncation that is not carried out leaves the backing file too large.
+    if state.truncating.is_none() {
+        // Without dirty blocks the backing store's size is right.
+        state.size = if state.dirty == 0 { size } else { state.size.max(size) };
+    }
+    state.sized = true;
+    let last = state.size.saturating_sub(1) / BLOCK as u64;
+    let reaches = state.entry(last).is_some_and(|entry| entry.dirty);
+    // A bypass write made the object longer, and was lost before a sync. No block to be destaged reaches that far,
+    // and the size must not go back once a client has seen it.
+    (state.size > size && !reaches).then_some(state.size)
 }

@@ -13,16 +13,15 @@ use std::time::Duration;
 
 use crate::buffer::BLOCK;
 use crate::core::Core;
-use crate::index::leaf::SegmentId;
 use crate::index::object::Object;
 use crate::io::{Disowned, Time};
+use crate::segments::SegmentId;
 use crate::tiers::blocks::forget_range;
 use crate::volume::trouble::backing_failed;
 use crate::{Error, Result};
 
 /// All blocks of an object.
 pub(crate) const ALL: Range<u64> = 0..u64::MAX;
-
 /// Stands for the segment of a truncation whose record is with the backing store.
 const NOTED: SegmentId = SegmentId::MAX;
 

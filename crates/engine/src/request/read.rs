@@ -6,11 +6,12 @@ use std::sync::Arc;
 use crate::buffer::{BLOCK, Buffer};
 use crate::core::Core;
 use crate::core::settings::Mode;
-use crate::index::leaf::{Entry, Page, SegmentId};
+use crate::index::leaf::{Entry, Page};
 use crate::index::object::{Busy, Fetch, Object, Source as Origin, State, blocks};
 use crate::io::BackingError;
 use crate::log::mirror_io::{leg_to_read, read_leg};
 use crate::plant::threads;
+use crate::segments::SegmentId;
 use crate::tiers::copies::{is_right, rescue};
 use crate::tiers::trim::trim_ram;
 use crate::wait::all;
@@ -21,7 +22,8 @@ use crate::{Error, Result};
 pub enum TriedRead {
     /// This number of bytes was read.
     Read(usize),
-    /// The whole range is cached, some blocks on the cache devices only: [`Engine::read_cached`](crate::Engine::read_cached) suffices.
+    /// The whole range is cached, some blocks on the cache devices only:
+    /// [`Engine::read_cached`](crate::Engine::read_cached) suffices.
     OnSsd,
     /// Some block has to be waited for.
     Wait,
@@ -54,29 +56,6 @@ enum Plan {
     Uncached,
     /// Contents of blocks in memory, and the runs that have to be read.
     Go(Vec<(u64, Page)>, Vec<Run>),
-}
-
-fn source(state: &mut State, block: u64) -> Source {
-    if let Some(page) = state.use_page(block) {
-        return Source::Page(page.clone());
-    }
-    state.entry(block).map_or(Source::Backing, |entry| Source::Ssd(*entry))
-}
-
-/// Returns the number of bytes of a read that lie within the object.
-fn clip(state: &State, offset: u64, len: usize) -> usize {
-    usize::try_from(state.size.saturating_sub(offset)).map_or(len, |there| len.min(there))
-}
-
-/// Copies the part of `block` that lies in the read at `offset` into `buf`.
-fn copy(page: &[u8], block: u64, offset: u64, buf: &mut [u8]) {
-    let at = block * BLOCK as u64;
-    let end = offset + buf.len() as u64;
-    let (from, to) = (offset.max(at), end.min(at + BLOCK as u64));
-    if from < to {
-        let part = &page[(from - at) as usize..(to - at) as usize];
-        buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
-    }
 }
 
 /// Reads from memory only. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at
@@ -332,4 +311,27 @@ async fn fetch_backing(core: &Core, object: &Object, range: Range<u64>) -> Resul
     }
     core.totals.read_backing.add(count as u64);
     Ok(buffer.chunks_exact(BLOCK).map(Page::from).collect())
+}
+
+fn source(state: &mut State, block: u64) -> Source {
+    if let Some(page) = state.use_page(block) {
+        return Source::Page(page.clone());
+    }
+    state.entry(block).map_or(Source::Backing, |entry| Source::Ssd(*entry))
+}
+
+/// Returns the number of bytes of a read that lie within the object.
+fn clip(state: &State, offset: u64, len: usize) -> usize {
+    usize::try_from(state.size.saturating_sub(offset)).map_or(len, |there| len.min(there))
+}
+
+/// Copies the part of `block` that lies in the read at `offset` into `buf`.
+fn copy(page: &[u8], block: u64, offset: u64, buf: &mut [u8]) {
+    let at = block * BLOCK as u64;
+    let end = offset + buf.len() as u64;
+    let (from, to) = (offset.max(at), end.min(at + BLOCK as u64));
+    if from < to {
+        let part = &page[(from - at) as usize..(to - at) as usize];
+        buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
+    }
 }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::core::Core;
 use crate::format::{Facts, Record, content_hash};
-use crate::index::leaf::{Page, SegmentId};
+use crate::index::leaf::Page;
 use crate::index::object::{Busy, Object, State};
 use crate::io::{BackingError, BackingResult, Time};
 use crate::log::Whose;
@@ -24,19 +24,10 @@ use crate::plant::threads;
 use crate::request::bypass::set_mtime;
 use crate::request::no_device::{begin_unlogged_cut, note_carried_out, note_cut};
 use crate::request::read::load;
+use crate::segments::SegmentId;
 use crate::tiers::blocks::{forget_range, install};
 use crate::volume::trouble::{ask, backing_failed, backing_worked};
 use crate::{Error, Result, Seq};
-
-/// Returns the first `keep` bytes of a page, filled up with zeros, and the content hash.
-fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
-    let mut contents = page.to_vec();
-    if !crate::plant::active("cuts leave the last block as it was") {
-        contents[keep..].fill(0);
-    }
-    let hash = content_hash(&contents);
-    (Page::from(contents), hash)
-}
 
 /// Truncates or grows an object to `size` bytes, durably when this returns.
 pub(crate) async fn truncate(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
@@ -296,4 +287,14 @@ pub(crate) async fn log_carried_out(core: &Core, object: &Arc<Object>, saved: bo
     drop(state);
     give_up_undurable(core, object);
     Ok(())
+}
+
+/// Returns the first `keep` bytes of a page, filled up with zeros, and the content hash.
+fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
+    let mut contents = page.to_vec();
+    if !crate::plant::active("cuts leave the last block as it was") {
+        contents[keep..].fill(0);
+    }
+    let hash = content_hash(&contents);
+    (Page::from(contents), hash)
 }

@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::core::settings::Mode;
-use crate::destage::admission::wait_for_room;
 use crate::format::{Facts, content_hash};
 use crate::index::leaf::Page;
 use crate::index::object::{Busy, Object, Source, State, blocks};
@@ -18,6 +17,7 @@ use crate::request::bypass::write_direct;
 use crate::request::read::load;
 use crate::tiers::blocks::install;
 use crate::tiers::trim::trim_ram;
+use crate::volume::admission::wait_for_room;
 use crate::volume::queue::queue;
 use crate::volume::service_time::STREAM;
 use crate::volume::throttle::Wanted;
@@ -76,26 +76,6 @@ struct Writing<'a> {
     loaded: SmallVec<[Loaded; 2]>,
 }
 
-/// Returns the new contents of a partly overwritten block; `None` if its old contents have to be read first.
-fn merge(state: &mut State, block: u64, write: &Writing<'_>) -> Option<Page> {
-    let at = block * BLOCK as u64;
-    let end = write.offset + write.data.len() as u64;
-    let (from, to) = (write.offset.max(at), end.min(at + BLOCK as u64));
-    let mut contents = [0; BLOCK];
-    // A block that is written from its start to the end of the file keeps no old contents.
-    let keeps_nothing = at >= state.size
-        || (from == at && to >= state.size)
-        || crate::plant::active("partial writes forget the old contents");
-    if !keeps_nothing {
-        let loaded = write.loaded.iter().find(|l| l.block == block && state.is_current(l.fetch));
-        let old = state.page(block).or_else(|| loaded.map(|loaded| &loaded.page))?;
-        contents.copy_from_slice(old);
-    }
-    let part = (from - write.offset) as usize..(to - write.offset) as usize;
-    contents[(from - at) as usize..(to - at) as usize].copy_from_slice(&write.data[part]);
-    Some(Page::from(&contents[..]))
-}
-
 /// Writes if that needs no waiting. `now` becomes the object's modification time.
 pub(crate) fn try_write(
     core: &Core,
@@ -118,8 +98,8 @@ pub(crate) fn try_write(
 }
 
 /// Writes. When this returns, the data is accepted, and an unstable write may be acknowledged. The data is
-/// durable once [`Engine::commit`](crate::Engine::commit) of the returned frame has succeeded. `now` becomes the object's modification
-/// time.
+/// durable once [`Engine::commit`](crate::Engine::commit) of the returned frame has succeeded. `now` becomes the
+/// object's modification time.
 pub(crate) async fn write(
     core: &Core,
     object: &Arc<Object>,
@@ -134,8 +114,9 @@ pub(crate) async fn write(
     Ok(frame.max(write_direct(core, object, offset + len as u64, &data[len..], now).await?))
 }
 
-/// Writes to the log only. The caller writes the rest to the backing store, between [`Engine::begin_direct`](crate::Engine::begin_direct) and
-/// [`Engine::end_direct`](crate::Engine::end_direct), without a sync where the client asks for none.
+/// Writes to the log only. The caller writes the rest to the backing store, between
+/// [`Engine::begin_direct`](crate::Engine::begin_direct) and [`Engine::end_direct`](crate::Engine::end_direct),
+/// without a sync where the client asks for none.
 pub(crate) async fn write_log(
     core: &Core,
     object: &Arc<Object>,
@@ -317,4 +298,24 @@ fn attempt(
         trim_ram(core);
     }
     Ok(Ok(seq))
+}
+
+/// Returns the new contents of a partly overwritten block; `None` if its old contents have to be read first.
+fn merge(state: &mut State, block: u64, write: &Writing<'_>) -> Option<Page> {
+    let at = block * BLOCK as u64;
+    let end = write.offset + write.data.len() as u64;
+    let (from, to) = (write.offset.max(at), end.min(at + BLOCK as u64));
+    let mut contents = [0; BLOCK];
+    // A block that is written from its start to the end of the file keeps no old contents.
+    let keeps_nothing = at >= state.size
+        || (from == at && to >= state.size)
+        || crate::plant::active("partial writes forget the old contents");
+    if !keeps_nothing {
+        let loaded = write.loaded.iter().find(|l| l.block == block && state.is_current(l.fetch));
+        let old = state.page(block).or_else(|| loaded.map(|loaded| &loaded.page))?;
+        contents.copy_from_slice(old);
+    }
+    let part = (from - write.offset) as usize..(to - write.offset) as usize;
+    contents[(from - at) as usize..(to - at) as usize].copy_from_slice(&write.data[part]);
+    Some(Page::from(&contents[..]))
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::buffer::BLOCK;
 use crate::core::Core;
-use crate::index::leaf::{Page, SegmentId};
+use crate::index::leaf::Page;
 use crate::index::object::{Object, Source};
 use crate::log::RESERVE;
 use crate::log::footers::read_footer;
 use crate::log::mirror_io::read_leg;
-use crate::segments::{Segment, Warmth};
+use crate::segments::{Segment, SegmentId, Warmth};
 use crate::tiers::copies::is_right;
 use crate::tiers::fill::keep;
 use crate::wait::all;

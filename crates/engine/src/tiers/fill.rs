@@ -24,10 +24,8 @@ use crate::tiers::clean::Offer;
 
 /// The number of blocks of one write.
 const WRITE: usize = 128;
-
 /// The highest number of encoded bytes that one block takes in the footer: a record, and its object's facts.
 const RECORD: usize = 160;
-
 /// Segments of each device that clean blocks leave to the log.
 const SPARE: usize = RESERVE + 2;
 
@@ -36,6 +34,25 @@ struct Filling {
     opened: Opened,
     next: u16,
     gathered: Gathered,
+}
+
+/// Offers a block whose contents are in flight as `fetch`. The block is refused if too many wait.
+pub(crate) fn offer(core: &Core, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
+    if core.clean.is_full() {
+        object.lock().end_fetch(fetch);
+        return;
+    }
+    keep(core, object, block, page, fetch);
+}
+
+/// Queues a block however many wait. The caller has waited for [`Clean::room`](super::clean::Clean::room), and has no
+/// other copy on the devices.
+pub(crate) fn keep(core: &Core, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
+    if core.active() == 0 || core.closing() {
+        object.lock().end_fetch(fetch);
+        return;
+    }
+    core.clean.push(Offer { object: object.clone(), block, page, fetch });
 }
 
 /// Writes offered blocks until the engine closes, and then seals the segment.
@@ -161,23 +178,4 @@ async fn seal(core: &Core, filling: Filling) {
     // the segment valid.
     core.log.kick();
     core.space.wake();
-}
-
-/// Offers a block whose contents are in flight as `fetch`. The block is refused if too many wait.
-pub(crate) fn offer(core: &Core, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
-    if core.clean.is_full() {
-        object.lock().end_fetch(fetch);
-        return;
-    }
-    keep(core, object, block, page, fetch);
-}
-
-/// Queues a block however many wait. The caller has waited for [`Clean::room`](super::clean::Clean::room), and has no
-/// other copy on the devices.
-pub(crate) fn keep(core: &Core, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
-    if core.active() == 0 || core.closing() {
-        object.lock().end_fetch(fetch);
-        return;
-    }
-    core.clean.push(Offer { object: object.clone(), block, page, fetch });
 }

@@ -5,6 +5,7 @@
 //! to pass (`maintain/compact.rs`). That needs room. So writers to such volumes get an error once volumes in trouble
 //! hold a quarter of the log's share, if there are other volumes. Writers to the other volumes continue.
 
+pub(crate) mod admission;
 pub(crate) mod all;
 pub(crate) mod destager;
 pub(crate) mod health;

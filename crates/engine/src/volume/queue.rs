@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::index::object::{Object, State};
 use crate::volume::Volume;
 
-/// A flush in progress; see `flushing`.
+/// A flush in progress; see [`flushing`].
 pub(crate) struct Flushing<'a> {
     core: &'a Core,
     volumes: Vec<Arc<Volume>>,
@@ -23,6 +23,16 @@ impl Drop for Flushing<'_> {
         }
         // Compaction may move the blocks within the log again.
         self.core.space.wake();
+    }
+}
+
+/// Starts the volume's destage task, unless it runs or recovery has not ended yet.
+pub(crate) fn start_lane(core: &Core, volume: Arc<Volume>) {
+    let Some(lane) = core.lane.get().filter(|_| !volume.is_started()) else { return };
+    if let Some(core) = core.me.upgrade()
+        && !volume.started.swap(true, Ordering::AcqRel)
+    {
+        lane(&core, volume);
     }
 }
 
@@ -75,14 +85,4 @@ pub(crate) fn flushing(core: &Core, volumes: Vec<Arc<Volume>>) -> Flushing<'_> {
         volume.work.wake();
     }
     Flushing { core, volumes }
-}
-
-/// Starts the volume's destage task, unless it runs or recovery has not ended yet.
-pub(crate) fn start_lane(core: &Core, volume: Arc<Volume>) {
-    let Some(lane) = core.lane.get().filter(|_| !volume.is_started()) else { return };
-    if let Some(core) = core.me.upgrade()
-        && !volume.started.swap(true, Ordering::AcqRel)
-    {
-        lane(&core, volume);
-    }
 }

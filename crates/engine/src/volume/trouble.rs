@@ -14,7 +14,6 @@ use crate::volume::health::{Asked, Health, LATE};
 /// The delay of the watch from which on a jump of the clock or a suspended process is assumed. In such a time no
 /// volume could answer.
 const OVERSLEPT: Duration = Duration::from_secs(5);
-
 /// Volumes in trouble may hold one part in this number of the log's share.
 const SHARE: u64 = 4;
 

@@ -1,4 +1,4 @@
-//! Writers wait for their tickets (`volume/throttle.rs`).
+//! Writers wait for their tickets (`throttle.rs`).
 
 use std::time::Duration;
 
