@@ -4,19 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
-use forebay_config::{Mode, Settings, format_size};
+use forebay_config::{Mode, Settings};
 use forebay_control::{EventLog, Severity};
-use forebay_disk::{FileDevice, SystemClock, Threads, block_on, block_on_apart};
-use forebay_engine::buffer::BLOCK;
-use forebay_engine::io::{Device, Witness};
-use forebay_engine::pool::{Pool, PoolError, Uuid};
-use forebay_engine::{ChangeError, Engine, Env, Event, Recovered};
+use forebay_disk::{FileDevice, Threads, block_on, block_on_apart};
+use forebay_engine::io::Device;
+use forebay_engine::pool::{PoolError, Uuid};
+use forebay_engine::{ChangeError, Engine};
 use forebay_nfs::Nfs;
 use forebay_vfs::Vfs;
 
+use crate::cache_start::{Claimed, Context};
 use crate::devices::{self, Missing, Start, is_missing, shared_disks};
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};
@@ -26,7 +25,6 @@ use crate::linger::Linger;
 use crate::placement::Rules;
 use crate::roster::Roster;
 use crate::side_by_side::open_beside_others;
-use crate::tell::{tell, tell_checkpoint, tell_lost};
 use crate::under_way::UnderWay;
 
 /// The cache of a running server.
@@ -159,8 +157,10 @@ pub(crate) fn open(
     unused.iter().for_each(|device| watch.lose(device.name()));
     opened.missing.into_iter().for_each(|missing| watch.miss(missing));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    let start = (events, under_way, identities);
-    let started = start_engine(settings, (vfs, nfs), start, &watch, (pool, fresh), (&in_use, &names));
+    let context =
+        Context { settings, vfs, nfs, identities, events, under_way, watch: &watch, in_use: &in_use };
+    let claimed = Claimed::new(context, pool, fresh);
+    let started = claimed.and_then(|claimed| claimed.replay(&names)?.reconcile()?.serve());
     let (engine, threads) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -199,87 +199,6 @@ pub(crate) fn random() -> u128 {
     // The kernel's generator never returns fewer bytes than requested, up to 256 bytes.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u128::from_le_bytes(bytes)
-}
-
-fn start_engine(
-    settings: &Settings,
-    (vfs, nfs): (&Arc<Vfs>, &Nfs),
-    (events, under_way, identities): (&Arc<EventLog>, &Arc<UnderWay>, &mut Identities),
-    watch: &Arc<CacheMonitor>,
-    (mut pool, fresh): (Pool, bool),
-    (in_use, names): (&InUse, &[String]),
-) -> Result<(Arc<Engine>, Arc<Threads>), Error> {
-    let failed = |source| Error::StateDir { path: settings.state_dir.clone(), source };
-    let uuid = pool.uuid;
-    // Before anything is written, to the pool or to a directory.
-    identities.check_pool(settings, &pool, vfs, in_use.may_hold(uuid)?)?;
-    let numbers = identities.numbers(vfs);
-    let store = vfs.store(&settings.state_dir, &numbers, &identities.renumbered()).map_err(failed)?;
-    let log = events.clone();
-    store.on_lost(move |file| tell_lost(&log, file));
-    identities.claim(settings, &mut pool, vfs, &store)?;
-    let downtime = vfs.own(&store, &settings.state_dir, uuid, fresh).map_err(failed)?;
-    let threads = Arc::new(Threads::new());
-    let (log, watch, weak) = (events.clone(), watch.clone(), Arc::downgrade(vfs));
-    let theirs = under_way.clone();
-    let env = Env {
-        clock: Arc::new(SystemClock::new()),
-        spawn: threads.clone(),
-        backing: Arc::new(store.clone()),
-        witness: Some(Arc::new(watch.roster.clone()) as Arc<dyn Witness>),
-        deliver: Arc::new(|run: &mut dyn FnMut()| forebay_rpc::batch(run)),
-        events: Arc::new(move |event| {
-            if let Event::DeviceLate { device, .. } = &event {
-                theirs.silent(device);
-            }
-            tell(&log, &watch, &weak, &event);
-        }),
-    };
-    let chosen = forebay_engine::Settings {
-        mode: engine_mode(settings.mode),
-        ram: settings.cache.ram,
-        ..forebay_engine::Settings::default()
-    };
-    let log_identity = uuid as u64;
-    let begun = Instant::now();
-    under_way.step("recovering the cache");
-    let unusable = |error: forebay_engine::OpenError| Error::Cache(error.to_string());
-    let opened = block_on_apart(Engine::begin_reporting(pool, env, chosen, under_way.recovery.clone()));
-    let opened = opened.map_err(unusable).and_then(|opening| {
-        if opening.holds_changes() && in_use.is_outdated(uuid)? {
-            return Err(Error::CacheOutdated(names.join(" and ")));
-        }
-        let unserved = opening.volumes().into_iter().find(|(number, _)| !store.takes(*number));
-        if let Some((number, files)) = unserved {
-            let filesystem = identities.described(number).unwrap_or_else(|| "another file system".to_owned());
-            return Err(Error::NotServed { files, filesystem });
-        }
-        in_use.set(uuid, names)?;
-        under_way.step("recovering names and attributes");
-        // The engine treats a file that is missing as removed.
-        let recovery = vfs
-            .recover(&store, &settings.state_dir, log_identity, opening.notes())
-            .map_err(|error| Error::Cache(error.to_string()))?;
-        under_way.step("recovering files with data that only the cache has");
-        Ok((block_on_apart(opening.finish()).map_err(unusable)?, recovery))
-    });
-    let ((engine, recovered), recovery) = opened?;
-    tell_recovered(events, &recovered, begun.elapsed());
-    for aside in &recovery.set_aside {
-        events.add(Severity::Warning, "set-aside", aside.clone(), &[]);
-    }
-    let (log, weak) = (events.clone(), Arc::downgrade(vfs));
-    let told = Arc::new(move |news| tell_checkpoint(&log, &weak, news));
-    nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, told)?);
-    Ok((engine, threads))
-}
-
-fn tell_recovered(events: &EventLog, recovered: &Recovered, took: Duration) {
-    if recovered.dirty_blocks > 0 {
-        let dirty = format_size(recovered.dirty_blocks * BLOCK as u64);
-        let message = format!("the cache is back after {:.1} s with {dirty} dirty", took.as_secs_f64());
-        events.add(Severity::Info, "recovered", message, &[("dirty", &dirty)]);
-    }
 }
 
 /// Removes the file of a device that was made and not added. The removal may fail without harm: the returned error says

@@ -4,6 +4,7 @@
 //! stop makes its data durable before the process ends.
 
 mod cache;
+mod cache_start;
 mod control;
 mod devices;
 mod epochs;

@@ -1,9 +1,15 @@
 //! Checks of a served directory: its file system, its mount options and its device.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use super::mounts::{Mount, is_device_path};
 use super::{Check, device};
+
+/// Bytes of XFS's log below which slow disks let it fill up: mkfs.xfs makes a smaller one for less than 1 TiB.
+const XFS_LOG: u64 = 512 << 20;
+/// XFS_IOC_FSGEOMETRY_V1 (xfs_fs.h): 112 bytes, with the block size at 0 and the blocks of the log at 16.
+const XFS_FSGEOMETRY: libc::c_ulong = 0x8070_5864;
 
 /// Checks one directory.
 pub(crate) fn check(path: &Path) -> Vec<Check> {
@@ -26,6 +32,9 @@ pub(crate) fn check(path: &Path) -> Vec<Check> {
     };
     let mut checks = vec![file_system(&subject, &mount)];
     checks.extend(options(&subject, &mount));
+    if mount.fs_type == "xfs" {
+        checks.extend(xfs_log_size(&real).and_then(|size| xfs_log(&subject, size)));
+    }
     if is_device_path(&mount.source) {
         checks.extend(device::check(&mount.source));
     }
@@ -56,6 +65,24 @@ fn file_system(subject: &str, mount: &Mount) -> Check {
         )
         .mend("prefer XFS or ext4 directly on a block device"),
     }
+}
+
+/// Returns the size of the file system's log in bytes; `None` if the kernel does not tell.
+fn xfs_log_size(path: &Path) -> Option<u64> {
+    let directory = std::fs::File::open(path).ok()?;
+    let mut geometry = [0u32; 28];
+    // SAFETY: the array is live, aligned, and has the 112 bytes that the request's number says the kernel fills.
+    let result = unsafe { libc::ioctl(directory.as_raw_fd(), XFS_FSGEOMETRY, geometry.as_mut_ptr()) };
+    (result == 0).then(|| u64::from(geometry[0]) * u64::from(geometry[4]))
+}
+
+fn xfs_log(subject: &str, size: u64) -> Option<Check> {
+    let finding = format!(
+        "XFS's log has {}: on slow disks, creates, renames and removes stop for seconds while it is full",
+        forebay_config::format_size(size)
+    );
+    let fix = "mkfs.xfs -l size=1g when the file system is made anew; nothing to do on fast disks";
+    (size < XFS_LOG).then(|| Check::warn(format!("{subject}: log"), finding).mend(fix))
 }
 
 fn options(subject: &str, mount: &Mount) -> Vec<Check> {
@@ -100,4 +127,16 @@ fn options(subject: &str, mount: &Mount) -> Vec<Check> {
         checks.push(Check::ok(subject, format!("no option that endangers or slows it; {atime}")));
     }
     checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_log_of_xfs_is_a_warning() {
+        let small = xfs_log("/srv/a", 64 << 20).unwrap();
+        assert!(small.finding.contains("64 MiB") && small.subject == "/srv/a: log", "{small:?}");
+        assert!(xfs_log("/srv/a", 512 << 20).is_none());
+    }
 }

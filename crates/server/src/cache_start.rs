@@ -1,0 +1,185 @@
+//! The start of the cache behind an opened pool, as a chain of states. Each state is made only from the one before, so no
+//! step can be left out or come too early.
+//!
+//! | state | what holds from then on | what is still untouched |
+//! |---|---|---|
+//! | [`Claimed`] | the pool is the one of the served directories, which is recorded durably | the log is not read |
+//! | [`Replayed`] | the engine has read its log, and the log fits the served file systems | no directory is changed |
+//! | [`Reconciled`] | the names and attributes of the directories are equal to the log | no file's data is asked for |
+//! | served | the engine serves, and the answers to the last changes are known again | |
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_config::{Settings, format_size};
+use forebay_control::{EventLog, Severity};
+use forebay_disk::{SystemClock, Threads, block_on_apart};
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::Witness;
+use forebay_engine::pool::Pool;
+use forebay_engine::{Engine, Env, Event, OpenError, Opening, Recovered};
+use forebay_nfs::Nfs;
+use forebay_vfs::{Downtime, Recovery, Store, Vfs};
+
+use crate::cache::{CacheMonitor, engine_mode};
+use crate::error::Error;
+use crate::identity::Identities;
+use crate::in_use::InUse;
+use crate::tell::{tell, tell_checkpoint, tell_lost};
+use crate::under_way::UnderWay;
+
+/// The parts of the server that the steps of the start use.
+pub(crate) struct Context<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) vfs: &'a Arc<Vfs>,
+    pub(crate) nfs: &'a Nfs,
+    pub(crate) identities: &'a mut Identities,
+    pub(crate) events: &'a Arc<EventLog>,
+    pub(crate) under_way: &'a Arc<UnderWay>,
+    pub(crate) watch: &'a Arc<CacheMonitor>,
+    pub(crate) in_use: &'a InUse,
+}
+
+/// The pool belongs to the served directories, and both say so.
+pub(crate) struct Claimed<'a> {
+    context: Context<'a>,
+    pool: Pool,
+    store: Store,
+    downtime: Downtime,
+}
+
+/// The engine has read its log.
+pub(crate) struct Replayed<'a> {
+    context: Context<'a>,
+    opening: Opening,
+    threads: Arc<Threads>,
+    begun: Instant,
+    uuid: u128,
+    store: Store,
+    downtime: Downtime,
+}
+
+/// The directories' names and attributes are equal to the log.
+pub(crate) struct Reconciled<'a> {
+    replayed: Replayed<'a>,
+    recovery: Recovery,
+}
+
+impl<'a> Claimed<'a> {
+    /// Checks that the pool belongs to the served directories, and then records durably that it does. The pool holds no
+    /// copies of their data if it is `fresh`.
+    ///
+    /// # Errors
+    /// The pool belongs to other directories: nothing was written. The state directory or a directory cannot be written.
+    pub(crate) fn new(context: Context<'a>, mut pool: Pool, fresh: bool) -> Result<Self, Error> {
+        let Context { settings, vfs, events, in_use, .. } = context;
+        let failed = |source| Error::StateDir { path: settings.state_dir.clone(), source };
+        let uuid = pool.uuid;
+        // This check comes before any write, to the pool or to a directory.
+        context.identities.check_pool(settings, &pool, vfs, in_use.may_hold(uuid)?)?;
+        let identities = &*context.identities;
+        let numbers = identities.numbers(vfs);
+        let store = vfs.store(&settings.state_dir, &numbers, &identities.renumbered()).map_err(failed)?;
+        let log = events.clone();
+        store.on_lost(move |file| tell_lost(&log, file));
+        identities.claim(settings, &mut pool, vfs, &store)?;
+        let downtime = vfs.own(&store, &settings.state_dir, uuid, fresh).map_err(failed)?;
+        Ok(Claimed { context, pool, store, downtime })
+    }
+
+    /// Has the engine read its log. `names` are the paths of the devices, for messages.
+    ///
+    /// # Errors
+    /// The log cannot be read, holds changes of a time before another server's, or holds data of a file system that is
+    /// not served. No directory was changed.
+    pub(crate) fn replay(self, names: &[String]) -> Result<Replayed<'a>, Error> {
+        let Claimed { context, pool, store, downtime } = self;
+        let Context { settings, vfs, events, under_way, watch, in_use, .. } = context;
+        let (uuid, threads) = (pool.uuid, Arc::new(Threads::new()));
+        let (log, monitor, weak) = (events.clone(), watch.clone(), Arc::downgrade(vfs));
+        let progress = under_way.clone();
+        let env = Env {
+            clock: Arc::new(SystemClock::new()),
+            spawn: threads.clone(),
+            backing: Arc::new(store.clone()),
+            witness: Some(Arc::new(watch.roster.clone()) as Arc<dyn Witness>),
+            deliver: Arc::new(|run: &mut dyn FnMut()| forebay_rpc::batch(run)),
+            events: Arc::new(move |event| {
+                if let Event::DeviceLate { device, .. } = &event {
+                    progress.silent(device);
+                }
+                tell(&log, &monitor, &weak, &event);
+            }),
+        };
+        let chosen = forebay_engine::Settings {
+            mode: engine_mode(settings.mode),
+            ram: settings.cache.ram,
+            ..forebay_engine::Settings::default()
+        };
+        let begun = Instant::now();
+        under_way.step("recovering the cache");
+        let counts = under_way.recovery.clone();
+        let opening = block_on_apart(Engine::begin_reporting(pool, env, chosen, counts)).map_err(unusable)?;
+        if opening.holds_changes() && in_use.is_outdated(uuid)? {
+            return Err(Error::CacheOutdated(names.join(" and ")));
+        }
+        let unserved = opening.volumes().into_iter().find(|(number, _)| !store.takes(*number));
+        if let Some((number, files)) = unserved {
+            let described = context.identities.described(number);
+            let filesystem = described.unwrap_or_else(|| "another file system".to_owned());
+            return Err(Error::NotServed { files, filesystem });
+        }
+        in_use.set(uuid, names)?;
+        Ok(Replayed { context, opening, threads, begun, uuid, store, downtime })
+    }
+}
+
+impl<'a> Replayed<'a> {
+    /// Makes the names and attributes of the directories equal to the log. The engine asks for files only after that,
+    /// since it treats a missing file as removed.
+    ///
+    /// # Errors
+    /// A directory or the state directory cannot be read or written.
+    pub(crate) fn reconcile(self) -> Result<Reconciled<'a>, Error> {
+        let Context { settings, vfs, under_way, .. } = self.context;
+        under_way.step("recovering names and attributes");
+        let (log, notes) = (self.uuid as u64, self.opening.notes());
+        let recovery = vfs.recover(&self.store, &settings.state_dir, log, notes);
+        let recovery = recovery.map_err(|error| Error::Cache(error.to_string()))?;
+        Ok(Reconciled { replayed: self, recovery })
+    }
+}
+
+impl Reconciled<'_> {
+    /// Puts the engine into service in front of the directories.
+    ///
+    /// # Errors
+    /// The cache devices cannot be written, or the directories cannot be watched.
+    pub(crate) fn serve(self) -> Result<(Arc<Engine>, Arc<Threads>), Error> {
+        let Reconciled { replayed, recovery } = self;
+        let Replayed { context, opening, threads, begun, store, downtime, .. } = replayed;
+        let Context { vfs, nfs, events, under_way, .. } = context;
+        under_way.step("recovering files with data that only the cache has");
+        let (engine, recovered) = block_on_apart(opening.finish()).map_err(unusable)?;
+        tell_recovered(events, &recovered, begun.elapsed());
+        for aside in &recovery.set_aside {
+            events.add(Severity::Warning, "set-aside", aside.clone(), &[]);
+        }
+        let (log, weak) = (events.clone(), Arc::downgrade(vfs));
+        let told = Arc::new(move |news| tell_checkpoint(&log, &weak, news));
+        nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, told)?);
+        Ok((engine, threads))
+    }
+}
+
+fn unusable(error: OpenError) -> Error {
+    Error::Cache(error.to_string())
+}
+
+fn tell_recovered(events: &EventLog, recovered: &Recovered, took: Duration) {
+    if recovered.dirty_blocks > 0 {
+        let dirty = format_size(recovered.dirty_blocks * BLOCK as u64);
+        let message = format!("the cache is back after {:.1} s with {dirty} dirty", took.as_secs_f64());
+        events.add(Severity::Info, "recovered", message, &[("dirty", &dirty)]);
+    }
+}
