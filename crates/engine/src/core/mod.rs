@@ -40,6 +40,55 @@ use crate::volume::service_time::Service;
 use crate::wait::Gate;
 use crate::{Completion, Result, Seq, plant};
 
+/// Starts the destage task of a volume.
+pub(crate) type StartLane = fn(&Arc<Core>, Arc<Volume>);
+
+/// The state that the tasks share.
+pub(crate) struct Core {
+    /// A reference to the core itself, for the tasks that are started.
+    pub(crate) me: Weak<Core>,
+    pub(crate) env: Env,
+    pub(crate) pool_id: u128,
+    pub(crate) segment_size: u64,
+    pub(crate) members: Members,
+    /// The devices by their number in the pool; `None` for a lost or removed device.
+    pub(crate) devices: RwLock<Vec<Option<Arc<Watched>>>>,
+    /// The clock, in ticks, of the devices' operations.
+    pub(crate) ticks: Arc<Ticks>,
+    pub(crate) segments: Segments,
+    pub(crate) log: Log,
+    pub(crate) notes: UserRecords,
+    pub(crate) objects: Objects,
+    pub(crate) ram: Ram,
+    pub(crate) ghosts: Ghosts,
+    pub(crate) clean: Clean,
+    pub(crate) destager: Destager,
+    /// Set once destage tasks may run: recovery has ended.
+    pub(crate) lane: OnceLock<StartLane>,
+    pub(crate) service: Service,
+    pub(crate) scrubber: Scrubber,
+    pub(crate) warmer: CleanLoader,
+    pub(crate) totals: Totals,
+    pub(crate) settings: Settings,
+    mode: AtomicU8,
+    pub(crate) closing: AtomicBool,
+    /// Lost devices whose loss is not durable on the remaining devices yet.
+    pub(crate) unrecorded: Mutex<Vec<u16>>,
+    /// Number of devices that were lost since the start.
+    pub(crate) losses: AtomicU64,
+    /// True if the cache devices have room for clean blocks.
+    pub(crate) roomy: AtomicBool,
+    /// True if all dirty data is on two devices, and new writes will be.
+    pub(crate) mirrored: AtomicBool,
+    /// The value of `mirrored` that was reported last. The lock is held while the value is determined.
+    pub(crate) mirror: Mutex<Option<bool>>,
+    /// Wakes tasks when segments become free or dirty data becomes clean.
+    pub(crate) space: Gate,
+    /// Number of background tasks that still run.
+    pub(crate) running: Mutex<usize>,
+    pub(crate) stopped: Gate,
+}
+
 /// Parts from which an engine is built.
 pub(crate) struct Parts {
     pub(crate) env: Env,
@@ -54,6 +103,64 @@ pub(crate) struct Parts {
 }
 
 impl Core {
+    pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
+        let Parts { env, pool, segments, objects, notes, next_seq, devices, ticks, settings } = parts;
+        let segment_size = u64::from(pool.segment_size);
+        let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
+        let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
+        let volumes = objects.volumes.clone();
+        Arc::new_cyclic(|me| Core {
+            me: me.clone(),
+            pool_id: pool.uuid,
+            segment_size,
+            log: Log::new(pool.uuid, pool.epoch, slots, next_seq),
+            devices: RwLock::new(devices),
+            ticks,
+            members: Members::new(pool),
+            segments,
+            objects,
+            notes,
+            ram: Ram::new(pages),
+            ghosts: Ghosts::new(pages * 2),
+            clean: Clean::default(),
+            destager: Destager::new(volumes),
+            lane: OnceLock::new(),
+            service: Service::default(),
+            scrubber: Scrubber::default(),
+            warmer: CleanLoader::default(),
+            totals: Totals::default(),
+            mode: AtomicU8::new(settings.mode as u8),
+            settings,
+            closing: AtomicBool::new(false),
+            mirrored: AtomicBool::new(false),
+            mirror: Mutex::new(None),
+            unrecorded: Mutex::default(),
+            losses: AtomicU64::new(0),
+            roomy: AtomicBool::new(false),
+            space: Gate::default(),
+            running: Mutex::new(0),
+            stopped: Gate::default(),
+            env,
+        })
+    }
+
+    /// Starts a background task that the end of the engine waits for.
+    pub(crate) fn start<F>(self: &Arc<Self>, name: &'static str, task: impl FnOnce(Arc<Core>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        *self.running.lock() += 1;
+        let (core, task) = (self.clone(), task(self.clone()));
+        self.env.spawn.spawn(
+            name,
+            Box::pin(async move {
+                task.await;
+                *core.running.lock() -= 1;
+                core.stopped.wake();
+            }),
+        );
+    }
+
     pub(crate) fn closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -154,114 +261,5 @@ impl Core {
     /// Returns the number of slots of a segment.
     pub(crate) fn slots(&self) -> usize {
         self.segment_size as usize / BLOCK
-    }
-}
-
-/// Starts the destage task of a volume.
-pub(crate) type StartLane = fn(&Arc<Core>, Arc<Volume>);
-
-/// The state that the tasks share.
-pub(crate) struct Core {
-    /// A reference to the core itself, for the tasks that are started.
-    pub(crate) me: Weak<Core>,
-    pub(crate) env: Env,
-    pub(crate) pool_id: u128,
-    pub(crate) segment_size: u64,
-    pub(crate) members: Members,
-    /// The devices by their number in the pool; `None` for a lost or removed device.
-    pub(crate) devices: RwLock<Vec<Option<Arc<Watched>>>>,
-    /// The clock, in ticks, of the devices' operations.
-    pub(crate) ticks: Arc<Ticks>,
-    pub(crate) segments: Segments,
-    pub(crate) log: Log,
-    pub(crate) notes: UserRecords,
-    pub(crate) objects: Objects,
-    pub(crate) ram: Ram,
-    pub(crate) ghosts: Ghosts,
-    pub(crate) clean: Clean,
-    pub(crate) destager: Destager,
-    /// Set once destage tasks may run: recovery has ended.
-    pub(crate) lane: OnceLock<StartLane>,
-    pub(crate) service: Service,
-    pub(crate) scrubber: Scrubber,
-    pub(crate) warmer: CleanLoader,
-    pub(crate) totals: Totals,
-    pub(crate) settings: Settings,
-    mode: AtomicU8,
-    pub(crate) closing: AtomicBool,
-    /// Lost devices whose loss is not durable on the remaining devices yet.
-    pub(crate) unrecorded: Mutex<Vec<u16>>,
-    /// Number of devices that were lost since the start.
-    pub(crate) losses: AtomicU64,
-    /// True if the cache devices have room for clean blocks.
-    pub(crate) roomy: AtomicBool,
-    /// True if all dirty data is on two devices, and new writes will be.
-    pub(crate) mirrored: AtomicBool,
-    /// The value of `mirrored` that was reported last. The lock is held while the value is determined.
-    pub(crate) mirror: Mutex<Option<bool>>,
-    /// Wakes tasks when segments become free or dirty data becomes clean.
-    pub(crate) space: Gate,
-    /// Number of background tasks that still run.
-    pub(crate) running: Mutex<usize>,
-    pub(crate) stopped: Gate,
-}
-
-impl Core {
-    pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
-        let Parts { env, pool, segments, objects, notes, next_seq, devices, ticks, settings } = parts;
-        let segment_size = u64::from(pool.segment_size);
-        let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
-        let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
-        let volumes = objects.volumes.clone();
-        Arc::new_cyclic(|me| Core {
-            me: me.clone(),
-            pool_id: pool.uuid,
-            segment_size,
-            log: Log::new(pool.uuid, pool.epoch, slots, next_seq),
-            devices: RwLock::new(devices),
-            ticks,
-            members: Members::new(pool),
-            segments,
-            objects,
-            notes,
-            ram: Ram::new(pages),
-            ghosts: Ghosts::new(pages * 2),
-            clean: Clean::default(),
-            destager: Destager::new(volumes),
-            lane: OnceLock::new(),
-            service: Service::default(),
-            scrubber: Scrubber::default(),
-            warmer: CleanLoader::default(),
-            totals: Totals::default(),
-            mode: AtomicU8::new(settings.mode as u8),
-            settings,
-            closing: AtomicBool::new(false),
-            mirrored: AtomicBool::new(false),
-            mirror: Mutex::new(None),
-            unrecorded: Mutex::default(),
-            losses: AtomicU64::new(0),
-            roomy: AtomicBool::new(false),
-            space: Gate::default(),
-            running: Mutex::new(0),
-            stopped: Gate::default(),
-            env,
-        })
-    }
-
-    /// Starts a background task that the end of the engine waits for.
-    pub(crate) fn start<F>(self: &Arc<Self>, name: &'static str, task: impl FnOnce(Arc<Core>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        *self.running.lock() += 1;
-        let (core, task) = (self.clone(), task(self.clone()));
-        self.env.spawn.spawn(
-            name,
-            Box::pin(async move {
-                task.await;
-                *core.running.lock() -= 1;
-                core.stopped.wake();
-            }),
-        );
     }
 }

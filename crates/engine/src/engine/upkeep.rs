@@ -27,8 +27,8 @@ impl Engine {
     /// Destages the dirty blocks of one object, now.
     ///
     /// # Errors
-    /// Errors of the backing store; destaging is tried again in the background. [`Error::Damaged`]: no copy of some
-    /// block can be read.
+    /// Errors of the backing store; destaging is tried again in the background.
+    /// [`Error::Damaged`](crate::Error::Damaged): no copy of some block can be read.
     pub async fn destage_object(&self, object: &Arc<Object>) -> Result<()> {
         flush::destage_object(&self.core, object).await
     }
@@ -36,7 +36,7 @@ impl Engine {
     /// Destages the blocks of this object's volume that are dirty now, until all are clean or `enough` returns true.
     ///
     /// # Errors
-    /// The errors of [`Engine::destage_object`], and [`Error::Late`] if the volume does not answer.
+    /// The errors of [`Engine::destage_object`], and [`Error::Late`](crate::Error::Late) if the volume does not answer.
     pub async fn destage_beside(&self, object: &Object, enough: impl Fn() -> bool) -> Result<()> {
         flush::destage_beside(&self.core, object, enough).await
     }

@@ -8,10 +8,10 @@ use crate::maintain::carry;
 use crate::{Result, Seq};
 
 impl Engine {
-    /// Appends a user record of 1 to [`USER_RECORD_MAX`] bytes, and waits for room. While records must be released,
-    /// the wait grows as room runs out. The record is durable once [`Engine::commit`] of the returned frame has
-    /// succeeded. Then it is on every device in use, together with everything accepted before it. Recovery returns it
-    /// until [`Engine::let_go`].
+    /// Appends a user record of 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes, and waits for room. While
+    /// records must be released, the wait grows as room runs out. The record is durable once [`Engine::commit`] of
+    /// the returned frame has succeeded. Then it is on every device in use, together with everything accepted before
+    /// it. Recovery returns it until [`Engine::let_go`].
     ///
     /// # Errors
     /// No cache device is left, or the engine closes.

@@ -69,7 +69,7 @@ pub enum Record {
     },
     /// Bytes that the engine's user wants to find again. The record is about no object.
     UserRecord {
-        /// 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes.
+        /// 1 to [`USER_RECORD_MAX`] bytes.
         bytes: Box<[u8]>,
     },
 }

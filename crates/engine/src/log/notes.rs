@@ -16,10 +16,10 @@ const MOST: u64 = 4;
 /// The longest time until a waiter looks again. A sleeping waiter is not woken by a change.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Appends a user record of 1 to [`USER_RECORD_MAX`] bytes, and waits for room. While records must be released,
-/// the wait grows as room runs out. The record is durable once [`Engine::commit`](crate::Engine::commit) of the
-/// returned frame has succeeded. Then it is on every device in use, together with everything accepted before it.
-/// Recovery returns it until [`Engine::let_go`](crate::Engine::let_go).
+/// Appends a user record of 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes, and waits for room. While records
+/// must be released, the wait grows as room runs out. The record is durable once
+/// [`Engine::commit`](crate::Engine::commit) of the returned frame has succeeded. Then it is on every device in use,
+/// together with everything accepted before it. Recovery returns it until [`Engine::let_go`](crate::Engine::let_go).
 pub(crate) async fn note(core: &Core, bytes: &[u8]) -> Result<(Seq, UserRecordId)> {
     spread_notes(core).await;
     loop {

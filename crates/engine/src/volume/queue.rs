@@ -28,7 +28,10 @@ impl Drop for Flushing<'_> {
 
 /// Starts the volume's destage task, unless it runs or recovery has not ended yet.
 pub(crate) fn start_lane(core: &Core, volume: Arc<Volume>) {
-    let Some(lane) = core.lane.get().filter(|_| !volume.is_started()) else { return };
+    if volume.is_started() {
+        return;
+    }
+    let Some(lane) = core.lane.get() else { return };
     if let Some(core) = core.me.upgrade()
         && !volume.started.swap(true, Ordering::AcqRel)
     {
