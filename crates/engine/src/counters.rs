@@ -1,8 +1,7 @@
-//! Counters since the start, and the current size of the cache.
+//! Counters, and sizes of the cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::Engine;
 use crate::index::object::{Object, State};
 
 /// A number that only grows.
@@ -104,7 +103,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    fn add(&mut self, state: &State) {
+    pub(crate) fn add(&mut self, state: &State) {
         for leaf in state.leaves.values() {
             let entries = leaf.on_ssd().filter_map(|index| leaf.entry(index));
             let (blocks, dirty) = entries.fold((0, 0), |(n, d), entry| (n + 1, d + u64::from(entry.dirty)));
@@ -121,59 +120,6 @@ impl Object {
     pub fn usage(&self) -> Usage {
         let mut usage = Usage { objects: 1, ..Usage::default() };
         usage.add(&self.lock());
-        usage
-    }
-}
-
-impl Engine {
-    /// Returns the counters since the engine was opened.
-    pub fn counters(&self) -> Counters {
-        let totals = &self.totals;
-        Counters {
-            read_ram: totals.read_ram.get(),
-            read_ssd: totals.read_ssd.get(),
-            read_backing: totals.read_backing.get(),
-            written: totals.written.get(),
-            direct: totals.direct.get(),
-            destaged: totals.destaged.get(),
-            destage_writes: totals.destage_writes.get(),
-            compacted: totals.compacted.get(),
-            admitted: totals.admitted.get(),
-            evicted: totals.evicted.get(),
-            reinserted: totals.reinserted.get(),
-            ssd_written: totals.ssd_written.get(),
-            frames: totals.frames.get(),
-            log_waits: totals.log_waits.get(),
-            room_waits: totals.room_waits.get(),
-            repaired: totals.repaired.get(),
-            backing_errors: totals.backing_errors.get(),
-            scrubbed: totals.scrubbed.get(),
-            changed_outside: totals.changed_outside.get(),
-            rewritten: totals.rewritten.get(),
-        }
-    }
-
-    /// Returns the usage from running counts, which costs little. The index's size is left out.
-    pub fn usage(&self) -> Usage {
-        let mut usage = Usage { ram_blocks: self.ram.pages() as u64, ..Usage::default() };
-        let (ssd_blocks, dirty_blocks) = self.segments.blocks();
-        (usage.ssd_blocks, usage.dirty_blocks) = (ssd_blocks, dirty_blocks);
-        usage.objects = self.objects.len() as u64;
-        usage
-    }
-
-    /// Returns the number of entries in the memory tier's queue. It stays near or below twice the number of blocks.
-    pub fn queued_in_memory(&self) -> usize {
-        self.ram.entries()
-    }
-
-    /// Returns the usage, counted from every object in the index.
-    pub fn scan(&self) -> Usage {
-        let mut usage = Usage::default();
-        for object in self.objects.all() {
-            usage.objects += 1;
-            usage.add(&object.lock());
-        }
         usage
     }
 }

@@ -4,6 +4,7 @@
 //! So one code runs in production and in the simulator. Start with [`Engine`].
 
 pub mod buffer;
+mod core;
 mod counters;
 mod destage;
 mod engine;
@@ -23,24 +24,29 @@ mod tiers;
 mod volume;
 pub mod wait;
 
+pub use core::clean_loader::CleanLoading;
+pub use core::env::{Deliver, Env};
+pub use core::scrubber::Scrub;
+pub use core::settings::{Mode, Settings};
 pub use counters::{Counters, Usage};
-pub use engine::{Deliver, Engine, Env, Mode, Settings};
+pub use engine::Engine;
+pub use engine::opening::Opening;
 pub use error::Error;
 use error::Result;
 pub use event::Event;
+pub use format::USER_RECORD_MAX;
 pub use index::account::Account;
 pub use index::object::Object;
-pub use log::user_records::{USER_RECORD_MAX, UserRecord, UserRecordId};
-pub use maintain::scrub::Scrub;
-pub use pool::devices::ChangeError;
-pub use recover::load_clean::CleanLoading;
-pub use recover::{OpenError, Opening, Recovered, RecoveryProgress};
+pub use index::version_watch::Version;
+pub use log::user_records::{UserRecord, UserRecordId};
+pub use maintain::devices::ChangeError;
+pub use recover::outcome::{OpenError, Recovered};
+pub use recover::progress::RecoveryProgress;
 pub use request::bypass::BypassWrite;
-pub use request::external_change::Version;
 pub use request::read::TriedRead;
 pub use request::unsynced::Syncing;
 pub use request::write::{Logged, Tried};
-pub use volume::VolumeStatus;
+pub use volume::status::VolumeStatus;
 
 /// The number of a frame of the log. It grows by one with every frame.
 pub type Seq = u64;

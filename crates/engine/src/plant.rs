@@ -68,8 +68,6 @@ forebay_common::plants![
 pub mod threads {
     use forebay_common::lock::MutexGuard;
 
-    use crate::index::object::{Object, State};
-
     forebay_common::plants![
         "facts are taken before the wait for room",
         "a repair does not ask whether its place is still a leg",
@@ -81,16 +79,16 @@ pub mod threads {
         "a change comes between the look and the wait",
     ];
 
-    /// Unlocks an object for a moment if `bug` is planted.
-    pub(crate) fn gap<'a>(
+    /// Unlocks a state for a moment if `bug` is planted.
+    pub(crate) fn gap<'a, T>(
         bug: &'static str,
-        object: &'a Object,
-        state: MutexGuard<'a, State>,
-    ) -> MutexGuard<'a, State> {
+        lock: impl FnOnce() -> MutexGuard<'a, T>,
+        state: MutexGuard<'a, T>,
+    ) -> MutexGuard<'a, T> {
         if !active(bug) {
             return state;
         }
         drop(state);
-        object.lock()
+        lock()
     }
 }

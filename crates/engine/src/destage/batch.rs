@@ -1,21 +1,24 @@
 //! One batch of destaging. Its blocks are gathered, written and synced before they are clean.
 
+use forebay_common::lock::Mutex;
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Error;
 use crate::buffer::{BLOCK, Buffer, Slice};
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::index::leaf::Entry;
 use crate::index::moves::Moves;
 use crate::index::object::{Busy, Object};
 use crate::io::{BackingError, BackingResult, Time};
-use crate::plant;
-use crate::request::sync::Unsynced;
-use crate::volume::{Asked, Volume};
+use crate::request::read::read;
+use crate::request::sync::{Unsynced, sync_files};
+use crate::tiers::blocks::drop_object;
+use crate::volume::Volume;
+use crate::volume::health::Asked;
+use crate::volume::trouble::{ask, backing_failed, backing_worked};
 use crate::wait::all;
-use forebay_common::lock::Mutex;
+use crate::{Error, plant};
 
 /// The highest number of objects destaged together.
 const OBJECTS: usize = 256;
@@ -43,201 +46,195 @@ impl Part {
     }
 }
 
-impl Engine {
-    /// Destages up to `most` blocks of a volume. Returns the number of blocks destaged, or `None` if it failed.
-    pub(crate) async fn destage(&self, volume: &Arc<Volume>, most: usize) -> Option<usize> {
-        // Every object taken from the queue is in a batch.
-        volume.set_batch(Some(Duration::ZERO));
-        let haste = volume.take_haste();
-        let parts = self.gather(volume, most);
-        volume.set_batch(parts.iter().map(|part| part.since).min());
-        if parts.is_empty() {
-            volume.give_back(haste);
-            // The queued objects need no destaging any more. Or they are being written past the log or truncated,
-            // which does not take long.
-            if volume.waiting() == 0 {
-                self.backing_worked(volume);
-            }
-            self.destager.throttle.changed.wake();
-            self.space.wake();
-            self.rest(BUSY_PAUSE).await;
-            return Some(0);
+/// Destages up to `most` blocks of a volume. Returns the number of blocks destaged, or `None` if it failed.
+pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> Option<usize> {
+    // Every object taken from the queue is in a batch.
+    volume.set_batch(Some(Duration::ZERO));
+    let haste = volume.take_haste();
+    let parts = gather(volume, most);
+    volume.set_batch(parts.iter().map(|part| part.since).min());
+    if parts.is_empty() {
+        volume.give_back(haste);
+        // The queued objects need no destaging any more. Or they are being written past the log or truncated,
+        // which does not take long.
+        if volume.waiting() == 0 {
+            backing_worked(core, volume);
         }
-        // Data that was accepted but is not durable must not reach the backing store: after a crash it never existed.
-        let last = parts.iter().map(|part| part.object.lock().last_frame).max().unwrap_or(0);
-        let logged = self.commit(last).await.is_ok();
-        let (begun, writes) = (self.env.clock.now(), AtomicU64::new(0));
-        let asked = self.ask(volume);
-        let written = if logged {
-            let parts = parts.iter().map(|part| Box::pin(self.write_part(part, &asked, &writes)));
-            all(parts.collect()).await
-        } else {
-            parts.iter().map(|_| Err(BackingError::Io(5))).collect()
-        };
-        let synced = if plant::active("destage does not sync") {
-            parts.iter().map(|_| Ok(())).collect()
-        } else {
-            self.sync_files(&parts.iter().map(Part::unsynced).collect::<Vec<_>>()).await
-        };
-        drop(asked);
-        let blocks = parts.iter().map(|part| part.blocks.len()).sum::<usize>();
-        volume.service.measured(blocks as u64, writes.into_inner(), self.env.clock.now() - begun);
-        let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
-        let mut healthy = true;
-        for (part, result) in parts.into_iter().zip(results) {
-            healthy &= self.finish_part(part, result);
-        }
-        volume.set_batch(None);
-        if healthy {
-            self.backing_worked(volume);
-        }
-        self.destager.throttle.changed.wake();
-        // Space becomes free only once a frame says so. The task that waits for space requests that frame.
-        self.segments.advance();
-        self.space.wake();
-        healthy.then_some(blocks)
+        core.destager.throttle.changed.wake();
+        core.space.wake();
+        core.rest(BUSY_PAUSE).await;
+        return Some(0);
     }
+    // Data that was accepted but is not durable must not reach the backing store: after a crash it never existed.
+    let last = parts.iter().map(|part| part.object.lock().last_frame).max().unwrap_or(0);
+    let logged = core.commit(last).await.is_ok();
+    let (begun, writes) = (core.env.clock.now(), AtomicU64::new(0));
+    let asked = ask(core, volume);
+    let written = if logged {
+        let parts = parts.iter().map(|part| Box::pin(write_part(core, part, &asked, &writes)));
+        all(parts.collect()).await
+    } else {
+        parts.iter().map(|_| Err(BackingError::Io(5))).collect()
+    };
+    let synced = if plant::active("destage does not sync") {
+        parts.iter().map(|_| Ok(())).collect()
+    } else {
+        sync_files(core, &parts.iter().map(Part::unsynced).collect::<Vec<_>>()).await
+    };
+    drop(asked);
+    let blocks = parts.iter().map(|part| part.blocks.len()).sum::<usize>();
+    volume.service.measured(blocks as u64, writes.into_inner(), core.env.clock.now() - begun);
+    let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
+    let mut healthy = true;
+    for (part, result) in parts.into_iter().zip(results) {
+        healthy &= finish_part(core, part, result);
+    }
+    volume.set_batch(None);
+    if healthy {
+        backing_worked(core, volume);
+    }
+    core.destager.throttle.changed.wake();
+    // Space becomes free only once a frame says so. The task that waits for space requests that frame.
+    core.segments.advance();
+    core.space.wake();
+    healthy.then_some(blocks)
+}
 
-    /// Takes objects and their dirty blocks from the queue.
-    fn gather(&self, volume: &Volume, most: usize) -> Vec<Part> {
-        let mut parts = Vec::<Part>::new();
-        let mut left = most;
-        let mut looked = 0;
-        let waiting = volume.waiting();
-        while left > 0 && parts.len() < OBJECTS && looked < waiting {
-            looked += 1;
-            let Some((object, since)) = volume.next() else { break };
-            let mut state = object.lock();
-            if state.busy != Busy::No {
-                drop(state);
-                volume.again(object, since, false);
-                continue;
-            }
-            let from = state.cursor;
-            let mut blocks = state.to_destage(from..u64::MAX, left);
-            if blocks.is_empty() && from > 0 {
-                state.cursor = 0;
-                blocks = state.to_destage(0..u64::MAX, left);
-            }
-            if blocks.is_empty() && state.mtime.is_none() {
-                state.queued = false;
-                continue;
-            }
-            if blocks.is_empty() && state.directs > 0 {
-                // A bypass write is about to change the object's modification time.
-                drop(state);
-                volume.again(object, since, false);
-                continue;
-            }
-            left -= blocks.len().min(left);
-            state.busy = Busy::Destage;
-            let complete = blocks.len() as u64 + state.damaged.len() as u64 == state.dirty;
-            let mtime = state.mtime.filter(|_| complete && state.directs == 0);
-            let failed = state.syncs.failed();
+/// Takes objects and their dirty blocks from the queue.
+fn gather(volume: &Volume, most: usize) -> Vec<Part> {
+    let mut parts = Vec::<Part>::new();
+    let mut left = most;
+    let mut looked = 0;
+    let waiting = volume.waiting();
+    while left > 0 && parts.len() < OBJECTS && looked < waiting {
+        looked += 1;
+        let Some((object, since)) = volume.next() else { break };
+        let mut state = object.lock();
+        if state.busy != Busy::No {
             drop(state);
-            parts.push(Part { object, since, blocks, mtime, failed, damaged: Mutex::default() });
+            volume.again(object, since, false);
+            continue;
         }
-        parts
+        let from = state.cursor;
+        let mut blocks = state.to_destage(from..u64::MAX, left);
+        if blocks.is_empty() && from > 0 {
+            state.cursor = 0;
+            blocks = state.to_destage(0..u64::MAX, left);
+        }
+        if blocks.is_empty() && state.mtime.is_none() {
+            state.queued = false;
+            continue;
+        }
+        if blocks.is_empty() && state.directs > 0 {
+            // A bypass write is about to change the object's modification time.
+            drop(state);
+            volume.again(object, since, false);
+            continue;
+        }
+        left -= blocks.len().min(left);
+        state.busy = Busy::Destage;
+        let complete = blocks.len() as u64 + state.damaged.len() as u64 == state.dirty;
+        let mtime = state.mtime.filter(|_| complete && state.directs == 0);
+        let failed = state.syncs.failed();
+        drop(state);
+        parts.push(Part { object, since, blocks, mtime, failed, damaged: Mutex::default() });
     }
+    parts
+}
 
-    async fn write_part(&self, part: &Part, asked: &Asked, writes: &AtomicU64) -> BackingResult<()> {
-        let mut at = 0;
-        while at < part.blocks.len() {
-            let first = part.blocks[at].0;
-            let run = part.blocks[at..]
-                .iter()
-                .take(RUN)
-                .zip(first..)
-                .take_while(|((block, _), n)| block == n)
-                .count();
-            let written = self.write_run(part, &part.blocks[at..at + run]).await?;
-            writes.fetch_add(written, Ordering::Relaxed);
-            asked.goes_on(self.env.clock.now());
-            at += run;
-        }
-        match part.mtime {
-            Some(_) if plant::active("modification times are not destaged") => Ok(()),
-            Some(mtime) => self.env.backing.set_mtime(&part.object.key, mtime).await,
-            None => Ok(()),
-        }
+async fn write_part(core: &Core, part: &Part, asked: &Asked, writes: &AtomicU64) -> BackingResult<()> {
+    let mut at = 0;
+    while at < part.blocks.len() {
+        let first = part.blocks[at].0;
+        let run =
+            part.blocks[at..].iter().take(RUN).zip(first..).take_while(|((block, _), n)| block == n).count();
+        let written = write_run(core, part, &part.blocks[at..at + run]).await?;
+        writes.fetch_add(written, Ordering::Relaxed);
+        asked.goes_on(core.env.clock.now());
+        at += run;
     }
+    match part.mtime {
+        Some(_) if plant::active("modification times are not destaged") => Ok(()),
+        Some(mtime) => core.env.backing.set_mtime(&part.object.key, mtime).await,
+        None => Ok(()),
+    }
+}
 
-    /// Writes a run of blocks. Returns the number of writes that it took.
-    async fn write_run(&self, part: &Part, blocks: &[(u64, Entry)]) -> BackingResult<u64> {
-        let offset = blocks[0].0 * BLOCK as u64;
-        let mut buffer = Buffer::zeroed(blocks.len());
-        // Contents that are newer than the gathered ones are as good: they are durable in the log as well.
-        let len = match self.read(&part.object, offset, &mut buffer).await {
-            Ok(len) => len,
-            Err(Error::Backing(error)) => return Err(error),
-            Err(Error::Damaged) if blocks.len() > 1 => {
-                // The readable blocks must not stay behind for a damaged one.
-                let mut writes = 0;
-                for block in blocks.chunks(1) {
-                    writes += Box::pin(self.write_run(part, block)).await?;
-                }
-                return Ok(writes);
+/// Writes a run of blocks. Returns the number of writes that it took.
+async fn write_run(core: &Core, part: &Part, blocks: &[(u64, Entry)]) -> BackingResult<u64> {
+    let offset = blocks[0].0 * BLOCK as u64;
+    let mut buffer = Buffer::zeroed(blocks.len());
+    // Contents that are newer than the gathered ones are as good: they are durable in the log as well.
+    let len = match read(core, &part.object, offset, &mut buffer).await {
+        Ok(len) => len,
+        Err(Error::Backing(error)) => return Err(error),
+        Err(Error::Damaged) if blocks.len() > 1 => {
+            // The readable blocks must not stay behind for a damaged one.
+            let mut writes = 0;
+            for block in blocks.chunks(1) {
+                writes += Box::pin(write_run(core, part, block)).await?;
             }
-            Err(Error::Damaged) => {
-                part.damaged.lock().push(blocks[0].0);
-                return Ok(0);
-            }
-            Err(Error::NoDevice | Error::Closing | Error::Late) => return Err(BackingError::Io(5)),
-        };
-        if len == 0 {
+            return Ok(writes);
+        }
+        Err(Error::Damaged) => {
+            part.damaged.lock().push(blocks[0].0);
             return Ok(0);
         }
-        self.totals.destage_writes.add(1);
-        let data = Slice::new(Arc::new(buffer), 0..len);
-        self.env.backing.write(&part.object.key, offset, data).await.map(|()| 1)
+        Err(Error::NoDevice | Error::Closing | Error::Late) => return Err(BackingError::Io(5)),
+    };
+    if len == 0 {
+        return Ok(0);
     }
+    core.totals.destage_writes.add(1);
+    let data = Slice::new(Arc::new(buffer), 0..len);
+    core.env.backing.write(&part.object.key, offset, data).await.map(|()| 1)
+}
 
-    /// Marks the blocks that the backing store has durably as clean. Returns false if the part failed.
-    fn finish_part(&self, part: Part, result: BackingResult<()>) -> bool {
-        let Part { object, since, blocks, mtime, damaged, .. } = part;
-        if result == Err(BackingError::Gone) {
-            // The object was removed, so no client will ask for it.
-            let mut state = object.lock();
-            state.busy = Busy::No;
-            state.moves = Moves::default();
-            drop(state);
-            self.drop_object(&object);
-            return true;
-        }
-        let damaged = damaged.into_inner();
+/// Marks the blocks that the backing store has durably as clean. Returns false if the part failed.
+fn finish_part(core: &Core, part: Part, result: BackingResult<()>) -> bool {
+    let Part { object, since, blocks, mtime, damaged, .. } = part;
+    if result == Err(BackingError::Gone) {
+        // The object was removed, so no client will ask for it.
         let mut state = object.lock();
         state.busy = Busy::No;
-        let moves = std::mem::take(&mut state.moves);
-        if result.is_ok() {
-            for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
-                let now = moves.of(*block, copy);
-                // Reads of clean blocks do not wait for frames, so a copy whose frame is not durable is destaged again.
-                let segment = self.segments.get(now.segment);
-                if segment.is_none_or(|segment| now.slot < segment.durable) {
-                    state.cleaned(*block, &now, &self.segments);
-                }
-            }
-            // A bypass write in flight sets a later time when it ends, if it finds a time to set.
-            if mtime.is_some() && state.mtime == mtime && !state.needs_destage() && state.directs == 0 {
-                state.mtime = None;
-            }
-            state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);
-            let done = (blocks.len() - damaged.len()) as u64;
-            self.totals.destaged.add(done);
-            object.volume.room.destaged(done);
-        }
-        // The pass over this object continues before the pass over the next object begins.
-        let goes_on = result.is_ok() && !state.to_destage(state.cursor..u64::MAX, 1).is_empty();
-        state.queued = state.needs_destage() || state.mtime.is_some();
-        if state.queued {
-            let since = if goes_on { since } else { self.env.clock.now() };
-            object.volume.again(object.clone(), since, goes_on);
-        }
+        state.moves = Moves::default();
         drop(state);
-        object.changed.wake();
-        if let Err(error) = result {
-            self.backing_failed(&object.volume, error);
-        }
-        result.is_ok()
+        drop_object(core, &object);
+        return true;
     }
+    let damaged = damaged.into_inner();
+    let mut state = object.lock();
+    state.busy = Busy::No;
+    let moves = std::mem::take(&mut state.moves);
+    if result.is_ok() {
+        for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
+            let now = moves.of(*block, copy);
+            // Reads of clean blocks do not wait for frames, so a copy whose frame is not durable is destaged again.
+            let segment = core.segments.get(now.segment);
+            if segment.is_none_or(|segment| now.slot < segment.durable) {
+                state.cleaned(*block, &now, &core.segments);
+            }
+        }
+        // A bypass write in flight sets a later time when it ends, if it finds a time to set.
+        if mtime.is_some() && state.mtime == mtime && !state.needs_destage() && state.directs == 0 {
+            state.mtime = None;
+        }
+        state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);
+        let done = (blocks.len() - damaged.len()) as u64;
+        core.totals.destaged.add(done);
+        object.volume.room.destaged(done);
+    }
+    // The pass over this object continues before the pass over the next object begins.
+    let goes_on = result.is_ok() && !state.to_destage(state.cursor..u64::MAX, 1).is_empty();
+    state.queued = state.needs_destage() || state.mtime.is_some();
+    if state.queued {
+        let since = if goes_on { since } else { core.env.clock.now() };
+        object.volume.again(object.clone(), since, goes_on);
+    }
+    drop(state);
+    object.changed.wake();
+    if let Err(error) = result {
+        backing_failed(core, &object.volume, error);
+    }
+    result.is_ok()
 }

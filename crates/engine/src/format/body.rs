@@ -5,9 +5,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::record::{Body, Facts, Record};
-use super::{BLOCKS_MAX, Invalid};
-use crate::USER_RECORD_MAX;
+use super::limits::{BLOCKS_MAX, Invalid};
+use super::record::{Body, Facts, Record, USER_RECORD_MAX};
 use crate::io::{Key, Time};
 
 /// Bytes of a body without objects and records: the two counts.

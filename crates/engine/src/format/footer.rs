@@ -9,8 +9,10 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::block::{seal, sealed};
+use super::body;
 use super::frame::{fill, join};
-use super::{Body, Invalid, SegmentId, VERSION, body};
+use super::limits::{Invalid, SegmentId, VERSION};
+use super::record::Body;
 use crate::buffer::{BLOCK, Buffer};
 
 const MAGIC: [u8; 8] = *b"FBYFOOTR";

@@ -8,7 +8,9 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::block::{is_zero, seal, sealed};
-use super::{Body, Invalid, SLOTS_MAX, SegmentId, VERSION, body};
+use super::body;
+use super::limits::{Invalid, SLOTS_MAX, SegmentId, VERSION};
+use super::record::Body;
 use crate::buffer::BLOCK;
 
 const MAGIC: [u8; 8] = *b"FBYFRAME";

@@ -4,6 +4,9 @@ use smallvec::SmallVec;
 
 use crate::io::{Key, Time};
 
+/// The longest user record, in bytes. It fits any empty frame.
+pub const USER_RECORD_MAX: usize = 4000;
+
 /// The state of an object after the records that refer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -66,7 +69,7 @@ pub enum Record {
     },
     /// Bytes that the engine's user wants to find again. The record is about no object.
     UserRecord {
-        /// 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes.
+        /// 1 to [`USER_RECORD_MAX`] bytes.
         bytes: Box<[u8]>,
     },
 }

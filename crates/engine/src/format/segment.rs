@@ -6,7 +6,7 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::block::{is_zero, seal, sealed};
-use super::{DEVICES_MAX, Invalid, VERSION};
+use super::limits::{DEVICES_MAX, Invalid, VERSION};
 use crate::buffer::BLOCK;
 
 const MAGIC: [u8; 8] = *b"FBYSEGMT";

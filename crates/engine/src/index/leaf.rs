@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
+use crate::segments::SegmentId;
+
 /// Blocks of a leaf.
 pub(crate) const LEAF: u64 = 64;
 
 /// A block's contents in memory; never changes.
 pub(crate) type Page = Arc<[u8]>;
-
-/// The number of a segment in the segment table.
-pub(crate) type SegmentId = u32;
 
 /// The place of a block on the SSDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,14 +14,14 @@ use crate::Seq;
 use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::index::account::Account;
-use crate::index::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
+use crate::index::leaf::{Entry, LEAF, Leaf, Page};
 use crate::index::moves::Moves;
 use crate::index::ranges::Ranges;
+use crate::index::syncs::Syncs;
+use crate::index::unsynced::UnsyncedBlocks;
+use crate::index::version_watch::VersionWatch;
 use crate::io::{Key, Time};
-use crate::request::external_change::VersionWatch;
-use crate::request::sync::Syncs;
-use crate::request::unsynced::UnsyncedBlocks;
-use crate::segments::Segments;
+use crate::segments::{SegmentId, Segments};
 use crate::volume::Volume;
 use crate::wait::Gate;
 use forebay_common::lock::{Mutex, MutexGuard};
@@ -110,7 +110,7 @@ pub(crate) struct State {
     pub(crate) carried_out: bool,
     /// True if the log may have a modification time of the object.
     pub(crate) logged: bool,
-    /// Blocks whose copies on the cache devices do not count, should the devices return: see `pool/no_device.rs`.
+    /// Blocks whose copies on the cache devices do not count, should the devices return: see `request/no_device.rs`.
     pub(crate) disowned: Ranges,
     /// The block at which destaging continues.
     pub(crate) cursor: u64,
@@ -118,16 +118,6 @@ pub(crate) struct State {
     pub(crate) last_frame: Seq,
     /// True if the backing store lost the object.
     pub(crate) gone: bool,
-}
-
-/// Returns the blocks that `len` bytes at `offset` touch.
-pub(crate) fn blocks(offset: u64, len: u64) -> Range<u64> {
-    let block = BLOCK as u64;
-    offset / block..(offset + len).div_ceil(block)
-}
-
-fn split(block: u64) -> (u64, u32) {
-    (block / LEAF, (block % LEAF) as u32)
 }
 
 impl Object {
@@ -456,6 +446,16 @@ impl State {
             && self.volatile.is_empty()
             && self.truncating.is_none()
     }
+}
+
+/// Returns the blocks that `len` bytes at `offset` touch.
+pub(crate) fn blocks(offset: u64, len: u64) -> Range<u64> {
+    let block = BLOCK as u64;
+    offset / block..(offset + len).div_ceil(block)
+}
+
+fn split(block: u64) -> (u64, u32) {
+    (block / LEAF, (block % LEAF) as u32)
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::format::{Body, Record};
 use crate::index::object::Object;
 use crate::io::Key;
 use crate::segments::Segments;
-use crate::volume::Volumes;
+use crate::volume::all::Volumes;
 use forebay_common::lock::Mutex;
 
 const SHARDS: usize = 32;
@@ -66,6 +67,18 @@ impl Objects {
     /// Removes an object from the index, since its file was removed.
     pub(crate) fn remove(&self, key: &Key) {
         self.shard(key).lock().objects.remove(key);
+    }
+
+    /// Returns the blocks that a segment's records name, for objects in the index.
+    pub(crate) fn blocks_of(&self, body: &Body) -> Vec<(Arc<Object>, u64)> {
+        let known: Vec<_> = body.objects.iter().map(|facts| self.find(&facts.key)).collect();
+        let mut blocks = Vec::new();
+        for record in &body.records {
+            let Record::Data { object, block, checksums, .. } = record else { continue };
+            let Some(Some(object)) = known.get(usize::from(*object)) else { continue };
+            blocks.extend((*block..).take(checksums.len()).map(|block| (object.clone(), block)));
+        }
+        blocks
     }
 
     /// Returns the number of objects in the index.

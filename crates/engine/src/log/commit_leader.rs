@@ -4,20 +4,19 @@
 
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use crate::core::Core;
+use crate::log::writer::write_frame;
 
-impl Engine {
-    /// Has the calling thread write the open frame soon. Returns false if it cannot.
-    pub(crate) fn lead(self: &Arc<Self>) -> bool {
-        self.env.spawn.here(Box::pin(self.clone().write_one_frame())).is_none()
-    }
+/// Has the calling thread write the open frame soon. Returns false if it cannot.
+pub(crate) fn lead(core: &Arc<Core>) -> bool {
+    core.env.spawn.here(Box::pin(write_one_frame(core.clone()))).is_none()
+}
 
-    /// Writes the open frame, unless another thread already writes a frame.
-    async fn write_one_frame(self: Arc<Self>) {
-        let Some(closed) = self.log.next_frame(|| self.segments.advance()) else { return };
-        // The next frame is open.
-        self.log.changed.wake();
-        self.write_frame(closed).await;
-        self.log.end_step();
-    }
+/// Writes the open frame, unless another thread already writes a frame.
+async fn write_one_frame(core: Arc<Core>) {
+    let Some(closed) = core.log.next_frame(|| core.segments.advance()) else { return };
+    // The next frame is open.
+    core.log.changed.wake();
+    write_frame(&core, closed).await;
+    core.log.end_step();
 }

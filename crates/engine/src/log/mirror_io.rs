@@ -2,150 +2,164 @@
 
 use forebay_common::lock::atomic::Ordering;
 
-use crate::buffer::{BLOCK, Buffer, Slice};
-use crate::engine::Engine;
+use crate::buffer::{Buffer, Slice};
+use crate::core::Core;
 use crate::event::Event;
 use crate::format::Place;
 use crate::io::{Device, DeviceError, Durability};
-use crate::maintain::deadline::GivenUp;
 use crate::plant;
-use crate::pool::SEGMENTS_START;
+use crate::pool::deadline::GivenUp;
 use crate::segments::Segment;
 use crate::wait::all;
 
 /// Number of neighbouring slots that are read from one device, so that reads of a run stay together.
 const PART: u16 = 64;
 
-impl Engine {
-    /// Returns the offset of a slot on its device, in bytes.
-    pub(crate) fn offset(&self, place: Place, slot: u16) -> u64 {
-        SEGMENTS_START + u64::from(place.segment) * self.segment_size + u64::from(slot) * BLOCK as u64
-    }
-
-    /// Returns the number of slots of a segment.
-    pub(crate) fn slots(&self) -> usize {
-        self.segment_size as usize / BLOCK
-    }
-
-    /// Writes `data` from `slot` on to all of `legs` at once. Failed devices are lost, durably, before this returns.
-    /// Returns false if no leg that is still in use took the write.
-    pub(crate) async fn write_legs(
-        &self,
-        legs: &[(Place, Slice)],
-        slot: u16,
-        durability: Durability,
-    ) -> bool {
-        let writes = legs.iter().filter_map(|(place, data)| {
-            let device = self.device(place.device)?;
-            Some((place.device, device.write(self.offset(*place, slot), data.clone(), durability)))
-        });
-        let (devices, writes): (Vec<_>, Vec<_>) = writes.unzip();
-        let bytes: u64 = legs.iter().map(|(_, data)| data.len() as u64).sum();
-        self.totals.ssd_written.add(bytes);
-        let losses = self.losses.load(Ordering::Acquire);
-        let mut written = Vec::new();
-        for (device, result) in devices.into_iter().zip(all(writes).await) {
-            match result {
-                Ok(()) => written.push(device),
-                // A device may have taken the data in part, so it cannot be trusted as a leg any more.
-                Err(_) => self.lose(device).await,
-            }
-        }
-        // This includes losses that another task found.
-        if !plant::active("a frame is acknowledged before a lost leg is recorded") {
-            self.record_losses().await;
-        }
-        if self.losses.load(Ordering::Acquire) != losses {
-            // Recovery ignores a device that the pool has given up meanwhile.
-            written.retain(|device| self.device(*device).is_some());
-        }
-        !written.is_empty()
-    }
-
-    /// Returns the leg of a segment to read from: the one whose device has fewer operations in flight. So reads avoid
-    /// a device that is slow or does not answer. Between equally busy devices, each serves a part of every segment.
-    pub(crate) fn leg_to_read(&self, segment: &Segment, slot: u16) -> Option<Place> {
-        let [first, second] = segment.legs[..] else { return segment.legs.first().copied() };
-        let devices = self.devices.read();
-        let under_way = |place: Place| {
-            let device = devices.get(usize::from(place.device))?;
-            device.as_ref().map(|device| device.under_way())
-        };
-        let first_is_better = match (under_way(first), under_way(second)) {
-            (Some(one), Some(other)) if one == other => (slot / PART).is_multiple_of(2),
-            (one, other) => other.is_none_or(|other| one.is_some_and(|one| one < other)),
-        };
-        Some(if first_is_better { first } else { second })
-    }
-
-    /// Reads `blocks` slots of one leg.
-    pub(crate) async fn read_leg(
-        &self,
-        place: Place,
-        slot: u16,
-        blocks: usize,
-    ) -> Result<Buffer, DeviceError> {
-        let device = self.device(place.device).ok_or(DeviceError::Gone)?;
-        let (buffer, result) = device.read(self.offset(place, slot), Buffer::zeroed(blocks)).await;
-        if result.is_err_and(DeviceError::is_final) {
-            self.lose(place.device).await;
-        }
-        result.map(|()| buffer)
-    }
-
-    /// Stops using a device. The loss is durable on the remaining devices when this returns.
-    pub(crate) async fn lose(&self, index: u16) {
-        self.drop_device(index);
-        // This holds for a second caller as well: no task continues before the loss is durable.
-        if !plant::active("a frame is acknowledged before a lost leg is recorded") {
-            self.record_losses().await;
-        }
-        self.look_at_devices();
-    }
-
-    /// Stops using a device. Nothing may be acknowledged before [`Engine::record_losses`] has returned.
-    fn drop_device(&self, index: u16) {
-        let device = {
-            let mut devices = self.devices.write();
-            let device = devices.get_mut(usize::from(index)).and_then(Option::take);
-            if device.is_some() {
-                self.unrecorded.lock().push(index);
-                self.losses.fetch_add(1, Ordering::Release);
-            }
-            device
-        };
-        if let Some(device) = device {
-            // A failing device may hang as well, and a change of the pool may be writing to it now.
-            device.give_up(GivenUp::Unused);
-            self.segments.lose(index);
-            self.event(Event::DeviceLost { device: device.name().to_owned(), left: self.active() });
-            self.look_at_mirror();
+/// Writes `data` from `slot` on to all of `legs` at once. Failed devices are lost, durably, before this returns.
+/// Returns false if no leg that is still in use took the write.
+pub(crate) async fn write_legs(
+    core: &Core,
+    legs: &[(Place, Slice)],
+    slot: u16,
+    durability: Durability,
+) -> bool {
+    let writes = legs.iter().filter_map(|(place, data)| {
+        let device = core.device(place.device)?;
+        Some((place.device, device.write(core.offset(*place, slot), data.clone(), durability)))
+    });
+    let (devices, writes): (Vec<_>, Vec<_>) = writes.unzip();
+    let bytes: u64 = legs.iter().map(|(_, data)| data.len() as u64).sum();
+    core.totals.ssd_written.add(bytes);
+    let losses = core.losses.load(Ordering::Acquire);
+    let mut written = Vec::new();
+    for (device, result) in devices.into_iter().zip(all(writes).await) {
+        match result {
+            Ok(()) => written.push(device),
+            // A device may have taken the data in part, so it cannot be trusted as a leg any more.
+            Err(_) => lose(core, device).await,
         }
     }
-
-    /// Lets the log continue with fewer devices, or stops it if none is left.
-    fn look_at_devices(&self) {
-        match self.active() {
-            // Tasks that wait for the log must get the error even if no task writes.
-            0 => drop(self.log.kick()),
-            _ if self.segments.devices() > 1 => self.log.want_roll(),
-            _ => {}
-        }
-        self.destager.wake();
-        self.space.wake();
+    // This includes losses that another task found.
+    if !plant::active("a frame is acknowledged before a lost leg is recorded") {
+        record_losses(core).await;
     }
-
-    /// Makes the losses durable on the remaining devices, also losses that another task found. Nothing may be
-    /// acknowledged before.
-    pub(crate) async fn record_losses(&self) {
-        loop {
-            let next = self.unrecorded.lock().first().copied();
-            let Some(index) = next else { return };
-            let given_up = self.members.lose(index, &self.log).await;
-            // A device on which the loss could not be recorded is dropped before any task may continue.
-            given_up.into_iter().for_each(|other| self.drop_device(other));
-            self.unrecorded.lock().retain(|other| *other != index);
-            self.look_at_devices();
-        }
+    if core.losses.load(Ordering::Acquire) != losses {
+        // Recovery ignores a device that the pool has given up meanwhile.
+        written.retain(|device| core.device(*device).is_some());
     }
+    !written.is_empty()
+}
+
+/// Returns the leg of a segment to read from: the one whose device has fewer operations in flight. So reads avoid
+/// a device that is slow or does not answer. Between equally busy devices, each serves a part of every segment.
+pub(crate) fn leg_to_read(core: &Core, segment: &Segment, slot: u16) -> Option<Place> {
+    let [first, second] = segment.legs[..] else { return segment.legs.first().copied() };
+    let devices = core.devices.read();
+    let under_way = |place: Place| {
+        let device = devices.get(usize::from(place.device))?;
+        device.as_ref().map(|device| device.under_way())
+    };
+    let first_is_better = match (under_way(first), under_way(second)) {
+        (Some(one), Some(other)) if one == other => (slot / PART).is_multiple_of(2),
+        (one, other) => other.is_none_or(|other| one.is_some_and(|one| one < other)),
+    };
+    Some(if first_is_better { first } else { second })
+}
+
+/// Reads `blocks` slots of one leg.
+pub(crate) async fn read_leg(
+    core: &Core,
+    place: Place,
+    slot: u16,
+    blocks: usize,
+) -> Result<Buffer, DeviceError> {
+    let device = core.device(place.device).ok_or(DeviceError::Gone)?;
+    let (buffer, result) = device.read(core.offset(place, slot), Buffer::zeroed(blocks)).await;
+    if result.is_err_and(DeviceError::is_final) {
+        lose(core, place.device).await;
+    }
+    result.map(|()| buffer)
+}
+
+/// Stops using a device. The loss is durable on the remaining devices when this returns.
+pub(crate) async fn lose(core: &Core, index: u16) {
+    drop_device(core, index);
+    // This holds for a second caller as well: no task continues before the loss is durable.
+    if !plant::active("a frame is acknowledged before a lost leg is recorded") {
+        record_losses(core).await;
+    }
+    look_at_devices(core);
+}
+
+/// Stops using a device. Nothing may be acknowledged before [`record_losses`] has returned.
+fn drop_device(core: &Core, index: u16) {
+    let device = {
+        let mut devices = core.devices.write();
+        let device = devices.get_mut(usize::from(index)).and_then(Option::take);
+        if device.is_some() {
+            core.unrecorded.lock().push(index);
+            core.losses.fetch_add(1, Ordering::Release);
+        }
+        device
+    };
+    if let Some(device) = device {
+        // A failing device may hang as well, and a change of the pool may be writing to it now.
+        device.give_up(GivenUp::Unused);
+        core.segments.lose(index);
+        core.event(Event::DeviceLost { device: device.name().to_owned(), left: core.active() });
+        look_at_mirror(core);
+    }
+}
+
+/// Lets the log continue with fewer devices, or stops it if none is left.
+fn look_at_devices(core: &Core) {
+    match core.active() {
+        // Tasks that wait for the log must get the error even if no task writes.
+        0 => drop(core.log.kick()),
+        _ if core.segments.devices() > 1 => core.log.want_roll(),
+        _ => {}
+    }
+    core.destager.wake();
+    core.space.wake();
+}
+
+/// Makes the losses durable on the remaining devices, also losses that another task found. Nothing may be
+/// acknowledged before.
+pub(crate) async fn record_losses(core: &Core) {
+    loop {
+        let next = core.unrecorded.lock().first().copied();
+        let Some(index) = next else { return };
+        let given_up = core.members.lose(index, |epoch| core.log.set_epoch(epoch)).await;
+        // A device on which the loss could not be recorded is dropped before any task may continue.
+        given_up.into_iter().for_each(|other| drop_device(core, other));
+        core.unrecorded.lock().retain(|other| *other != index);
+        look_at_devices(core);
+    }
+}
+
+/// Determines again if all dirty data is on two devices, and reports a change.
+pub(crate) fn look_at_mirror(core: &Core) {
+    let mut known = core.mirror.lock();
+    let now = core.segments.is_mirrored(core.log.segment());
+    // A task that sees `mirrored` set must find that the log accepts its data.
+    if now {
+        core.log.set_mirrored(true);
+    }
+    core.mirrored.store(now, Ordering::Release);
+    if !now {
+        core.log.set_mirrored(false);
+        // User records may have to be released.
+        core.notes.changed.wake();
+    }
+    match known.replace(now) {
+        Some(before) if before == now => return,
+        Some(_) if now => core.event(Event::Restored),
+        // One device from the start on is no change to report.
+        None if now || core.segments.devices() < 2 => {}
+        _ => core.event(Event::Degraded { left: core.segments.staying() }),
+    }
+    drop(known);
+    core.destager.throttle.changed.wake();
+    core.destager.wake();
+    core.space.wake();
 }

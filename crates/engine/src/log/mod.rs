@@ -6,11 +6,16 @@
 
 mod append;
 pub(crate) mod commit_leader;
+pub(crate) mod footers;
 pub(crate) mod gathered;
 pub(crate) mod mirror_io;
+pub(crate) mod notes;
 pub(crate) mod reappend;
+pub(crate) mod records;
 mod reserve;
+mod spread;
 mod step;
+pub(crate) mod undurable;
 pub(crate) mod user_records;
 pub(crate) mod writer;
 
@@ -23,10 +28,9 @@ use forebay_common::lock::Mutex;
 use smallvec::SmallVec;
 
 use crate::buffer::Buffer;
-use crate::index::leaf::SegmentId;
 use crate::log::gathered::Gathered;
 use crate::plant::threads;
-use crate::segments::{Opened, Reach};
+use crate::segments::{Opened, Reach, SegmentId};
 use crate::wait::Gate;
 use crate::{Completion, Error, Seq};
 

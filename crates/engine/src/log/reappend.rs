@@ -11,13 +11,13 @@
 
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::format::content_hash;
 use crate::index::leaf::{Entry, Page};
 use crate::index::object::{Busy, Object};
 use crate::log::Whose;
-use crate::plant;
-use crate::{Result, Seq};
+use crate::log::records::facts_of;
+use crate::{Result, Seq, plant};
 
 /// The result of reappending a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,68 +30,66 @@ pub(crate) enum Again {
     NoRoom,
 }
 
-impl Engine {
-    /// Reappends a dirty block whose `copy` was read, unless that copy does not count any more. Without `page` no
-    /// copy can be read, and the log records that again.
-    ///
-    /// # Errors
-    /// The log takes no records any more.
-    pub(crate) async fn append_again(
-        &self,
-        object: &Arc<Object>,
-        block: u64,
-        copy: &Entry,
-        page: Option<Page>,
-    ) -> Result<Again> {
-        let contents = page.map(|page| {
-            let hash = content_hash(&page);
-            (page, hash)
-        });
-        loop {
-            {
-                let mut state = object.lock();
-                if !state.entry(block).is_some_and(|entry| entry.dirty && entry.same_place(copy)) {
-                    return Ok(Again::Outdated);
-                }
-                let facts = self.facts_of(object, &state);
-                let placed = match &contents {
-                    Some(contents) => {
-                        let pages = std::slice::from_ref(contents);
-                        self.log.append_data(object, &facts, block, pages, &self.segments)?
-                    }
-                    None => self.log.append_damaged(object, &facts, block, &self.segments)?,
-                };
-                if let Some(placed) = placed {
-                    state.last_frame = placed.seq;
-                    let (segment, checksum) = (placed.segment, placed.checksums[0]);
-                    let dirty = !plant::active("what is moved within the log is taken for clean");
-                    let moved = Entry { segment, checksum, slot: placed.slot, dirty, hit: copy.hit };
-                    let damaged = state.is_damaged(&(block..block + 1));
-                    state.set_entry(block, moved, &self.segments);
-                    if damaged {
-                        state.set_damaged(block, true, &self.segments);
-                    }
-                    self.segments.release(segment);
-                    let stays = plant::active("blocks moved while they are destaged stay dirty");
-                    if state.busy == Busy::Destage && contents.is_some() && !stays {
-                        state.moves.moved(block, *copy, moved);
-                    }
-                    self.destager.volumes.moved(&object.volume);
-                    return Ok(Again::Appended(placed.seq));
-                }
+/// Reappends a dirty block whose `copy` was read, unless that copy does not count any more. Without `page` no
+/// copy can be read, and the log records that again.
+///
+/// # Errors
+/// The log takes no records any more.
+pub(crate) async fn append_again(
+    core: &Core,
+    object: &Arc<Object>,
+    block: u64,
+    copy: &Entry,
+    page: Option<Page>,
+) -> Result<Again> {
+    let contents = page.map(|page| {
+        let hash = content_hash(&page);
+        (page, hash)
+    });
+    loop {
+        {
+            let mut state = object.lock();
+            if !state.entry(block).is_some_and(|entry| entry.dirty && entry.same_place(copy)) {
+                return Ok(Again::Outdated);
             }
-            if !self.room_to_move(1).await {
-                return Ok(Again::NoRoom);
+            let facts = facts_of(object, &state);
+            let placed = match &contents {
+                Some(contents) => {
+                    let pages = std::slice::from_ref(contents);
+                    core.log.append_data(object, &facts, block, pages, &core.segments)?
+                }
+                None => core.log.append_damaged(object, &facts, block, &core.segments)?,
+            };
+            if let Some(placed) = placed {
+                state.last_frame = placed.seq;
+                let (segment, checksum) = (placed.segment, placed.checksums[0]);
+                let dirty = !plant::active("what is moved within the log is taken for clean");
+                let moved = Entry { segment, checksum, slot: placed.slot, dirty, hit: copy.hit };
+                let damaged = state.is_damaged(&(block..block + 1));
+                state.set_entry(block, moved, &core.segments);
+                if damaged {
+                    state.set_damaged(block, true, &core.segments);
+                }
+                core.segments.release(segment);
+                let stays = plant::active("blocks moved while they are destaged stay dirty");
+                if state.busy == Busy::Destage && contents.is_some() && !stays {
+                    state.moves.moved(block, *copy, moved);
+                }
+                core.destager.volumes.moved(&object.volume);
+                return Ok(Again::Appended(placed.seq));
             }
         }
+        if !room_to_move(core, 1).await {
+            return Ok(Again::NoRoom);
+        }
     }
+}
 
-    /// Waits until the log takes `data` reappended blocks, or fails. Returns false if no task makes room for them, or
-    /// the engine closes.
-    pub(crate) async fn room_to_move(&self, data: usize) -> bool {
-        let full = || self.log.is_full() && !self.finds_segments(0, true);
-        let over = || (full() || self.closing()).then_some(false);
-        let room = || self.log.has_room_for(Whose::Moved, data).then_some(true);
-        self.log.until(|| room().or_else(over)).await
-    }
+/// Waits until the log takes `data` reappended blocks, or fails. Returns false if no task makes room for them, or
+/// the engine closes.
+pub(crate) async fn room_to_move(core: &Core, data: usize) -> bool {
+    let full = || core.log.is_full() && !core.finds_segments(0, true);
+    let over = || (full() || core.closing()).then_some(false);
+    let room = || core.log.has_room_for(Whose::Moved, data).then_some(true);
+    core.log.until(|| room().or_else(over)).await
 }

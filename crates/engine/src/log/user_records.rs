@@ -4,30 +4,19 @@
 //! records are released. Recovery returns every durable record that was not released, in order, each once. Some
 //! records that were released already may come before those.
 
+use forebay_common::lock::Mutex;
 use forebay_common::lock::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::time::Duration;
 
+use crate::Seq;
 use crate::buffer::BLOCK;
-use crate::destage::throttle::{SLACK, Spread};
-use crate::engine::Engine;
-use crate::index::leaf::SegmentId;
 use crate::io::BackingError;
-use crate::log::Whose;
-use crate::segments::Segments;
-use crate::wait::{Gate, before};
-use crate::{Error, Result, Seq};
-use forebay_common::lock::Mutex;
-
-/// The longest user record, in bytes. It fits any empty frame.
-pub const USER_RECORD_MAX: usize = 4000;
+use crate::log::spread::Spread;
+use crate::segments::{SegmentId, Segments};
+use crate::wait::Gate;
 
 /// User records may hold one part in this number of the log's share before their user is asked to release them.
 const SHARE: usize = 8;
-/// User records may take at most one part in this number of the log's share.
-const MOST: u64 = 4;
-/// The longest time until a waiter looks again. A sleeping waiter is not woken by a change.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// A user record's number. It grows by one with each record, from 1 at every opening.
 pub type UserRecordId = u64;
@@ -42,16 +31,16 @@ pub struct UserRecord {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+pub(super) struct Inner {
     last: UserRecordId,
     /// Segments with user records that were not released, oldest first.
     kept: VecDeque<Kept>,
     /// The frame of the last user record, and the bytes that this record took of the log.
     frame: Seq,
-    cost: u64,
+    pub(super) cost: u64,
     /// Number of segments taken by user records that were reappended because they are still needed.
     carried: usize,
-    spread: Spread,
+    pub(super) spread: Spread,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +54,7 @@ struct Kept {
 
 impl Inner {
     /// Returns the bytes of the log that unreleased user records take.
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.kept.iter().map(|kept| kept.bytes).sum()
     }
 }
@@ -73,11 +62,11 @@ impl Inner {
 /// The segments that user records keep in the log.
 #[derive(Debug, Default)]
 pub(crate) struct UserRecords {
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
     /// Number of tasks that wait for user records to be released.
-    wanted: AtomicUsize,
+    pub(super) wanted: AtomicUsize,
     /// The reason why the user cannot release all records.
-    stuck: Mutex<Option<BackingError>>,
+    pub(super) stuck: Mutex<Option<BackingError>>,
     /// Wakes the tasks that wait for a release, and the task that releases records.
     pub(crate) changed: Gate,
 }
@@ -111,7 +100,7 @@ impl UserRecords {
     }
 
     /// Releases the user records up to `upto`. Returns true if any segment is not kept any more.
-    fn let_go(&self, upto: UserRecordId, segments: &Segments) -> bool {
+    pub(super) fn let_go(&self, upto: UserRecordId, segments: &Segments) -> bool {
         let mut inner = self.inner.lock();
         let before = inner.kept.len();
         while let Some(kept) = inner.kept.front().copied().filter(|kept| kept.last <= upto) {
@@ -138,7 +127,7 @@ impl UserRecords {
     }
 
     /// Returns true if user records hold so much of the log that some must be released.
-    fn hold_too_much(&self, segments: &Segments) -> bool {
+    pub(super) fn hold_too_much(&self, segments: &Segments) -> bool {
         let (oldest, carried) = {
             let inner = self.inner.lock();
             (inner.kept.front().map(|kept| kept.segment), inner.carried)
@@ -148,7 +137,7 @@ impl UserRecords {
     }
 
     /// Returns true if no segment is kept for a user record up to `upto`.
-    fn are_let_go(&self, upto: UserRecordId) -> bool {
+    pub(super) fn are_let_go(&self, upto: UserRecordId) -> bool {
         self.inner.lock().kept.front().is_none_or(|kept| kept.last > upto)
     }
 
@@ -162,126 +151,6 @@ impl UserRecords {
     /// Returns true if no segment is kept.
     pub(crate) fn none_kept(&self) -> bool {
         self.inner.lock().kept.is_empty()
-    }
-}
-
-impl Engine {
-    /// Appends a user record of 1 to [`USER_RECORD_MAX`] bytes, and waits for room. While records must be released,
-    /// the wait grows as room runs out. The record is durable once [`Engine::commit`] of the returned frame has
-    /// succeeded. Then it is on every device in use, together with everything accepted before it. Recovery returns it
-    /// until [`Engine::let_go`].
-    ///
-    /// # Errors
-    /// No cache device is left, or the engine closes.
-    pub async fn note(&self, bytes: &[u8]) -> Result<(Seq, UserRecordId)> {
-        self.spread_notes().await;
-        loop {
-            if let Some(noted) = self.try_note(bytes)? {
-                return Ok(noted);
-            }
-            self.log.until(|| (self.closing() || self.log.has_room(0)).then_some(())).await;
-            if self.closing() {
-                return Err(Error::Closing);
-            }
-        }
-    }
-
-    /// Waits for the turn of the next user record, while user records hold much of the log.
-    async fn spread_notes(&self) {
-        let kept = self.notes.oldest_kept();
-        // Without devices no record is released, and only an append finds that the log is broken.
-        let stopped = || self.log.broken().is_some() || self.closing() || self.active() == 0;
-        let over = || self.notes.oldest_kept() != kept || stopped();
-        while !over() && self.notes.hold_too_much(&self.segments) {
-            let now = self.env.clock.now();
-            let turn = self.admit_note(now);
-            let mut left = turn.map_or(LOOK, |turn| turn.saturating_sub(now));
-            while left > SLACK && !over() {
-                let look = self.env.clock.sleep(left.min(LOOK));
-                before(look, self.notes.changed.until(|| over().then_some(()))).await;
-                left = turn.map_or(Duration::ZERO, |turn| turn.saturating_sub(self.env.clock.now()));
-            }
-            if turn.is_some() {
-                return;
-            }
-        }
-    }
-
-    /// Returns the turn of the next user record; `None` if user records hold as much as they may.
-    fn admit_note(&self, now: Duration) -> Option<Duration> {
-        let most = self.segments.log_use().share as u64 * self.segment_size / MOST;
-        let mut inner = self.notes.inner.lock();
-        let (cost, room) = (inner.cost, most.saturating_sub(inner.bytes()));
-        inner.spread.admit(now, cost, room)
-    }
-
-    /// Appends a user record without waiting. Returns `None` if there is no room now.
-    ///
-    /// # Errors
-    /// No cache device is left.
-    pub fn try_note(&self, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
-        self.append_note(Whose::New, bytes)
-    }
-
-    pub(crate) fn append_note(&self, whose: Whose, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
-        self.log.append_note(whose, bytes, &self.notes, &self.segments)
-    }
-
-    /// Releases the user records up to `upto`: they are not needed any more.
-    pub fn let_go(&self, upto: UserRecordId) {
-        let any = self.notes.let_go(upto, &self.segments);
-        self.segments.advance();
-        if any {
-            let now = self.env.clock.now();
-            self.notes.inner.lock().spread.let_go(now);
-        }
-        self.notes.changed.wake();
-        // Possibly no block is left to destage. Then a task that waits for room in the log waits for this release.
-        self.destager.throttle.changed.wake();
-        self.space.wake();
-    }
-
-    /// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the
-    /// engine closes. The user that appends records must call this, and answer with [`Engine::let_go`]. Flushes and
-    /// removals of devices wait for that.
-    pub async fn notes_due(&self) -> Option<UserRecordId> {
-        let due = || {
-            if self.closing() {
-                return Some(None);
-            }
-            let (oldest, _) = self.notes.oldest_kept()?;
-            let wanted = self.notes.wanted.load(Ordering::Acquire) > 0;
-            // Writes are not cached until all data is on two devices again. User records must not hold that up.
-            let lone = self.segments.devices() > 1 && self.segments.keeps_lone(oldest);
-            let in_the_way = || self.segments.is_in_the_way(oldest, self.spare_segments());
-            let due = wanted || lone || self.notes.hold_too_much(&self.segments) || in_the_way();
-            due.then(|| Some(self.notes.last()))
-        };
-        self.notes.changed.until(due).await
-    }
-
-    /// Records that some user records cannot be released for now, so that waiters get the error `why`; or (`None`)
-    /// that all can be released again.
-    pub fn keep_notes(&self, why: Option<BackingError>) {
-        *self.notes.stuck.lock() = why;
-        self.notes.changed.wake();
-    }
-
-    /// Waits until all present user records are released, or the engine closes.
-    ///
-    /// # Errors
-    /// The records cannot be released, or no cache device is left to record the release.
-    pub(crate) async fn notes_let_go(&self) -> Result<()> {
-        let last = self.notes.last();
-        let _wanting = self.notes.want();
-        let ready = || {
-            // Reappended records that are still needed do not count as released.
-            let stuck = self.notes.stuck.lock().filter(|_| !self.notes.none_kept());
-            let through = self.notes.are_let_go(last) || self.closing();
-            let gone = || self.log.broken().map(Err);
-            stuck.map(|why| Err(Error::Backing(why))).or_else(|| through.then_some(Ok(()))).or_else(gone)
-        };
-        self.notes.changed.until(ready).await
     }
 }
 

@@ -11,20 +11,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::buffer::{BLOCK, Buffer};
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::format::{Body, Record};
-use crate::index::leaf::{Entry, Page, SegmentId};
+use crate::index::leaf::{Entry, Page};
 use crate::index::object::Object;
-use crate::log::reappend::Again;
-use crate::request::read::Rescued;
-use crate::segments::Segment;
+use crate::log::footers::read_footer;
+use crate::log::mirror_io::read_leg;
+use crate::log::reappend::{Again, append_again};
+use crate::log::writer::moving;
+use crate::request::truncate::log_cut_again;
+use crate::segments::{Segment, SegmentId};
+use crate::tiers::copies::{Rescued, is_right, rescue};
 use crate::wait::before;
 use crate::{Error, Result, Seq};
 
 /// The number of slots read at once, and of blocks appended before the next wait for a frame. Clients' writes share
 /// the frames.
 const CHUNK: u16 = 128;
-
 /// The pause before a segment that could not be emptied is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -35,132 +38,130 @@ struct Live {
     copy: Entry,
 }
 
-impl Engine {
-    /// Reappends the live blocks of the oldest segment whenever that makes room, until the engine closes.
-    pub(crate) async fn run_compact(self: Arc<Self>) {
-        let volumes = &self.destager.volumes;
-        let mut stuck = None;
-        loop {
-            let ready = || {
-                if self.closing() {
-                    return Some(None);
-                }
-                let oldest = if volumes.any_troubled() {
-                    self.segments.worth_passing(self.slots(), self.spare_segments())
-                } else if self.is_mirrored() && !volumes.any_flushing() {
-                    self.segments.worth_compacting(self.slots())
-                } else {
-                    None
-                };
-                oldest.filter(|(id, _)| stuck != Some(*id)).map(Some)
+/// Reappends the live blocks of the oldest segment whenever that makes room, until the engine closes.
+pub(crate) async fn run_compact(core: Arc<Core>) {
+    let volumes = &core.destager.volumes;
+    let mut stuck = None;
+    loop {
+        let ready = || {
+            if core.closing() {
+                return Some(None);
+            }
+            let oldest = if volumes.any_troubled() {
+                core.segments.worth_passing(core.slots(), core.spare_segments())
+            } else if core.is_mirrored() && !volumes.any_flushing() {
+                core.segments.worth_compacting(core.slots())
+            } else {
+                None
             };
-            let Some((id, segment)) = self.space.until(ready).await else { return };
-            // An error means that the log is broken, and nothing is appended any more.
-            let Ok(room) = self.compact(id, &segment).await else { return };
-            self.segments.advance();
-            self.destager.throttle.changed.wake();
-            // Unreadable blocks are left to destaging. A block of a volume in trouble may only have been in flight.
-            stuck = (room && !volumes.any_troubled()).then_some(id);
-            if stuck.is_none() {
-                // A segment that left the log is free once a frame says so. Perhaps no other task can write a frame.
-                self.log.kick();
-                let left = || (self.closing() || !self.segments.is_tail(id)).then_some(());
-                before(self.env.clock.sleep(PAUSE), self.space.until(left)).await;
-            }
-        }
-    }
-
-    /// Reappends the live blocks of a segment. Returns false if there was no room for all of them.
-    async fn compact(&self, id: SegmentId, segment: &Segment) -> Result<bool> {
-        let Some(body) = self.read_footer(segment).await else { return Ok(true) };
-        let _moving = self.moving();
-        if segment.holds > 0 {
-            self.move_cuts(id, &body).await?;
-        }
-        let live = self.live_in(id, &body);
-        for chunk in live.chunk_by(|a, b| a.copy.slot / CHUNK == b.copy.slot / CHUNK) {
-            let (last, room) = self.move_chunk(segment, chunk).await?;
-            self.commit(last).await?;
-            if !room {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Returns the dirty blocks of a segment that may be moved, by slot.
-    fn live_in(&self, id: SegmentId, body: &Body) -> Vec<Live> {
-        let mut live = Vec::new();
-        for record in &body.records {
-            let Record::Data { object, block, slot, checksums } = record else { continue };
-            let facts = body.objects.get(usize::from(*object));
-            let Some(object) = facts.and_then(|facts| self.objects.find(&facts.key)) else { continue };
-            if !object.volume.is_movable() {
-                continue;
-            }
-            let state = object.lock();
-            for (block, slot) in (*block..).zip(*slot..).take(checksums.len()) {
-                let copy = state.entry(block).filter(|e| e.dirty && (e.segment, e.slot) == (id, slot));
-                live.extend(copy.map(|copy| Live { object: object.clone(), block, copy: *copy }));
-            }
-        }
-        live.sort_unstable_by_key(|live| live.copy.slot);
-        live
-    }
-
-    /// Reappends blocks of neighbouring slots. Returns the last frame that has any of them, and true if there was
-    /// room for all.
-    async fn move_chunk(&self, segment: &Segment, chunk: &[Live]) -> Result<(Seq, bool)> {
-        let (first, last) = match chunk {
-            [] => return Ok((0, true)),
-            [first, .., last] => (first.copy.slot, last.copy.slot),
-            [only] => (only.copy.slot, only.copy.slot),
+            oldest.filter(|(id, _)| stuck != Some(*id)).map(Some)
         };
-        let in_memory = |live: &Live| live.object.lock().page(live.block).is_some();
-        let read: Option<Buffer> = match segment.legs.first() {
-            Some(place) if !chunk.iter().all(in_memory) => {
-                self.read_leg(*place, first, usize::from(last - first) + 1).await.ok()
-            }
-            _ => None,
-        };
-        let mut frame = 0;
-        for live in chunk {
-            let at = usize::from(live.copy.slot - first) * BLOCK;
-            let contents = read.as_ref().map(|read| &read[at..at + BLOCK]);
-            let in_memory = live.object.lock().page(live.block).cloned();
-            let good = contents.filter(|c| self.is_right(&live.object, live.block, &live.copy, c));
-            let page = match in_memory.or_else(|| good.map(Page::from)) {
-                Some(page) => page,
-                None => match self.rescue(&live.object, live.block, &live.copy, false).await {
-                    Ok(Rescued { page: Some(page), .. }) => page,
-                    Ok(_) | Err(Error::Damaged | Error::Backing(_)) => continue,
-                    Err(error) => return Err(error),
-                },
-            };
-            match self.append_again(&live.object, live.block, &live.copy, Some(page)).await? {
-                Again::Appended(seq) => {
-                    self.totals.compacted.add(1);
-                    self.destager.throttle.moved(1);
-                    frame = frame.max(seq);
-                }
-                Again::Outdated => {}
-                Again::NoRoom => return Ok((frame, false)),
-            }
+        let Some((id, segment)) = core.space.until(ready).await else { return };
+        // An error means that the log is broken, and nothing is appended any more.
+        let Ok(room) = compact(&core, id, &segment).await else { return };
+        core.segments.advance();
+        core.destager.throttle.changed.wake();
+        // Unreadable blocks are left to destaging. A block of a volume in trouble may only have been in flight.
+        stuck = (room && !volumes.any_troubled()).then_some(id);
+        if stuck.is_none() {
+            // A segment that left the log is free once a frame says so. Perhaps no other task can write a frame.
+            core.log.kick();
+            let left = || (core.closing() || !core.segments.is_tail(id)).then_some(());
+            before(core.env.clock.sleep(PAUSE), core.space.until(left)).await;
         }
-        Ok((frame, true))
     }
+}
 
-    /// Reappends the segment's truncations that volumes in trouble have not carried out.
-    async fn move_cuts(&self, id: SegmentId, body: &Body) -> Result<()> {
-        for record in &body.records {
-            let Record::Truncate { object, .. } = record else { continue };
-            let facts = body.objects.get(usize::from(*object));
-            let Some(object) = facts.and_then(|facts| self.objects.find(&facts.key)) else { continue };
-            if object.volume.is_troubled() {
-                let last = self.log_cut_again(&object, id).await?;
-                self.commit(last).await?;
-            }
-        }
-        Ok(())
+/// Reappends the live blocks of a segment. Returns false if there was no room for all of them.
+async fn compact(core: &Core, id: SegmentId, segment: &Segment) -> Result<bool> {
+    let Some(body) = read_footer(core, segment).await else { return Ok(true) };
+    let _moving = moving(core);
+    if segment.holds > 0 {
+        move_cuts(core, id, &body).await?;
     }
+    let live = live_in(core, id, &body);
+    for chunk in live.chunk_by(|a, b| a.copy.slot / CHUNK == b.copy.slot / CHUNK) {
+        let (last, room) = move_chunk(core, segment, chunk).await?;
+        core.commit(last).await?;
+        if !room {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the dirty blocks of a segment that may be moved, by slot.
+fn live_in(core: &Core, id: SegmentId, body: &Body) -> Vec<Live> {
+    let mut live = Vec::new();
+    for record in &body.records {
+        let Record::Data { object, block, slot, checksums } = record else { continue };
+        let facts = body.objects.get(usize::from(*object));
+        let Some(object) = facts.and_then(|facts| core.objects.find(&facts.key)) else { continue };
+        if !object.volume.is_movable() {
+            continue;
+        }
+        let state = object.lock();
+        for (block, slot) in (*block..).zip(*slot..).take(checksums.len()) {
+            let copy = state.entry(block).filter(|e| e.dirty && (e.segment, e.slot) == (id, slot));
+            live.extend(copy.map(|copy| Live { object: object.clone(), block, copy: *copy }));
+        }
+    }
+    live.sort_unstable_by_key(|live| live.copy.slot);
+    live
+}
+
+/// Reappends blocks of neighbouring slots. Returns the last frame that has any of them, and true if there was
+/// room for all.
+async fn move_chunk(core: &Core, segment: &Segment, chunk: &[Live]) -> Result<(Seq, bool)> {
+    let (first, last) = match chunk {
+        [] => return Ok((0, true)),
+        [first, .., last] => (first.copy.slot, last.copy.slot),
+        [only] => (only.copy.slot, only.copy.slot),
+    };
+    let in_memory = |live: &Live| live.object.lock().page(live.block).is_some();
+    let read: Option<Buffer> = match segment.legs.first() {
+        Some(place) if !chunk.iter().all(in_memory) => {
+            read_leg(core, *place, first, usize::from(last - first) + 1).await.ok()
+        }
+        _ => None,
+    };
+    let mut frame = 0;
+    for live in chunk {
+        let at = usize::from(live.copy.slot - first) * BLOCK;
+        let contents = read.as_ref().map(|read| &read[at..at + BLOCK]);
+        let in_memory = live.object.lock().page(live.block).cloned();
+        let good = contents.filter(|c| is_right(core, &live.object, live.block, &live.copy, c));
+        let page = match in_memory.or_else(|| good.map(Page::from)) {
+            Some(page) => page,
+            None => match rescue(core, &live.object, live.block, &live.copy, false).await {
+                Ok(Rescued { page: Some(page), .. }) => page,
+                Ok(_) | Err(Error::Damaged | Error::Backing(_)) => continue,
+                Err(error) => return Err(error),
+            },
+        };
+        match append_again(core, &live.object, live.block, &live.copy, Some(page)).await? {
+            Again::Appended(seq) => {
+                core.totals.compacted.add(1);
+                core.destager.throttle.moved(1);
+                frame = frame.max(seq);
+            }
+            Again::Outdated => {}
+            Again::NoRoom => return Ok((frame, false)),
+        }
+    }
+    Ok((frame, true))
+}
+
+/// Reappends the segment's truncations that volumes in trouble have not carried out.
+async fn move_cuts(core: &Core, id: SegmentId, body: &Body) -> Result<()> {
+    for record in &body.records {
+        let Record::Truncate { object, .. } = record else { continue };
+        let facts = body.objects.get(usize::from(*object));
+        let Some(object) = facts.and_then(|facts| core.objects.find(&facts.key)) else { continue };
+        if object.volume.is_troubled() {
+            let last = log_cut_again(core, &object, id).await?;
+            core.commit(last).await?;
+        }
+    }
+    Ok(())
 }

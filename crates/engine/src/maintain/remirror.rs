@@ -7,18 +7,19 @@
 //! backing store has older contents, which no client must ever read. So the log records the block as damaged until it
 //! is overwritten or cut off.
 
-use forebay_common::lock::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Error;
-use crate::engine::Engine;
-use crate::event::Event;
-use crate::format::{Body, Record};
-use crate::index::leaf::{Entry, Page, SegmentId};
+use crate::core::Core;
+use crate::index::leaf::{Entry, Page};
 use crate::index::object::Object;
-use crate::log::reappend::Again;
-use crate::segments::Segment;
+use crate::log::footers::read_footer;
+use crate::log::mirror_io::look_at_mirror;
+use crate::log::reappend::{Again, append_again};
+use crate::log::writer::moving;
+use crate::segments::{Segment, SegmentId};
+use crate::tiers::copies::rescue;
 use crate::wait::all;
 
 /// The number of blocks read at once.
@@ -26,130 +27,89 @@ const RUN: usize = 64;
 /// The pause after a segment of which some block could not be written again.
 const PAUSE: Duration = Duration::from_millis(250);
 
-impl Engine {
-    /// Remirrors the segments that need it, until the engine closes.
-    pub(crate) async fn run_rewrite(self: Arc<Self>) {
-        while !self.closing() {
-            let ready = || {
-                let head = self.log.segment();
-                let wanted = head.and_then(|head| self.segments.to_rewrite(head));
-                let stuck = |segment: &Segment| segment.dirty == segment.damaged;
-                let volumes = &self.destager.volumes;
-                let may = || volumes.any_troubled() || !volumes.any_flushing();
-                let wanted = wanted.filter(|(_, segment)| stuck(segment) || may());
-                let changed = self.is_mirrored() != self.segments.is_mirrored(head);
-                (wanted.is_some() || changed || self.segments.lone_left() || self.closing()).then_some(wanted)
-            };
-            if let Some((id, segment)) = self.space.until(ready).await {
-                self.rewrite(id, &segment).await;
-                self.segments.advance();
-                if self.segments.get(id).is_some_and(|segment| segment.dirty > 0) {
-                    self.rest(PAUSE).await;
-                }
-            } else if self.segments.lone_left() {
-                let frame = self.log.kick();
-                let done = || self.closing() || self.log.durable() >= frame || self.log.broken().is_some();
-                self.log.until(|| done().then_some(())).await;
-                if self.log.broken().is_some() {
-                    return;
-                }
-            }
-            self.look_at_mirror();
-        }
-    }
-
-    /// Determines again if all dirty data is on two devices, and reports a change.
-    pub(crate) fn look_at_mirror(&self) {
-        let mut known = self.mirror.lock();
-        let now = self.segments.is_mirrored(self.log.segment());
-        // A task that sees `mirrored` set must find that the log accepts its data.
-        if now {
-            self.log.set_mirrored(true);
-        }
-        self.mirrored.store(now, Ordering::Release);
-        if !now {
-            self.log.set_mirrored(false);
-            // User records may have to be released.
-            self.notes.changed.wake();
-        }
-        match known.replace(now) {
-            Some(before) if before == now => return,
-            Some(_) if now => self.event(Event::Restored),
-            // One device from the start on is no change to report.
-            None if now || self.segments.devices() < 2 => {}
-            _ => self.event(Event::Degraded { left: self.segments.staying() }),
-        }
-        drop(known);
-        self.destager.throttle.changed.wake();
-        self.destager.wake();
-        self.space.wake();
-    }
-
-    async fn rewrite(&self, id: SegmentId, segment: &Segment) {
-        let blocks = match self.read_footer(segment).await {
-            Some(body) => self.blocks_of(&body),
-            None => self.dirty_blocks_of(id),
+/// Remirrors the segments that need it, until the engine closes.
+pub(crate) async fn run_rewrite(core: Arc<Core>) {
+    while !core.closing() {
+        let ready = || {
+            let head = core.log.segment();
+            let wanted = head.and_then(|head| core.segments.to_rewrite(head));
+            let stuck = |segment: &Segment| segment.dirty == segment.damaged;
+            let volumes = &core.destager.volumes;
+            let may = || volumes.any_troubled() || !volumes.any_flushing();
+            let wanted = wanted.filter(|(_, segment)| stuck(segment) || may());
+            let changed = core.is_mirrored() != core.segments.is_mirrored(head);
+            (wanted.is_some() || changed || core.segments.lone_left() || core.closing()).then_some(wanted)
         };
-        let may = |object: &Object| object.volume.is_movable() || segment.dirty == segment.damaged;
-        let blocks: Vec<_> = blocks.into_iter().filter(|(object, _)| may(object)).collect();
-        let mut blocks = blocks.as_slice();
-        let _moving = self.moving();
-        while let Some((object, _)) = blocks.first()
-            && !self.closing()
-        {
-            let same = blocks.iter().take(RUN).take_while(|(other, _)| Arc::ptr_eq(other, object));
-            let run = same.count();
-            let reads = blocks[..run].iter().map(|(object, block)| Box::pin(self.old(object, *block, id)));
-            for ((object, block), old) in blocks.iter().zip(all(reads.collect()).await) {
-                let Some((copy, page)) = old else { continue };
-                match self.append_again(object, *block, &copy, page).await {
-                    Ok(Again::Appended(_)) => self.totals.rewritten.add(1),
-                    Ok(Again::Outdated) => {}
-                    Ok(Again::NoRoom) | Err(_) => return,
-                }
+        if let Some((id, segment)) = core.space.until(ready).await {
+            rewrite(&core, id, &segment).await;
+            core.segments.advance();
+            if core.segments.get(id).is_some_and(|segment| segment.dirty > 0) {
+                core.rest(PAUSE).await;
             }
-            blocks = &blocks[run..];
+        } else if core.segments.lone_left() {
+            let frame = core.log.kick();
+            let done = || core.closing() || core.log.durable() >= frame || core.log.broken().is_some();
+            core.log.until(|| done().then_some(())).await;
+            if core.log.broken().is_some() {
+                return;
+            }
         }
+        look_at_mirror(&core);
     }
+}
 
-    /// Returns a block's dirty copy in the segment, with its contents if they can be read; `None` if there is no such
-    /// copy.
-    async fn old(&self, object: &Arc<Object>, block: u64, id: SegmentId) -> Option<(Entry, Option<Page>)> {
-        let (copy, page, damaged) = {
-            let state = object.lock();
-            let copy = state.entry(block).copied().filter(|copy| copy.dirty && copy.segment == id)?;
-            (copy, state.page(block).cloned(), state.is_damaged(&(block..block + 1)))
-        };
-        if page.is_some() || damaged {
-            return Some((copy, page));
+async fn rewrite(core: &Core, id: SegmentId, segment: &Segment) {
+    let blocks = match read_footer(core, segment).await {
+        Some(body) => core.objects.blocks_of(&body),
+        None => dirty_blocks_of(core, id),
+    };
+    let may = |object: &Object| object.volume.is_movable() || segment.dirty == segment.damaged;
+    let blocks: Vec<_> = blocks.into_iter().filter(|(object, _)| may(object)).collect();
+    let mut blocks = blocks.as_slice();
+    let _moving = moving(core);
+    while let Some((object, _)) = blocks.first()
+        && !core.closing()
+    {
+        let same = blocks.iter().take(RUN).take_while(|(other, _)| Arc::ptr_eq(other, object));
+        let run = same.count();
+        let reads = blocks[..run].iter().map(|(object, block)| Box::pin(old(core, object, *block, id)));
+        for ((object, block), old) in blocks.iter().zip(all(reads.collect()).await) {
+            let Some((copy, page)) = old else { continue };
+            match append_again(core, object, *block, &copy, page).await {
+                Ok(Again::Appended(_)) => core.totals.rewritten.add(1),
+                Ok(Again::Outdated) => {}
+                Ok(Again::NoRoom) | Err(_) => return,
+            }
         }
-        match self.rescue(object, block, &copy, false).await {
-            Ok(rescued) => Some((copy, Some(rescued.page?))),
-            Err(Error::Damaged) => Some((copy, None)),
-            Err(_) => None,
-        }
+        blocks = &blocks[run..];
     }
+}
 
-    /// Returns the blocks that a segment's records name, for objects in the index.
-    pub(crate) fn blocks_of(&self, body: &Body) -> Vec<(Arc<Object>, u64)> {
-        let known: Vec<_> = body.objects.iter().map(|facts| self.objects.find(&facts.key)).collect();
-        let mut blocks = Vec::new();
-        for record in &body.records {
-            let Record::Data { object, block, checksums, .. } = record else { continue };
-            let Some(Some(object)) = known.get(usize::from(*object)) else { continue };
-            blocks.extend((*block..).take(checksums.len()).map(|block| (object.clone(), block)));
-        }
-        blocks
+/// Returns a block's dirty copy in the segment, with its contents if they can be read; `None` if there is no such
+/// copy.
+async fn old(core: &Core, object: &Arc<Object>, block: u64, id: SegmentId) -> Option<(Entry, Option<Page>)> {
+    let (copy, page, damaged) = {
+        let state = object.lock();
+        let copy = state.entry(block).copied().filter(|copy| copy.dirty && copy.segment == id)?;
+        (copy, state.page(block).cloned(), state.is_damaged(&(block..block + 1)))
+    };
+    if page.is_some() || damaged {
+        return Some((copy, page));
     }
+    match rescue(core, object, block, &copy, false).await {
+        Ok(rescued) => Some((copy, Some(rescued.page?))),
+        Err(Error::Damaged) => Some((copy, None)),
+        Err(_) => None,
+    }
+}
 
-    /// Returns the dirty blocks of a segment whose records cannot be read, by a scan of all objects.
-    fn dirty_blocks_of(&self, id: SegmentId) -> Vec<(Arc<Object>, u64)> {
-        let mut blocks = Vec::new();
-        for object in self.objects.all() {
-            let dirty = object.lock().dirty_in(0..u64::MAX, usize::MAX);
-            let here = dirty.into_iter().filter(|(_, copy)| copy.segment == id);
-            blocks.extend(here.map(|(block, _)| (object.clone(), block)));
-        }
-        blocks
+/// Returns the dirty blocks of a segment whose records cannot be read, by a scan of all objects.
+fn dirty_blocks_of(core: &Core, id: SegmentId) -> Vec<(Arc<Object>, u64)> {
+    let mut blocks = Vec::new();
+    for object in core.objects.all() {
+        let dirty = object.lock().dirty_in(0..u64::MAX, usize::MAX);
+        let here = dirty.into_iter().filter(|(_, copy)| copy.segment == id);
+        blocks.extend(here.map(|(block, _)| (object.clone(), block)));
     }
+    blocks
 }

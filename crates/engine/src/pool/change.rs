@@ -10,7 +10,7 @@ use super::geometry::{Copy, SEGMENTS_MIN, segments, size_for};
 use super::identify::Contents;
 use super::make::{check_size, read_back};
 use super::superblock::{Entry, State, Superblock};
-use super::{Member, Pool};
+use super::table::{Member, Pool};
 use crate::buffer::{Buffer, Slice};
 use crate::format::DEVICES_MAX;
 use crate::io::{Device, DeviceError, Durability};

@@ -6,7 +6,7 @@ use super::error::{PoolError, Uuid};
 use super::geometry::{Copy, DEVICE_MAX, DEVICE_MIN, MARGIN, segment_size, segments, whole_blocks};
 use super::identify::{Contents, identify};
 use super::superblock::State;
-use super::{Member, Pool};
+use super::table::{Member, Pool};
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::format::DEVICES_MAX;
 use crate::io::{Device, Durability};

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use crate::Seq;
 use crate::io::Device;
-use crate::log::Log;
-use crate::maintain::deadline::{GivenUp, Watched};
 use crate::plant;
+use crate::pool::deadline::{GivenUp, Watched};
 use crate::pool::{AlsoLost, Candidate, Member, Pool, PoolError, State};
 use crate::segments::Reach;
 use crate::wait::Gate;
@@ -105,13 +104,13 @@ impl Members {
 
     /// Records durably on the remaining devices that a device is lost. Returns every device that the pool has given
     /// up so far. Recovery ignores data that is written to those devices alone from now on.
-    pub(crate) async fn lose(&self, index: u16, log: &Log) -> AlsoLost {
+    pub(crate) async fn lose(&self, index: u16, set_epoch: impl FnOnce(u64)) -> AlsoLost {
         if plant::active("a lost device is not recorded") {
             return AlsoLost::new();
         }
         let mut pool = self.take_at_once().await;
         let changed = pool.lose(index).await.map(drop);
-        log.set_epoch(pool.epoch);
+        set_epoch(pool.epoch);
         let lost = given_up(&pool, &changed);
         self.put(pool);
         lost
@@ -155,7 +154,7 @@ impl Members {
         &self,
         device: &Arc<Watched>,
         force: bool,
-        log: &Log,
+        set_epoch: impl FnOnce(u64),
     ) -> (Result<Member, PoolError>, AlsoLost) {
         let _adding = self.begin_adding(device).await;
         let candidate = match self.prepare(device, force).await {
@@ -165,7 +164,7 @@ impl Members {
         let mut pool = self.take_for(device).await;
         let added = pool.join(&candidate, force).await;
         let added = added.map(|(index, _)| pool.members[usize::from(index)].clone());
-        log.set_epoch(pool.epoch);
+        set_epoch(pool.epoch);
         let lost = given_up(&pool, &added);
         self.put(pool);
         (added, lost)
@@ -184,10 +183,14 @@ impl Members {
 
     /// Removes a drained device from the pool, durably. The device stays if that fails. Also returns every device
     /// that the pool has given up so far.
-    pub(crate) async fn remove(&self, index: u16, log: &Log) -> (Result<(), PoolError>, AlsoLost) {
+    pub(crate) async fn remove(
+        &self,
+        index: u16,
+        set_epoch: impl FnOnce(u64),
+    ) -> (Result<(), PoolError>, AlsoLost) {
         let mut pool = self.take().await;
         let removed = pool.remove(index).await.map(drop);
-        log.set_epoch(pool.epoch);
+        set_epoch(pool.epoch);
         let lost = given_up(&pool, &removed);
         self.put(pool);
         (removed, lost)

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 
-use super::geometry::Copy;
-use super::identify::{Contents, look};
+use super::error::PoolError;
+use super::looking::{Looked, look_durably};
 use super::open::{Seen, decide};
-use super::{Pool, PoolError};
+use super::table::Pool;
 use crate::event::Event;
 use crate::io::{Clock, Device, DeviceError, Witness};
-use crate::maintain::deadline::{GivenUp, TICKS, Ticks, Watched};
 use crate::plant;
+use crate::pool::deadline::{GivenUp, TICKS, Ticks, Watched};
 use crate::wait::{all, beside};
 
 /// The limits within which an opening waits for a device.
@@ -28,36 +28,12 @@ pub struct Patience {
     pub events: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
-/// The contents of a device, and the superblock copy to be written first.
-pub(super) type Looked = (Result<Contents, DeviceError>, Copy);
-
 /// A device that is being read.
 struct Looking {
     device: Arc<Watched>,
     looked: Mutex<Option<Looked>>,
     /// True if the event that the start waits for the device was sent.
     awaited: Mutex<bool>,
-}
-
-/// Reads the contents of a device and makes them durable.
-async fn look_durably(device: &dyn Device) -> Looked {
-    let mut looked = look(device).await;
-    // A server that was killed may have left the superblock in the device's cache. Its other copy is overwritten next,
-    // and a power cut may tear all data that was never flushed.
-    if let Ok((Contents::Pool(_), _)) = looked
-        && let Err(error) = device.flush().await
-    {
-        looked = Err(error);
-    }
-    match looked {
-        Ok((contents, copy)) => (Ok(contents), copy),
-        Err(error) => (Err(error), Copy::A),
-    }
-}
-
-/// Reads all devices side by side, without a deadline.
-pub(super) async fn look_at_all(devices: &[Arc<dyn Device>]) -> Vec<Looked> {
-    all(devices.iter().map(|device| Box::pin(look_durably(device.as_ref()))).collect()).await
 }
 
 impl Pool {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Pool, PoolError};
+use super::error::PoolError;
+use super::table::{Member, Pool};
 use crate::io::{Leg, Witness};
 use crate::plant;
 
@@ -56,7 +57,7 @@ impl Pool {
     /// recorded epoch would be refused. It comes before anything is acknowledged in the epoch.
     pub(super) async fn tell_witness(&self) -> Result<(), PoolError> {
         let Watched(Some((witness, _))) = &self.watched else { return Ok(()) };
-        let leg = |(member, device): (&super::Member, &Arc<dyn crate::io::Device>)| Leg {
+        let leg = |(member, device): (&Member, &Arc<dyn crate::io::Device>)| Leg {
             uuid: member.uuid,
             name: device.name().to_owned(),
         };

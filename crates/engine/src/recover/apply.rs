@@ -9,18 +9,18 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 
 use super::frames::{Contents, Read};
-use super::headers::Found;
-use super::{Recovered, is_log};
+use super::headers::{Found, is_log};
+use super::outcome::Recovered;
 use crate::format::{Body, Footer, Record};
-use crate::index::leaf::{Entry, SegmentId};
+use crate::index::leaf::Entry;
 use crate::index::object::{Object, State};
 use crate::index::objects::Objects;
 use crate::log::user_records::{UserRecord, UserRecords};
 use crate::plant;
 use crate::pool::Pool;
 use crate::recover::load_clean::{Cold, void};
-use crate::segments::{Segment, Segments, Warmth};
-use crate::volume::Volumes;
+use crate::segments::{Segment, SegmentId, Segments, Warmth};
+use crate::volume::all::Volumes;
 
 /// The tables of an engine, as recovered.
 pub(super) struct Applied {

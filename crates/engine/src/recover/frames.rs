@@ -4,8 +4,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use super::headers::Found;
-use super::{OpenError, RecoveryProgress, is_log, name};
+use super::headers::{Found, is_log};
+use super::outcome::OpenError;
+use super::progress::RecoveryProgress;
 use crate::Seq;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame, key_hash};
@@ -15,7 +16,6 @@ use crate::segments::Reach;
 
 /// The number of bad slots from which on a leg is not read any more: each bad slot may take the device long.
 const UNREAD_MOST: usize = 256;
-
 /// More than the number of frames that may follow the last frame whose number is known.
 const UNREAD: Seq = 1 << 32;
 
@@ -74,84 +74,6 @@ struct Leg {
     unread: BTreeSet<u16>,
 }
 
-/// Reads the log from its end back to its tail.
-pub(super) async fn read_log(
-    pool: &Pool,
-    found: &[Found],
-    progress: &RecoveryProgress,
-) -> Result<Read, OpenError> {
-    let tail = pool.reach().tail;
-    progress.begin(found.iter().filter(|found| is_log(found) && found.seq >= tail).count());
-    let read = read_back(pool, found, progress).await;
-    if !matches!(read, Err(OpenError::Hole { .. })) {
-        return read;
-    }
-    // R21: data on a device that went missing meanwhile is not lost.
-    for (_, device) in pool.present() {
-        if let (_, Err(error)) = device.read(0, Buffer::zeroed(1)).await
-            && error.is_final()
-        {
-            return Err(PoolError::Unreadable { device: device.name().to_owned(), error }.into());
-        }
-    }
-    // R22: such a pool only ever held data that the backing store has as well.
-    if pool.members.len() == 1 { Ok(Read::nothing(pool, found)) } else { read }
-}
-
-async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) -> Result<Read, OpenError> {
-    let mut read = Read::new(pool.reach(), 1);
-    // The next newer segment. Frames from its first frame on do not count in the older segment.
-    let mut next: Option<&Found> = None;
-    let mut end_known = false;
-    for segment in found.iter().filter(|found| is_log(found)).rev() {
-        if end_known && segment.seq < read.reach.tail {
-            break;
-        }
-        // R14, R15: if a segment is missing between the two, its frames would follow the frames of this one.
-        let adjoins = next.is_none_or(|next| next.previous == segment.seq);
-        let footer = if end_known && adjoins { read_footer(pool, segment).await } else { None };
-        let contents = match footer {
-            Some(contents) => contents,
-            None => {
-                let limit = next.map(|next| next.first_frame);
-                let frames = read.add_frames(pool, segment, limit).await?;
-                let may_miss = plant::active("the newest segment may be missing");
-                // R17.
-                if next.is_none() && segment.seq < pool.newest() && !may_miss {
-                    return Err(OpenError::Hole { frame: segment.first_frame + frames.len() as Seq });
-                }
-                if let Some(last) = frames.last().filter(|_| !end_known) {
-                    end_known = true;
-                    read.next_frame = last.head.seq + 1;
-                    // R20.
-                    read.reach = later(read.reach, &last.head);
-                }
-                Contents { bodies: frames.into_iter().map(|frame| frame.body).collect(), sealed: false }
-            }
-        };
-        read.contents.insert(segment.seq, contents);
-        progress.advance();
-        next = Some(segment);
-    }
-    let tail = read.reach.tail;
-    match next {
-        // R17.
-        None if pool.newest() > 0 => return Err(OpenError::Hole { frame: read.next_frame }),
-        Some(next) if !end_known => read.next_frame = next.first_frame,
-        // R16: the tail segment is missing.
-        Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
-            return Err(OpenError::Hole { frame: next.first_frame.saturating_sub(1) });
-        }
-        _ => {}
-    }
-    // R18.
-    if read.next_frame <= pool.durable() && !plant::active("frames that were acknowledged may be missing") {
-        return Err(OpenError::Hole { frame: read.next_frame });
-    }
-    read.contents.retain(|seq, _| *seq >= tail);
-    Ok(read)
-}
-
 impl Read {
     fn new(reach: Reach, next_frame: Seq) -> Self {
         Read {
@@ -206,18 +128,9 @@ impl Read {
     }
 }
 
-/// Returns the reach of a frame, if it goes further than the reach in the superblocks.
-fn later(stored: Reach, head: &FrameHead) -> Reach {
-    if plant::active("the reach of the last frame does not count") {
-        return stored;
-    }
-    let said = Reach::new(head.tail, head.oldest_position, head.oldest_seq);
-    Reach { tail: stored.tail.max(said.tail), oldest: stored.oldest.max(said.oldest) }
-}
-
 impl Image {
     async fn read(pool: &Pool, segment: &Found) -> Image {
-        let name = name(pool, segment);
+        let name = pool.segment_id(segment.seq);
         let mut legs = Vec::new();
         for place in &segment.legs {
             legs.push(Leg::read(pool, *place, name.slots).await);
@@ -366,7 +279,7 @@ impl Leg {
 }
 
 async fn read_footer(pool: &Pool, segment: &Found) -> Option<Contents> {
-    let name = name(pool, segment);
+    let name = pool.segment_id(segment.seq);
     let (mut body, mut legs) = (None, 0);
     for place in &segment.legs {
         if let Some(footer) = footer_of(pool, *place, &name).await.filter(|f| f.epoch >= segment.epoch) {
@@ -375,6 +288,93 @@ async fn read_footer(pool: &Pool, segment: &Found) -> Option<Contents> {
         }
     }
     Some(Contents { bodies: vec![body?], sealed: legs == segment.legs.len() })
+}
+
+/// Reads the log from its end back to its tail.
+pub(super) async fn read_log(
+    pool: &Pool,
+    found: &[Found],
+    progress: &RecoveryProgress,
+) -> Result<Read, OpenError> {
+    let tail = pool.reach().tail;
+    progress.begin(found.iter().filter(|found| is_log(found) && found.seq >= tail).count());
+    let read = read_back(pool, found, progress).await;
+    if !matches!(read, Err(OpenError::Hole { .. })) {
+        return read;
+    }
+    // R21: data on a device that went missing meanwhile is not lost.
+    for (_, device) in pool.present() {
+        if let (_, Err(error)) = device.read(0, Buffer::zeroed(1)).await
+            && error.is_final()
+        {
+            return Err(PoolError::Unreadable { device: device.name().to_owned(), error }.into());
+        }
+    }
+    // R22: such a pool only ever held data that the backing store has as well.
+    if pool.members.len() == 1 { Ok(Read::nothing(pool, found)) } else { read }
+}
+
+async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) -> Result<Read, OpenError> {
+    let mut read = Read::new(pool.reach(), 1);
+    // The next newer segment. Frames from its first frame on do not count in the older segment.
+    let mut next: Option<&Found> = None;
+    let mut end_known = false;
+    for segment in found.iter().filter(|found| is_log(found)).rev() {
+        if end_known && segment.seq < read.reach.tail {
+            break;
+        }
+        // R14, R15: if a segment is missing between the two, its frames would follow the frames of this one.
+        let adjoins = next.is_none_or(|next| next.previous == segment.seq);
+        let footer = if end_known && adjoins { read_footer(pool, segment).await } else { None };
+        let contents = match footer {
+            Some(contents) => contents,
+            None => {
+                let limit = next.map(|next| next.first_frame);
+                let frames = read.add_frames(pool, segment, limit).await?;
+                let may_miss = plant::active("the newest segment may be missing");
+                // R17.
+                if next.is_none() && segment.seq < pool.newest() && !may_miss {
+                    return Err(OpenError::Hole { frame: segment.first_frame + frames.len() as Seq });
+                }
+                if let Some(last) = frames.last().filter(|_| !end_known) {
+                    end_known = true;
+                    read.next_frame = last.head.seq + 1;
+                    // R20.
+                    read.reach = later(read.reach, &last.head);
+                }
+                Contents { bodies: frames.into_iter().map(|frame| frame.body).collect(), sealed: false }
+            }
+        };
+        read.contents.insert(segment.seq, contents);
+        progress.advance();
+        next = Some(segment);
+    }
+    let tail = read.reach.tail;
+    match next {
+        // R17.
+        None if pool.newest() > 0 => return Err(OpenError::Hole { frame: read.next_frame }),
+        Some(next) if !end_known => read.next_frame = next.first_frame,
+        // R16: the tail segment is missing.
+        Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
+            return Err(OpenError::Hole { frame: next.first_frame.saturating_sub(1) });
+        }
+        _ => {}
+    }
+    // R18.
+    if read.next_frame <= pool.durable() && !plant::active("frames that were acknowledged may be missing") {
+        return Err(OpenError::Hole { frame: read.next_frame });
+    }
+    read.contents.retain(|seq, _| *seq >= tail);
+    Ok(read)
+}
+
+/// Returns the reach of a frame, if it goes further than the reach in the superblocks.
+fn later(stored: Reach, head: &FrameHead) -> Reach {
+    if plant::active("the reach of the last frame does not count") {
+        return stored;
+    }
+    let said = Reach::new(head.tail, head.oldest_position, head.oldest_seq);
+    Reach { tail: stored.tail.max(said.tail), oldest: stored.oldest.max(said.oldest) }
 }
 
 async fn footer_of(pool: &Pool, place: Place, name: &SegmentId) -> Option<crate::format::Footer> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::RecoveryProgress;
 use super::frames::Read;
+use super::progress::RecoveryProgress;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Place, SegmentHeader, SegmentKind};
 use crate::io::DeviceError;
@@ -70,6 +70,11 @@ pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<Found
     (found.into_values().collect(), unread)
 }
 
+/// Returns true if the segment is one of the log.
+pub(super) fn is_log(found: &Found) -> bool {
+    found.kind == SegmentKind::Log
+}
+
 fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
     let new = Found {
         seq: header.seq,
@@ -99,16 +104,16 @@ pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Fou
     }
     found.iter_mut().for_each(|found| found.legs.retain(|place| !read.stale.contains(place)));
     let counts = |found: &Found| {
-        let in_log = super::is_log(found) && found.seq >= reach.tail;
+        let in_log = is_log(found) && found.seq >= reach.tail;
         in_log
             || (found.order() >= reach.oldest
                 && doubtful < u64::MAX
-                && (super::is_log(found) || found.epoch >= doubtful))
+                && (is_log(found) || found.epoch >= doubtful))
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
     live.sort_unstable_by_key(Found::order);
     if let Some(missing) = missing_log(&live, reach) {
-        live.retain(|found| found.order() > missing || (super::is_log(found) && found.seq >= reach.tail));
+        live.retain(|found| found.order() > missing || (is_log(found) && found.seq >= reach.tail));
     }
     live
 }
@@ -116,7 +121,7 @@ pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Fou
 /// Returns the places of segments that are not `kept`, but that a later recovery could find. The records that
 /// invalidate them may be missing by then.
 pub(super) fn dropped(found: &[Found], reach: Reach, kept: &[u64], unread: Vec<Place>) -> Vec<Place> {
-    let counted = |found: &&Found| super::is_log(found) || found.order() >= reach.oldest;
+    let counted = |found: &&Found| is_log(found) || found.order() >= reach.oldest;
     let gone = found.iter().filter(counted).filter(|found| !kept.contains(&found.seq));
     let mut gone: Vec<_> = gone.collect();
     // The oldest segments come first: the records that invalidate a segment are wiped after it.
@@ -127,7 +132,7 @@ pub(super) fn dropped(found: &[Found], reach: Reach, kept: &[u64], unread: Vec<P
 /// Returns the newest segment that was in the log, should still be present and is not. Its invalidations of older
 /// copies are unknown.
 fn missing_log(live: &[Found], reach: Reach) -> Option<Order> {
-    let mut logs = live.iter().filter(|found| super::is_log(found)).rev().peekable();
+    let mut logs = live.iter().filter(|found| is_log(found)).rev().peekable();
     while let Some(log) = logs.next() {
         let expected = (log.previous, true, log.previous);
         let there = logs.peek().is_some_and(|next| next.seq == log.previous);

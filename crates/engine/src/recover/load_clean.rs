@@ -9,19 +9,22 @@
 //! ([`State::may_be_copied`](crate::index::object::State::may_be_copied)). So bypass writes and truncations log an
 //! invalidation.
 
-use forebay_common::lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::buffer::BLOCK;
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::event::Event;
 use crate::format::{Body, Place, Record, SegmentKind};
-use crate::index::leaf::{Entry, SegmentId};
+use crate::index::leaf::Entry;
 use crate::index::object::Object;
 use crate::io::Durability;
+use crate::log::footers::read_footer_on;
+use crate::log::mirror_io::write_legs;
+use crate::segments::SegmentId;
 use crate::wait::{all, pass};
 
 /// The number of segments whose records are read at once.
@@ -75,172 +78,141 @@ impl Cold {
     }
 }
 
-/// The progress of loading, in segments of the cache devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CleanLoading {
-    /// Number of segments that were loaded or skipped.
-    pub done: u64,
-    /// Number of segments to load when service started.
-    pub segments: u64,
-}
-
-/// The counters behind [`CleanLoading`].
-#[derive(Debug, Default)]
-pub(crate) struct CleanLoader {
-    done: AtomicU64,
-    segments: AtomicU64,
-}
-
-impl Engine {
-    /// Returns the progress of loading the clean segments; `None` when it is over.
-    pub fn warming(&self) -> Option<CleanLoading> {
-        let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let warming = CleanLoading { done: get(&self.warmer.done), segments: get(&self.warmer.segments) };
-        self.segments.is_warming().then_some(warming)
-    }
-
-    /// Waits until all clean segments are loaded, or never will be: no device is left, or the engine closes.
-    pub async fn warmed(&self) {
-        let over = || !self.segments.is_warming() || self.closing() || self.log.broken().is_some();
-        self.space.until(|| over().then_some(())).await;
-    }
-
-    /// Loads the segments that recovery left, until that is done or the engine closes.
-    pub(crate) async fn run_warm(self: Arc<Self>, mut cold: Cold) {
-        self.warmer.segments.store(cold.segments() as u64, Ordering::Relaxed);
-        let mut unused = self.segments.unused();
-        while !cold.steps.is_empty() {
-            let chunk = cold.steps.split_off(cold.steps.len().saturating_sub(DEPTH));
-            let legs = |step: &Step| match step {
-                Step::Load(cold) => self.segments.legs_to_load(cold.id, &mut unused),
-                Step::Voids(_) => SmallVec::new(),
-            };
-            let legs: Vec<_> = chunk.iter().map(legs).collect();
-            let read = chunk.iter().zip(legs).map(|(step, legs)| Box::pin(self.read_step(step, legs)));
-            let read = all(read.collect()).await;
-            for (step, records) in chunk.into_iter().zip(read).rev() {
-                if self.closing() {
-                    return;
-                }
-                if !self.take_step(step, records).await {
-                    cold.steps.clear();
-                    break;
-                }
-            }
-        }
-        self.end_warming().await;
-    }
-
-    async fn read_step(&self, step: &Step, legs: SmallVec<[Place; 2]>) -> Option<(Body, Place)> {
-        let Step::Load(cold) = step else { return None };
-        // A read that fails may succeed at once when repeated.
-        for _ in 0..2 {
-            let segment = self.segments.get(cold.id)?;
-            for place in &legs {
-                let found = self.read_footer_on(*place, segment.seq).await;
-                if let Some(footer) = found.filter(|footer| footer.epoch >= cold.epoch) {
-                    return Some((footer.body, *place));
-                }
-            }
-        }
-        None
-    }
-
-    /// Takes a step of loading. Returns false if nothing older counts, since a log segment's invalidations cannot be
-    /// read any more.
-    async fn take_step(&self, step: Step, records: Option<(Body, Place)>) -> bool {
-        let cold = match step {
-            Step::Voids(voids) => {
-                voids.into_iter().for_each(|(object, range)| object.lock().void(range, &self.segments));
-                return true;
-            }
-            Step::Load(cold) => cold,
+/// Loads the segments that recovery left, until that is done or the engine closes.
+pub(crate) async fn run_warm(core: Arc<Core>, mut cold: Cold) {
+    core.warmer.segments.store(cold.segments() as u64, Ordering::Relaxed);
+    let mut unused = core.segments.unused();
+    while !cold.steps.is_empty() {
+        let chunk = cold.steps.split_off(cold.steps.len().saturating_sub(DEPTH));
+        let legs = |step: &Step| match step {
+            Step::Load(cold) => core.segments.legs_to_load(cold.id, &mut unused),
+            Step::Voids(_) => SmallVec::new(),
         };
-        // If the segment was evicted meanwhile, all older segments were evicted, too.
-        let begun = self.segments.begin_load(cold.id);
-        if begun.is_some() {
-            let place = records.as_ref().map(|(_, place)| *place);
-            match records {
-                Some((body, _)) => self.load_late(&cold, &body).await,
-                None if cold.kind == SegmentKind::Log => {
-                    self.segments.end_load(cold.id, None);
-                    return false;
-                }
-                // A segment that becomes readable again later must not count.
-                None => self.wipe_header(cold.id).await,
+        let legs: Vec<_> = chunk.iter().map(legs).collect();
+        let read = chunk.iter().zip(legs).map(|(step, legs)| Box::pin(read_step(&core, step, legs)));
+        let read = all(read.collect()).await;
+        for (step, records) in chunk.into_iter().zip(read).rev() {
+            if core.closing() {
+                return;
             }
-            self.segments.end_load(cold.id, place);
-            self.space.wake();
-        }
-        self.warmer.done.fetch_add(1, Ordering::Relaxed);
-        true
-    }
-
-    async fn load_late(&self, cold: &ColdSegment, body: &Body) {
-        let known: Vec<_> =
-            body.objects.iter().map(|facts| self.objects.get(&facts.key, &self.segments)).collect();
-        let mut left = TURN;
-        // The newest records come first, as with segments.
-        for record in body.records.iter().rev() {
-            let blocks = self.take_late(cold, record, &known);
-            left = left.saturating_sub(blocks);
-            if left == 0 {
-                left = TURN;
-                pass().await;
+            if !take_step(&core, step, records).await {
+                cold.steps.clear();
+                break;
             }
         }
     }
+    end_warming(&core).await;
+}
 
-    /// Puts the blocks of a record into the index. Returns their number.
-    fn take_late(&self, cold: &ColdSegment, record: &Record, known: &[Arc<Object>]) -> usize {
-        if let Some((object, range)) = void(record, known) {
-            object.lock().void(range, &self.segments);
-        }
-        let Record::Data { object, block, slot, checksums } = record else { return 0 };
-        let mut state = known[usize::from(*object)].lock();
-        if !cold.trusted {
-            state.void(*block..block + checksums.len() as u64, &self.segments);
-            return checksums.len();
-        }
-        for (i, checksum) in checksums.iter().enumerate() {
-            let slot = slot + i as u16;
-            let copy = Entry { segment: cold.id, checksum: *checksum, slot, dirty: false, hit: false };
-            state.add_late(block + i as u64, copy, &self.segments);
-        }
-        checksums.len()
-    }
-
-    async fn wipe_header(&self, id: SegmentId) {
-        let legs = self.segments.get(id).map(|segment| segment.legs).unwrap_or_default();
-        for place in legs {
-            let zeros = crate::buffer::Slice::from(crate::buffer::Buffer::zeroed(1));
-            self.write_legs(&[(place, zeros)], 0, Durability::Now).await;
-        }
-    }
-
-    /// Ends the loading: the index has every block that will be loaded.
-    async fn end_warming(&self) {
-        // Segments that were not loaded must never be found again. Only once that is durable may a change go
-        // unlogged.
-        let frame = if self.segments.let_go_all_cold() { self.log.kick() } else { 0 };
-        let over = || self.closing() || self.log.durable() >= frame || self.log.broken().is_some();
-        self.log.until(|| over().then_some(())).await;
-        if self.log.durable() < frame || self.active() == 0 {
-            // Copies that are not in the index may be found again with the devices, so loading does not end.
-            return;
-        }
-        self.segments.set_warming(false);
-        for object in self.objects.all() {
-            let mut state = object.lock();
-            state.voids.clear();
-            if state.gone {
-                self.objects.remove(&object.key);
+async fn read_step(core: &Core, step: &Step, legs: SmallVec<[Place; 2]>) -> Option<(Body, Place)> {
+    let Step::Load(cold) = step else { return None };
+    // A read that fails may succeed at once when repeated.
+    for _ in 0..2 {
+        let segment = core.segments.get(cold.id)?;
+        for place in &legs {
+            let found = read_footer_on(core, *place, segment.seq).await;
+            if let Some(footer) = found.filter(|footer| footer.epoch >= cold.epoch) {
+                return Some((footer.body, *place));
             }
         }
-        let blocks = self.segments.blocks();
-        self.event(Event::Warm { clean_blocks: blocks.0 - blocks.1 });
-        self.space.wake();
     }
+    None
+}
+
+/// Takes a step of loading. Returns false if nothing older counts, since a log segment's invalidations cannot be
+/// read any more.
+async fn take_step(core: &Core, step: Step, records: Option<(Body, Place)>) -> bool {
+    let cold = match step {
+        Step::Voids(voids) => {
+            voids.into_iter().for_each(|(object, range)| object.lock().void(range, &core.segments));
+            return true;
+        }
+        Step::Load(cold) => cold,
+    };
+    // If the segment was evicted meanwhile, all older segments were evicted, too.
+    let begun = core.segments.begin_load(cold.id);
+    if begun.is_some() {
+        let place = records.as_ref().map(|(_, place)| *place);
+        match records {
+            Some((body, _)) => load_late(core, &cold, &body).await,
+            None if cold.kind == SegmentKind::Log => {
+                core.segments.end_load(cold.id, None);
+                return false;
+            }
+            // A segment that becomes readable again later must not count.
+            None => wipe_header(core, cold.id).await,
+        }
+        core.segments.end_load(cold.id, place);
+        core.space.wake();
+    }
+    core.warmer.done.fetch_add(1, Ordering::Relaxed);
+    true
+}
+
+async fn load_late(core: &Core, cold: &ColdSegment, body: &Body) {
+    let known: Vec<_> =
+        body.objects.iter().map(|facts| core.objects.get(&facts.key, &core.segments)).collect();
+    let mut left = TURN;
+    // The newest records come first, as with segments.
+    for record in body.records.iter().rev() {
+        let blocks = take_late(core, cold, record, &known);
+        left = left.saturating_sub(blocks);
+        if left == 0 {
+            left = TURN;
+            pass().await;
+        }
+    }
+}
+
+/// Puts the blocks of a record into the index. Returns their number.
+fn take_late(core: &Core, cold: &ColdSegment, record: &Record, known: &[Arc<Object>]) -> usize {
+    if let Some((object, range)) = void(record, known) {
+        object.lock().void(range, &core.segments);
+    }
+    let Record::Data { object, block, slot, checksums } = record else { return 0 };
+    let mut state = known[usize::from(*object)].lock();
+    if !cold.trusted {
+        state.void(*block..block + checksums.len() as u64, &core.segments);
+        return checksums.len();
+    }
+    for (i, checksum) in checksums.iter().enumerate() {
+        let slot = slot + i as u16;
+        let copy = Entry { segment: cold.id, checksum: *checksum, slot, dirty: false, hit: false };
+        state.add_late(block + i as u64, copy, &core.segments);
+    }
+    checksums.len()
+}
+
+async fn wipe_header(core: &Core, id: SegmentId) {
+    let legs = core.segments.get(id).map(|segment| segment.legs).unwrap_or_default();
+    for place in legs {
+        let zeros = crate::buffer::Slice::from(crate::buffer::Buffer::zeroed(1));
+        write_legs(core, &[(place, zeros)], 0, Durability::Now).await;
+    }
+}
+
+/// Ends the loading: the index has every block that will be loaded.
+async fn end_warming(core: &Core) {
+    // Segments that were not loaded must never be found again. Only once that is durable may a change go
+    // unlogged.
+    let frame = if core.segments.let_go_all_cold() { core.log.kick() } else { 0 };
+    let over = || core.closing() || core.log.durable() >= frame || core.log.broken().is_some();
+    core.log.until(|| over().then_some(())).await;
+    if core.log.durable() < frame || core.active() == 0 {
+        // Copies that are not in the index may be found again with the devices, so loading does not end.
+        return;
+    }
+    core.segments.set_warming(false);
+    for object in core.objects.all() {
+        let mut state = object.lock();
+        state.voids.clear();
+        if state.gone {
+            core.objects.remove(&object.key);
+        }
+    }
+    let blocks = core.segments.blocks();
+    core.event(Event::Warm { clean_blocks: blocks.0 - blocks.1 });
+    core.space.wake();
 }
 
 /// Returns the range that a record invalidates.

@@ -7,11 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{OpenError, RecoveryProgress};
 use crate::buffer::BLOCK;
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::index::object::Object;
 use crate::io::{BackingError, BackingResult};
+use crate::recover::outcome::OpenError;
+use crate::recover::progress::RecoveryProgress;
+use crate::tiers::blocks::drop_object;
+use crate::volume::queue::queue;
 
 /// The highest number of objects of a volume that are asked for together. This number of files may be open until they
 /// are synced.
@@ -29,88 +32,86 @@ struct Unsure {
     longer: Option<u64>,
 }
 
-impl Engine {
-    /// Looks up the sizes of objects with changes that the backing store may lack, and queues their dirty blocks for
-    /// destaging.
-    pub(super) async fn settle(
-        &self,
-        unsure: Vec<Arc<Object>>,
-        progress: &RecoveryProgress,
-    ) -> Result<(), OpenError> {
-        progress.begin(unsure.len());
-        let mut volumes = BTreeMap::<u32, Vec<Arc<Object>>>::new();
-        for object in unsure {
-            volumes.entry(self.env.backing.volume(&object.key)).or_default().push(object);
-        }
-        for objects in volumes.values() {
-            for together in objects.chunks(TOGETHER) {
-                let unsure = together.iter().map(|object| Unsure { object: object.clone(), longer: None });
-                self.settle_together(unsure.collect(), progress).await?;
-            }
-        }
-        Ok(())
+/// Looks up the sizes of objects with changes that the backing store may lack, and queues their dirty blocks for
+/// destaging.
+pub(crate) async fn settle(
+    core: &Core,
+    unsure: Vec<Arc<Object>>,
+    progress: &RecoveryProgress,
+) -> Result<(), OpenError> {
+    progress.begin(unsure.len());
+    let mut volumes = BTreeMap::<u32, Vec<Arc<Object>>>::new();
+    for object in unsure {
+        volumes.entry(core.env.backing.volume(&object.key)).or_default().push(object);
     }
+    for objects in volumes.values() {
+        for together in objects.chunks(TOGETHER) {
+            let unsure = together.iter().map(|object| Unsure { object: object.clone(), longer: None });
+            settle_together(core, unsure.collect(), progress).await?;
+        }
+    }
+    Ok(())
+}
 
-    /// Settles objects of one volume. After a pause, repeats those for which the backing store reports an error.
-    async fn settle_together(
-        &self,
-        mut left: Vec<Unsure>,
-        progress: &RecoveryProgress,
-    ) -> Result<(), OpenError> {
-        for round in 0.. {
-            let results = self.settle_once(&mut left).await;
-            let (mut again, mut failed) = (Vec::new(), None);
-            for (unsure, result) in left.into_iter().zip(results) {
-                match result {
-                    Ok(()) => {
-                        let mut state = unsure.object.lock();
-                        if !std::mem::replace(&mut state.queued, true) {
-                            drop(state);
-                            self.queue(&unsure.object);
-                        }
-                    }
-                    Err(BackingError::Gone) => self.drop_object(&unsure.object),
-                    Err(error) => {
-                        failed = Some(error);
-                        again.push(unsure);
-                        continue;
+/// Settles objects of one volume. After a pause, repeats those for which the backing store reports an error.
+async fn settle_together(
+    core: &Core,
+    mut left: Vec<Unsure>,
+    progress: &RecoveryProgress,
+) -> Result<(), OpenError> {
+    for round in 0.. {
+        let results = settle_once(core, &mut left).await;
+        let (mut again, mut failed) = (Vec::new(), None);
+        for (unsure, result) in left.into_iter().zip(results) {
+            match result {
+                Ok(()) => {
+                    let mut state = unsure.object.lock();
+                    if !std::mem::replace(&mut state.queued, true) {
+                        drop(state);
+                        queue(core, &unsure.object);
                     }
                 }
-                progress.advance();
+                Err(BackingError::Gone) => drop_object(core, &unsure.object),
+                Err(error) => {
+                    failed = Some(error);
+                    again.push(unsure);
+                    continue;
+                }
             }
-            match failed {
-                None => break,
-                Some(error) if round == FAILURES => return Err(OpenError::Backing(error)),
-                Some(_) => self.env.clock.sleep(PAUSE).await,
-            }
-            left = again;
+            progress.advance();
         }
-        Ok(())
+        match failed {
+            None => break,
+            Some(error) if round == FAILURES => return Err(OpenError::Backing(error)),
+            Some(_) => core.env.clock.sleep(PAUSE).await,
+        }
+        left = again;
     }
+    Ok(())
+}
 
-    /// Takes over the sizes, and extends files that must be longer. Returns one result for each object.
-    async fn settle_once(&self, objects: &mut [Unsure]) -> Vec<BackingResult<()>> {
-        let backing = &self.env.backing;
-        let keys = objects.iter().map(|unsure| unsure.object.key.clone()).collect();
-        let sizes = backing.sizes(keys).await;
-        let mut results: Vec<_> = sizes.iter().map(|size| size.map(drop)).collect();
-        let mut grown = Vec::new();
-        for (at, (unsure, size)) in objects.iter_mut().zip(sizes).enumerate() {
-            let Ok(size) = size else { continue };
-            unsure.longer = take_size(&unsure.object, size).or(unsure.longer);
-            if let Some(longer) = unsure.longer {
-                results[at] = backing.truncate(&unsure.object.key, longer).await;
-                grown.push(at);
-            }
+/// Takes over the sizes, and extends files that must be longer. Returns one result for each object.
+async fn settle_once(core: &Core, objects: &mut [Unsure]) -> Vec<BackingResult<()>> {
+    let backing = &core.env.backing;
+    let keys = objects.iter().map(|unsure| unsure.object.key.clone()).collect();
+    let sizes = backing.sizes(keys).await;
+    let mut results: Vec<_> = sizes.iter().map(|size| size.map(drop)).collect();
+    let mut grown = Vec::new();
+    for (at, (unsure, size)) in objects.iter_mut().zip(sizes).enumerate() {
+        let Ok(size) = size else { continue };
+        unsure.longer = take_size(&unsure.object, size).or(unsure.longer);
+        if let Some(longer) = unsure.longer {
+            results[at] = backing.truncate(&unsure.object.key, longer).await;
+            grown.push(at);
         }
-        if !grown.is_empty() {
-            let keys = grown.iter().map(|at| objects[*at].object.key.clone()).collect();
-            for (at, synced) in grown.into_iter().zip(backing.sync(keys).await) {
-                results[at] = results[at].and(synced);
-            }
-        }
-        results
     }
+    if !grown.is_empty() {
+        let keys = grown.iter().map(|at| objects[*at].object.key.clone()).collect();
+        for (at, synced) in grown.into_iter().zip(backing.sync(keys).await) {
+            results[at] = results[at].and(synced);
+        }
+    }
+    results
 }
 
 /// Takes over the size in the backing store. Returns a larger size if the backing file must get it.

@@ -4,17 +4,24 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
-use crate::engine::{Engine, Mode};
-use crate::format::{Facts, Record};
+use crate::core::Core;
+use crate::core::settings::Mode;
+use crate::format::Record;
 use crate::index::leaf::Page;
 use crate::index::object::{Object, State, blocks};
 use crate::io::{BackingError, Time};
 use crate::log::Whose;
-use crate::request::sync::Unsynced;
-use crate::volume::Asked;
+use crate::log::records::{append, around, invalidate, try_append};
+use crate::request::no_device::{disown, disown_copies};
+use crate::request::sync::{Unsynced, sync_file};
+use crate::tiers::blocks::{drop_object, forget_range};
+use crate::tiers::trim::trim_ram;
+use crate::volume::health::Asked;
+use crate::volume::queue::{hurry, queue};
+use crate::volume::trouble::{answered, ask};
 use crate::{Error, Result, Seq};
 
-/// A bypass write in progress; ended by [`Engine::end_direct`].
+/// A bypass write in progress; ended by [`Engine::end_direct`](crate::Engine::end_direct).
 #[must_use]
 pub struct BypassWrite {
     range: Range<u64>,
@@ -42,362 +49,287 @@ struct Entered {
     failed: u64,
 }
 
-impl Engine {
-    /// Prepares a write of `len` bytes at `offset` straight to the backing store. Waits until no block of the range
-    /// is dirty, and invalidates older copies of the range.
-    pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<BypassWrite> {
-        let range = blocks(offset, len);
-        loop {
-            if let Some(entered) = self.enter_direct(object, &range, offset..offset + len)? {
-                let Entered { fetch, copies, mended, failed } = entered;
-                let frame = if copies { self.void_around(object, &range, &mended).await } else { Ok(0) };
-                let frame = match frame {
-                    Ok(frame) => self.disown_copies(object, &mended).await.map(|()| frame),
-                    failed => failed,
-                };
-                let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
-                let asked = self.ask(&object.volume);
-                return Ok(BypassWrite { range, frame, fetch, mended, asked, synced: false, failed });
-            }
-            let ready = || {
-                let state = object.lock();
-                let free = state.gone || state.is_free_for_direct(&range);
-                drop(state);
-                // The batch may have lacked some of the dirty blocks, or they were moved within the log. So the
-                // request is repeated after each batch.
-                if !free {
-                    self.hurry(object);
-                }
-                free.then_some(())
+/// Prepares a write of `len` bytes at `offset` straight to the backing store. Waits until no block of the range
+/// is dirty, and invalidates older copies of the range.
+pub(crate) async fn begin_direct(
+    core: &Core,
+    object: &Arc<Object>,
+    offset: u64,
+    len: u64,
+) -> Result<BypassWrite> {
+    let range = blocks(offset, len);
+    loop {
+        if let Some(entered) = enter_direct(core, object, &range, offset..offset + len)? {
+            let Entered { fetch, copies, mended, failed } = entered;
+            let frame = if copies { void_around(core, object, &range, &mended).await } else { Ok(0) };
+            let frame = match frame {
+                Ok(frame) => disown_copies(core, object, &mended).await.map(|()| frame),
+                failed => failed,
             };
-            object.changed.until(ready).await;
+            let frame = frame.inspect_err(|_| leave(object, fetch))?;
+            let asked = ask(core, &object.volume);
+            return Ok(BypassWrite { range, frame, fetch, mended, asked, synced: false, failed });
         }
-    }
-
-    /// Enters a bypass write of `bytes` if no other operation stands in its way.
-    fn enter_direct(
-        &self,
-        object: &Object,
-        range: &Range<u64>,
-        bytes: Range<u64>,
-    ) -> Result<Option<Entered>> {
-        let mut state = object.lock();
-        if state.gone {
-            return Err(Error::Backing(BackingError::Gone));
-        }
-        let mended: Vec<u64> = state.damaged.range(range.clone()).copied().collect();
-        let whole = |block: &u64| {
-            let start = block * BLOCK as u64;
-            bytes.start <= start && bytes.end >= (start + BLOCK as u64).min(state.size)
+        let ready = || {
+            let state = object.lock();
+            let free = state.gone || state.is_free_for_direct(&range);
+            drop(state);
+            // The batch may have lacked some of the dirty blocks, or they were moved within the log. So the
+            // request is repeated after each batch.
+            if !free {
+                hurry(core, object);
+            }
+            free.then_some(())
         };
-        if !mended.iter().all(whole) {
-            // Lost contents must not be replaced by the backing store's older contents, not even for a moment.
-            return Err(Error::Damaged);
-        }
-        if !state.is_free_for_direct(range) {
-            return Ok(None);
-        }
-        state.directs += 1;
-        // Blocks that the write mends stay damaged until the backing store has the new contents.
-        let dropped: Vec<_> =
-            around(range, &mended).map(|part| self.forget_range(&mut state, part)).collect();
-        let copies = dropped.contains(&true);
-        let copies = copies || state.may_be_copied(&self.segments);
-        let copies = copies && !crate::plant::active("direct writes void nothing");
-        // The mark keeps out bypass writes of overlapping ranges, which would make this write's contents doubtful.
-        let fetch = state.begin_own(range.clone());
-        Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
-    }
-
-    /// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
-    /// cached. `size` is the backing store's size, or at least the end of the written range. Until
-    /// [`Object::begin_sync`] announces a sync, no copy of it goes to the cache devices.
-    ///
-    /// Returns the frame that must be durable before the write is acknowledged.
-    ///
-    /// # Errors
-    /// No cache device is left. Or the write overwrote blocks of which no copy can be read, and the backing store may
-    /// not have the new contents.
-    pub async fn end_direct(
-        &self,
-        object: &Arc<Object>,
-        direct: BypassWrite,
-        written: Option<(u64, &[u8])>,
-        size: u64,
-        now: Time,
-    ) -> Result<Seq> {
-        let BypassWrite { range, mut frame, fetch, mended, asked, synced, failed } = direct;
-        self.answered(&object.volume, asked);
-        if !synced {
-            object.lock().volatile.wrote(range.clone());
-        }
-        if written.is_some() && !mended.is_empty() {
-            match self.mend(object, mended, failed).await {
-                Ok(mended) => frame = frame.max(mended),
-                Err(error) => {
-                    self.leave(object, fetch);
-                    return Err(error);
-                }
-            }
-        }
-        let logged = self.leave_direct(object, &range, fetch, written, size, now);
-        self.trim_ram();
-        if !logged {
-            return Ok(frame);
-        }
-        // Recovery must not bring an older modification time back.
-        match self.append(Whose::New, object, None).await {
-            Ok(facts) => Ok(frame.max(facts)),
-            Err(Error::NoDevice) => self.disown(object, 0..0).await.map(|()| frame),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Invalidates copies that cannot be read, after the backing store was given the whole blocks and has them
-    /// durably. `failed` is the number of failed syncs of the file before the write. A sync that failed since may
-    /// have dropped the new contents, and the next sync does not report that. Returns the frame of the last record.
-    async fn mend(&self, object: &Arc<Object>, mended: Vec<u64>, failed: u64) -> Result<Seq> {
-        self.sync_file(Unsynced { object, failed }).await?;
-        let record = |object, block, count| Record::Invalidate { object, block, count };
-        let mut last = 0;
-        for block in mended {
-            last = loop {
-                let appended = {
-                    let mut state = object.lock();
-                    let appended = self.try_append(Whose::New, object, &mut state, Some(record), (block, 1));
-                    if let Ok(Some(seq)) = appended {
-                        // Record and index change under one lock. Otherwise the copy could be moved within the log
-                        // behind the record.
-                        self.forget_range(&mut state, block..block + 1);
-                        break seq;
-                    }
-                    appended
-                };
-                if appended == Err(Error::NoDevice) {
-                    self.disown(object, block..block + 1).await?;
-                    self.forget_range(&mut object.lock(), block..block + 1);
-                    break last;
-                }
-                self.log.until(|| self.log.has_room(0).then_some(())).await;
-            };
-        }
-        Ok(last)
-    }
-
-    /// Ends a bypass write. Returns true if the log has a modification time of the object.
-    fn leave_direct(
-        &self,
-        object: &Arc<Object>,
-        range: &Range<u64>,
-        fetch: u64,
-        written: Option<(u64, &[u8])>,
-        size: u64,
-        now: Time,
-    ) -> bool {
-        let mut state = object.lock();
-        let alone = state.end_fetch(fetch);
-        state.directs -= 1;
-        state.outdate(range);
-        state.size = state.size.max(size);
-        if state.mtime.is_some() {
-            state.mtime = Some(now);
-        }
-        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough)
-        {
-            self.totals.direct.add(data.len() as u64);
-            self.cache_written(object, &mut state, offset, data);
-        }
-        let logged = state.logged;
-        drop(state);
-        object.changed.wake();
-        logged
-    }
-
-    fn leave(&self, object: &Object, fetch: u64) {
-        let mut state = object.lock();
-        state.end_fetch(fetch);
-        state.directs -= 1;
-        drop(state);
-        object.changed.wake();
-    }
-
-    fn cache_written(&self, object: &Arc<Object>, state: &mut State, offset: u64, data: &[u8]) {
-        let end = offset + data.len() as u64;
-        for block in blocks(offset, data.len() as u64) {
-            let at = block * BLOCK as u64;
-            let Some(start) = at.checked_sub(offset) else { continue };
-            let start = start as usize;
-            let page = match data.get(start..start + BLOCK) {
-                Some(contents) => Page::from(contents),
-                // The object's last block, if it is written from its start.
-                None if end >= state.size => {
-                    let mut contents = data[start..].to_vec();
-                    contents.resize(BLOCK, 0);
-                    Page::from(contents)
-                }
-                None => continue,
-            };
-            // A write accepted by the log meanwhile is newer.
-            if state.entry(block).is_none() && state.set_page(block, page) {
-                self.ram.added(object, block);
-            }
-        }
-    }
-
-    /// Drops the cached blocks of `range`. Returns true if the index had a copy of any of them on an SSD.
-    pub(crate) fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
-        let (pages, copies) = state.drop_range(range, &self.segments);
-        self.ram.removed(pages);
-        copies > 0
-    }
-
-    /// Logs that no older copy of `range` counts. Skips dirty blocks: a write may arrive during the wait for room,
-    /// and is newer than the copies to be invalidated. Returns the last frame with such a record.
-    pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
-        let (mut from, mut last) = (range.start, object.lock().last_frame);
-        while from < range.end {
-            let (done, frame) = self.try_invalidate(object, from..range.end)?;
-            (from, last) = (done, last.max(frame));
-            if from < range.end {
-                self.log.until(|| self.log.has_room(0).then_some(())).await;
-            }
-        }
-        Ok(last)
-    }
-
-    /// Logs as many invalidations of `range` as there is room for now. Returns the block up to which that is done,
-    /// and the last frame.
-    fn try_invalidate(&self, object: &Object, range: Range<u64>) -> Result<(u64, Seq)> {
-        let record = |object, block, count| Record::Invalidate { object, block, count };
-        let mut state = object.lock();
-        let dirty: Vec<_> =
-            state.dirty_in(range.clone(), usize::MAX).iter().map(|(block, _)| *block).collect();
-        let mut last = 0;
-        for part in around(&range, &dirty) {
-            let count = if part.end == u64::MAX { u64::MAX } else { part.end - part.start };
-            match self.try_append(Whose::New, object, &mut state, Some(record), (part.start, count))? {
-                Some(seq) => last = seq,
-                None => return Ok((part.start, last)),
-            }
-        }
-        Ok((range.end, last))
-    }
-
-    /// Invalidates older copies of `range` durably, in the log or, without devices, in the backing store. This must
-    /// be durable before the backing store has newer contents. Otherwise a copy found after a crash would hide them
-    /// until it is evicted.
-    pub(crate) async fn void_durably(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
-        let voided = match self.invalidate(object, range.clone()).await {
-            Ok(frame) => self.commit(frame).await.map(|()| frame),
-            Err(error) => Err(error),
-        };
-        match voided {
-            Err(Error::NoDevice) => self.disown(object, range).await.map(|()| 0),
-            voided => voided,
-        }
-    }
-
-    /// Invalidates older copies of `range` durably, without the blocks `kept`.
-    async fn void_around(&self, object: &Object, range: &Range<u64>, kept: &[u64]) -> Result<Seq> {
-        let mut frame = 0;
-        for part in around(range, kept) {
-            frame = self.void_durably(object, part).await?;
-        }
-        Ok(frame)
-    }
-
-    /// Returns the object's facts for a record. The record must be logged before `state` is unlocked.
-    pub(crate) fn facts_of(&self, object: &Object, state: &State) -> Facts {
-        let size = if state.gone { 0 } else { state.size };
-        Facts { key: object.key.clone(), size, mtime: state.mtime }
-    }
-
-    /// Writes in a mode that does not use the log. The data is durable when this returns.
-    pub(crate) async fn write_direct(
-        &self,
-        object: &Arc<Object>,
-        offset: u64,
-        data: &[u8],
-        now: Time,
-    ) -> Result<Seq> {
-        let mut direct = self.begin_direct(object, offset, data.len() as u64).await?;
-        let buffer = Arc::new(Buffer::from_bytes(data));
-        let backing = &self.env.backing;
-        let failed = direct.failed;
-        let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
-        if result.is_ok() {
-            result = self.sync_file(Unsynced { object, failed }).await;
-            direct.synced = result.is_ok();
-        }
-        let end = offset + data.len() as u64;
-        let (written, size) = match result {
-            Ok(()) => (Some((offset, data)), end),
-            // A part of it may have been written, and have made the object longer.
-            Err(_) => (None, backing.size(&object.key).await.unwrap_or(0)),
-        };
-        let frame = self.end_direct(object, direct, written, size, now).await;
-        result?;
-        // The object's logged data may have been destaged meanwhile, and its modification time with it.
-        self.set_mtime(object, now).await?;
-        frame
-    }
-
-    /// Sets the modification time that destaging must leave behind. Has no effect on an object that never was in the
-    /// log.
-    pub async fn set_mtime(&self, object: &Arc<Object>, mtime: Time) -> Result<()> {
-        {
-            let mut state = object.lock();
-            if !state.logged {
-                return Ok(());
-            }
-            state.mtime = Some(mtime);
-            if !std::mem::replace(&mut state.queued, true) {
-                drop(state);
-                self.queue(object);
-            }
-        }
-        let logged = match self.append(Whose::New, object, None).await {
-            Ok(frame) => self.commit(frame).await,
-            Err(error) => Err(error),
-        };
-        match logged {
-            Err(Error::NoDevice) => self.disown(object, 0..0).await,
-            logged => logged,
-        }
-    }
-
-    /// Drops the object, which was removed from the backing store. No copy of it counts.
-    pub async fn forget(&self, object: &Arc<Object>) {
-        self.drop_object(object);
-        if self.active() > 0 {
-            // The record need not be durable: the key never names an object again, and destage finds it removed.
-            let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Forget { object });
-            let _ = self.append(Whose::New, object, record).await;
-        }
-    }
-
-    pub(crate) fn drop_object(&self, object: &Arc<Object>) {
-        let mut state = object.lock();
-        state.gone = true;
-        state.mtime = None;
-        self.forget_range(&mut state, 0..u64::MAX);
-        if let Some(segment) = state.truncating.take() {
-            self.segments.release(segment);
-        }
-        drop(state);
-        // While copies of the object are still to be loaded, they must find that it was removed.
-        if !self.segments.is_warming() {
-            self.objects.remove(&object.key);
-        }
-        object.changed.wake();
-        self.destager.throttle.changed.wake();
-        self.space.wake();
+        object.changed.until(ready).await;
     }
 }
 
-/// Returns the parts of `range` without the blocks `kept`, which are in it and in order.
-pub(crate) fn around<'a>(range: &Range<u64>, kept: &'a [u64]) -> impl Iterator<Item = Range<u64>> + use<'a> {
-    let starts = [range.start].into_iter().chain(kept.iter().map(|block| block + 1));
-    let ends = kept.iter().copied().chain([range.end]);
-    starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty())
+/// Enters a bypass write of `bytes` if no other operation stands in its way.
+fn enter_direct(
+    core: &Core,
+    object: &Object,
+    range: &Range<u64>,
+    bytes: Range<u64>,
+) -> Result<Option<Entered>> {
+    let mut state = object.lock();
+    if state.gone {
+        return Err(Error::Backing(BackingError::Gone));
+    }
+    let mended: Vec<u64> = state.damaged.range(range.clone()).copied().collect();
+    let whole = |block: &u64| {
+        let start = block * BLOCK as u64;
+        bytes.start <= start && bytes.end >= (start + BLOCK as u64).min(state.size)
+    };
+    if !mended.iter().all(whole) {
+        // Lost contents must not be replaced by the backing store's older contents, not even for a moment.
+        return Err(Error::Damaged);
+    }
+    if !state.is_free_for_direct(range) {
+        return Ok(None);
+    }
+    state.directs += 1;
+    // Blocks that the write mends stay damaged until the backing store has the new contents.
+    let dropped: Vec<_> = around(range, &mended).map(|part| forget_range(core, &mut state, part)).collect();
+    let copies = dropped.contains(&true);
+    let copies = copies || state.may_be_copied(&core.segments);
+    let copies = copies && !crate::plant::active("direct writes void nothing");
+    // The mark keeps out bypass writes of overlapping ranges, which would make this write's contents doubtful.
+    let fetch = state.begin_own(range.clone());
+    Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
+}
+
+/// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
+/// cached. `size` is the backing store's size, or at least the end of the written range. Until
+/// [`Object::begin_sync`] announces a sync, no copy of it goes to the cache devices.
+pub(crate) async fn end_direct(
+    core: &Core,
+    object: &Arc<Object>,
+    direct: BypassWrite,
+    written: Option<(u64, &[u8])>,
+    size: u64,
+    now: Time,
+) -> Result<Seq> {
+    let BypassWrite { range, mut frame, fetch, mended, asked, synced, failed } = direct;
+    answered(core, &object.volume, asked);
+    if !synced {
+        object.lock().volatile.wrote(range.clone());
+    }
+    if written.is_some() && !mended.is_empty() {
+        match mend(core, object, mended, failed).await {
+            Ok(mended) => frame = frame.max(mended),
+            Err(error) => {
+                leave(object, fetch);
+                return Err(error);
+            }
+        }
+    }
+    let logged = leave_direct(core, object, &range, fetch, written, size, now);
+    trim_ram(core);
+    if !logged {
+        return Ok(frame);
+    }
+    // Recovery must not bring an older modification time back.
+    match append(core, Whose::New, object, None).await {
+        Ok(facts) => Ok(frame.max(facts)),
+        Err(Error::NoDevice) => disown(core, object, 0..0).await.map(|()| frame),
+        Err(error) => Err(error),
+    }
+}
+
+/// Invalidates copies that cannot be read, after the backing store was given the whole blocks and has them
+/// durably. `failed` is the number of failed syncs of the file before the write. A sync that failed since may
+/// have dropped the new contents, and the next sync does not report that. Returns the frame of the last record.
+async fn mend(core: &Core, object: &Arc<Object>, mended: Vec<u64>, failed: u64) -> Result<Seq> {
+    sync_file(core, Unsynced { object, failed }).await?;
+    let record = |object, block, count| Record::Invalidate { object, block, count };
+    let mut last = 0;
+    for block in mended {
+        last = loop {
+            let appended = {
+                let mut state = object.lock();
+                let appended = try_append(core, Whose::New, object, &mut state, Some(record), (block, 1));
+                if let Ok(Some(seq)) = appended {
+                    // Record and index change under one lock. Otherwise the copy could be moved within the log
+                    // behind the record.
+                    forget_range(core, &mut state, block..block + 1);
+                    break seq;
+                }
+                appended
+            };
+            if appended == Err(Error::NoDevice) {
+                disown(core, object, block..block + 1).await?;
+                forget_range(core, &mut object.lock(), block..block + 1);
+                break last;
+            }
+            core.log.until(|| core.log.has_room(0).then_some(())).await;
+        };
+    }
+    Ok(last)
+}
+
+/// Ends a bypass write. Returns true if the log has a modification time of the object.
+fn leave_direct(
+    core: &Core,
+    object: &Arc<Object>,
+    range: &Range<u64>,
+    fetch: u64,
+    written: Option<(u64, &[u8])>,
+    size: u64,
+    now: Time,
+) -> bool {
+    let mut state = object.lock();
+    let alone = state.end_fetch(fetch);
+    state.directs -= 1;
+    state.outdate(range);
+    state.size = state.size.max(size);
+    if state.mtime.is_some() {
+        state.mtime = Some(now);
+    }
+    if let Some((offset, data)) = written.filter(|_| alone && core.effective_mode() == Mode::WriteThrough) {
+        core.totals.direct.add(data.len() as u64);
+        cache_written(core, object, &mut state, offset, data);
+    }
+    let logged = state.logged;
+    drop(state);
+    object.changed.wake();
+    logged
+}
+
+fn leave(object: &Object, fetch: u64) {
+    let mut state = object.lock();
+    state.end_fetch(fetch);
+    state.directs -= 1;
+    drop(state);
+    object.changed.wake();
+}
+
+fn cache_written(core: &Core, object: &Arc<Object>, state: &mut State, offset: u64, data: &[u8]) {
+    let end = offset + data.len() as u64;
+    for block in blocks(offset, data.len() as u64) {
+        let at = block * BLOCK as u64;
+        let Some(start) = at.checked_sub(offset) else { continue };
+        let start = start as usize;
+        let page = match data.get(start..start + BLOCK) {
+            Some(contents) => Page::from(contents),
+            // The object's last block, if it is written from its start.
+            None if end >= state.size => {
+                let mut contents = data[start..].to_vec();
+                contents.resize(BLOCK, 0);
+                Page::from(contents)
+            }
+            None => continue,
+        };
+        // A write accepted by the log meanwhile is newer.
+        if state.entry(block).is_none() && state.set_page(block, page) {
+            core.ram.added(object, block);
+        }
+    }
+}
+
+/// Invalidates older copies of `range` durably, in the log or, without devices, in the backing store. This must
+/// be durable before the backing store has newer contents. Otherwise a copy found after a crash would hide them
+/// until it is evicted.
+pub(crate) async fn void_durably(core: &Core, object: &Object, range: Range<u64>) -> Result<Seq> {
+    let voided = match invalidate(core, object, range.clone()).await {
+        Ok(frame) => core.commit(frame).await.map(|()| frame),
+        Err(error) => Err(error),
+    };
+    match voided {
+        Err(Error::NoDevice) => disown(core, object, range).await.map(|()| 0),
+        voided => voided,
+    }
+}
+
+/// Invalidates older copies of `range` durably, without the blocks `kept`.
+async fn void_around(core: &Core, object: &Object, range: &Range<u64>, kept: &[u64]) -> Result<Seq> {
+    let mut frame = 0;
+    for part in around(range, kept) {
+        frame = void_durably(core, object, part).await?;
+    }
+    Ok(frame)
+}
+
+/// Writes in a mode that does not use the log. The data is durable when this returns.
+pub(crate) async fn write_direct(
+    core: &Core,
+    object: &Arc<Object>,
+    offset: u64,
+    data: &[u8],
+    now: Time,
+) -> Result<Seq> {
+    let mut direct = begin_direct(core, object, offset, data.len() as u64).await?;
+    let buffer = Arc::new(Buffer::from_bytes(data));
+    let backing = &core.env.backing;
+    let failed = direct.failed;
+    let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
+    if result.is_ok() {
+        result = sync_file(core, Unsynced { object, failed }).await;
+        direct.synced = result.is_ok();
+    }
+    let end = offset + data.len() as u64;
+    let (written, size) = match result {
+        Ok(()) => (Some((offset, data)), end),
+        // A part of it may have been written, and have made the object longer.
+        Err(_) => (None, backing.size(&object.key).await.unwrap_or(0)),
+    };
+    let frame = end_direct(core, object, direct, written, size, now).await;
+    result?;
+    // The object's logged data may have been destaged meanwhile, and its modification time with it.
+    set_mtime(core, object, now).await?;
+    frame
+}
+
+/// Sets the modification time that destaging must leave behind. Has no effect on an object that never was in the
+/// log.
+pub(crate) async fn set_mtime(core: &Core, object: &Arc<Object>, mtime: Time) -> Result<()> {
+    {
+        let mut state = object.lock();
+        if !state.logged {
+            return Ok(());
+        }
+        state.mtime = Some(mtime);
+        if !std::mem::replace(&mut state.queued, true) {
+            drop(state);
+            queue(core, object);
+        }
+    }
+    let logged = match append(core, Whose::New, object, None).await {
+        Ok(frame) => core.commit(frame).await,
+        Err(error) => Err(error),
+    };
+    match logged {
+        Err(Error::NoDevice) => disown(core, object, 0..0).await,
+        logged => logged,
+    }
+}
+
+/// Drops the object, which was removed from the backing store. No copy of it counts.
+pub(crate) async fn forget(core: &Core, object: &Arc<Object>) {
+    drop_object(core, object);
+    if core.active() > 0 {
+        // The record need not be durable: the key never names an object again, and destage finds it removed.
+        let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Forget { object });
+        let _ = append(core, Whose::New, object, record).await;
+    }
 }

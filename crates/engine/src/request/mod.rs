@@ -2,8 +2,8 @@
 
 pub(crate) mod bypass;
 pub(crate) mod external_change;
+pub(crate) mod no_device;
 pub(crate) mod read;
-pub(crate) mod service_time;
 pub(crate) mod sync;
 pub(crate) mod truncate;
 pub(crate) mod unsynced;

@@ -3,14 +3,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::buffer::{BLOCK, Buffer, Slice};
-use crate::engine::{Engine, Mode};
-use crate::event::Event;
-use crate::format::{Place, bind, content_hash};
-use crate::index::leaf::{Entry, Page, SegmentId};
+use crate::buffer::{BLOCK, Buffer};
+use crate::core::Core;
+use crate::core::settings::Mode;
+use crate::index::leaf::{Entry, Page};
 use crate::index::object::{Busy, Fetch, Object, Source as Origin, State, blocks};
-use crate::io::{BackingError, Device as _, Durability};
+use crate::io::BackingError;
+use crate::log::mirror_io::{leg_to_read, read_leg};
 use crate::plant::threads;
+use crate::segments::SegmentId;
+use crate::tiers::copies::{is_right, rescue};
+use crate::tiers::trim::trim_ram;
 use crate::wait::all;
 use crate::{Error, Result};
 
@@ -19,7 +22,8 @@ use crate::{Error, Result};
 pub enum TriedRead {
     /// This number of bytes was read.
     Read(usize),
-    /// The whole range is cached, some blocks on the cache devices only: [`Engine::read_cached`] suffices.
+    /// The whole range is cached, some blocks on the cache devices only:
+    /// [`Engine::read_cached`](crate::Engine::read_cached) suffices.
     OnSsd,
     /// Some block has to be waited for.
     Wait,
@@ -42,17 +46,6 @@ struct Run {
     fetch: u64,
 }
 
-/// The result of a close look at a copy.
-#[derive(Default)]
-pub(crate) struct Rescued {
-    /// The copy's contents; `None` if the index must be asked again.
-    pub(crate) page: Option<Page>,
-    /// Number of bad legs that were rewritten.
-    pub(crate) repaired: u64,
-    /// True if the copy was clean and bad, and was dropped.
-    pub(crate) dropped: bool,
-}
-
 /// The result of one look at the index.
 enum Plan {
     /// Some block is not durable yet.
@@ -65,349 +58,259 @@ enum Plan {
     Go(Vec<(u64, Page)>, Vec<Run>),
 }
 
-impl Engine {
-    /// Reads from memory only. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at
-    /// the end of the object.
-    pub fn try_read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> TriedRead {
-        let mut state = object.lock();
-        let len = clip(&state, offset, buf.len());
-        let range = blocks(offset, len as u64);
-        if state.last_frame > self.log.durable() && !self.durable(&state, &range) {
+/// Reads from memory only. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at
+/// the end of the object.
+pub(crate) fn try_read(core: &Core, object: &Object, offset: u64, buf: &mut [u8]) -> TriedRead {
+    let mut state = object.lock();
+    let len = clip(&state, offset, buf.len());
+    let range = blocks(offset, len as u64);
+    if state.last_frame > core.log.durable() && !durable(core, &state, &range) {
+        return TriedRead::Wait;
+    }
+    let total = range.end - range.start;
+    let (mut found, mut on_ssd) = (0, 0);
+    for block in range.clone() {
+        if let Some(page) = state.use_page(block) {
+            copy(page, block, offset, &mut buf[..len]);
+            found += 1;
+        } else if state.entry(block).is_some() {
+            on_ssd += 1;
+        } else if found + on_ssd > 0 {
             return TriedRead::Wait;
         }
-        let total = range.end - range.start;
-        let (mut found, mut on_ssd) = (0, 0);
-        for block in range.clone() {
-            if let Some(page) = state.use_page(block) {
-                copy(page, block, offset, &mut buf[..len]);
-                found += 1;
-            } else if state.entry(block).is_some() {
-                on_ssd += 1;
-            } else if found + on_ssd > 0 {
-                return TriedRead::Wait;
-            }
-        }
-        if found < total {
-            // The backing store is known to hold all of the object below its size.
-            let plain = state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
-            return match found + on_ssd {
-                0 if plain => TriedRead::Uncached,
-                cached if cached == total => TriedRead::OnSsd,
-                _ => TriedRead::Wait,
-            };
-        }
-        drop(state);
-        self.totals.read_ram.add(total);
-        TriedRead::Read(len)
     }
-
-    /// Reads. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at the end of the
-    /// object.
-    pub async fn read(&self, object: &Arc<Object>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        // A read that may ask the backing store never returns `None`.
-        Ok(self.read_from(object, offset, buf, true).await?.unwrap_or_default())
-    }
-
-    /// Reads without asking the backing store. Returns `None` if some block is not cached, or its copies are bad.
-    pub async fn read_cached(
-        &self,
-        object: &Arc<Object>,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<Option<usize>> {
-        self.read_from(object, offset, buf, false).await
-    }
-
-    async fn read_from(
-        &self,
-        object: &Arc<Object>,
-        offset: u64,
-        buf: &mut [u8],
-        backing: bool,
-    ) -> Result<Option<usize>> {
-        loop {
-            let (len, plan) = {
-                let mut state = object.lock();
-                if state.gone {
-                    return Err(Error::Backing(BackingError::Gone));
-                }
-                let len = clip(&state, offset, buf.len());
-                (len, self.plan(&mut state, blocks(offset, len as u64), backing))
-            };
-            let (pages, runs) = match plan {
-                Plan::Undurable(frame) => {
-                    self.log.committed(frame).await?;
-                    continue;
-                }
-                Plan::Fetching(fetch) => {
-                    object.changed.until(|| (!object.lock().is_fetching(fetch)).then_some(())).await;
-                    continue;
-                }
-                Plan::Uncached => return Ok(None),
-                Plan::Go(pages, runs) => (pages, runs),
-            };
-            self.totals.read_ram.add(pages.len() as u64);
-            for (block, page) in &pages {
-                copy(page, *block, offset, &mut buf[..len]);
-            }
-            if self.fetch_runs(object, runs, offset, &mut buf[..len]).await? {
-                self.trim_ram();
-                return Ok(Some(len));
-            }
-        }
-    }
-
-    /// Returns one block's contents, for a write that keeps a part of them.
-    pub(crate) async fn load(&self, object: &Arc<Object>, block: u64) -> Result<Page> {
-        let mut contents = vec![0; BLOCK];
-        self.read(object, block * BLOCK as u64, &mut contents).await?;
-        Ok(Page::from(contents))
-    }
-
-    /// Returns true if all cached copies of `range` are durable.
-    fn durable(&self, state: &State, range: &Range<u64>) -> bool {
-        let mut known: Option<(SegmentId, u16)> = None;
-        state.dirty_entries(range.clone()).all(|(_, entry)| {
-            let durable = match known {
-                Some((segment, durable)) if segment == entry.segment => durable,
-                _ => self.segments.get(entry.segment).map_or(u16::MAX, |segment| segment.durable),
-            };
-            known = Some((entry.segment, durable));
-            entry.slot < durable || crate::plant::active("reads do not wait for frames")
-        })
-    }
-
-    fn plan(&self, state: &mut State, range: Range<u64>, backing: bool) -> Plan {
-        if state.last_frame > self.log.durable() && !self.durable(state, &range) {
-            return Plan::Undurable(state.last_frame);
-        }
-        let sources: Vec<_> = range.clone().map(|block| source(state, block)).collect();
-        if !backing && sources.iter().any(|source| matches!(source, Source::Backing)) {
-            return Plan::Uncached;
-        }
-        let missing = |block: u64| matches!(sources[(block - range.start) as usize], Source::Backing);
-        let common = |fetch: &Fetch| fetch.blocks.start.max(range.start)..fetch.blocks.end.min(range.end);
-        let waits =
-            |fetch: &&Fetch| !fetch.stale && fetch.source == Origin::Backing && common(fetch).any(missing);
-        if let Some(fetch) = state.fetches.iter().find(waits) {
-            return Plan::Fetching(fetch.id);
-        }
-        let (mut pages, mut runs) = (Vec::new(), Vec::<Run>::new());
-        for (block, source) in range.zip(sources) {
-            let copy = match source {
-                Source::Page(page) => {
-                    pages.push((block, page));
-                    continue;
-                }
-                Source::Ssd(entry) => Some(entry),
-                Source::Backing => None,
-            };
-            let joins = |run: &Run| {
-                run.blocks.end == block
-                    && match (&copy, run.copies.last()) {
-                        (Some(next), Some(last)) => {
-                            last.segment == next.segment && last.slot + 1 == next.slot
-                        }
-                        (None, None) => true,
-                        _ => false,
-                    }
-            };
-            match runs.last_mut().filter(|run| joins(run)) {
-                Some(run) => {
-                    run.blocks.end += 1;
-                    run.copies.extend(copy);
-                }
-                None => {
-                    runs.push(Run { blocks: block..block + 1, copies: copy.into_iter().collect(), fetch: 0 })
-                }
-            }
-        }
-        for run in runs.iter_mut() {
-            let origin = if run.copies.is_empty() { Origin::Backing } else { Origin::Cache };
-            run.fetch = state.begin_fetch(run.blocks.clone(), origin);
-        }
-        Plan::Go(pages, runs)
-    }
-
-    /// Reads `runs` side by side into `buf`. Returns false if the object changed meanwhile, and the index must be
-    /// asked again.
-    async fn fetch_runs(
-        &self,
-        object: &Arc<Object>,
-        runs: Vec<Run>,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<bool> {
-        let reads: Vec<_> = runs.iter().map(|run| Box::pin(self.fetch_run(object, run))).collect();
-        let results = all(reads).await;
-        let mut complete = Ok(true);
-        let mut state = object.lock();
-        for (run, result) in runs.into_iter().zip(results) {
-            let cut = run.copies.is_empty() && state.is_cut(run.fetch);
-            let current = state.end_fetch(run.fetch);
-            state = threads::gap("a fetch ends before its contents are in memory", object, state);
-            match result {
-                // Older contents without a part that was truncated since may never have existed, if a write came in
-                // between.
-                Ok(Some(_)) if cut => complete = complete.map(|_| false),
-                Ok(Some(pages)) => {
-                    for (block, page) in run.blocks.clone().zip(pages) {
-                        copy(&page, block, offset, buf);
-                        let cached = current && self.caches_reads() && state.page(block).is_none();
-                        if cached && state.set_page(block, page) {
-                            self.ram.added(object, block);
-                        }
-                    }
-                }
-                Ok(None) => complete = complete.map(|_| false),
-                Err(error) => complete = complete.and(Err(error)),
-            }
-        }
-        drop(state);
-        object.changed.wake();
-        complete
-    }
-
-    fn caches_reads(&self) -> bool {
-        self.mode() != Mode::PassThrough
-    }
-
-    /// Returns the contents of a run; `None` if its copies moved meanwhile.
-    async fn fetch_run(&self, object: &Arc<Object>, run: &Run) -> Result<Option<Vec<Page>>> {
-        if run.copies.is_empty() {
-            return self.fetch_backing(object, run.blocks.clone()).await.map(Some);
-        }
-        let first = run.copies[0];
-        let count = run.copies.len();
-        let segment = self.segments.get(first.segment);
-        let leg = segment.as_ref().and_then(|segment| self.leg_to_read(segment, first.slot));
-        let buffer = match leg {
-            Some(place) => self.read_leg(place, first.slot, count).await.ok(),
-            None => None,
+    if found < total {
+        // The backing store is known to hold all of the object below its size.
+        let plain = state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
+        return match found + on_ssd {
+            0 if plain => TriedRead::Uncached,
+            cached if cached == total => TriedRead::OnSsd,
+            _ => TriedRead::Wait,
         };
-        let mut pages = Vec::with_capacity(count);
-        for (i, copy) in run.copies.iter().enumerate() {
-            let block = run.blocks.start + i as u64;
-            let contents = buffer.as_ref().map(|buffer| &buffer[i * BLOCK..][..BLOCK]);
-            let good = contents.filter(|contents| self.is_right(object, block, copy, contents));
-            match good {
-                Some(contents) => pages.push(Page::from(contents)),
-                None => match self.rescue(object, block, copy, false).await?.page {
-                    Some(page) => pages.push(page),
-                    None => return Ok(None),
-                },
-            }
-        }
-        self.totals.read_ssd.add(count as u64);
-        let mut state = object.lock();
-        for block in run.blocks.clone() {
-            if let Some(entry) = state.entry_mut(block) {
-                entry.hit = true;
-            }
-        }
-        Ok(Some(pages))
     }
+    drop(state);
+    core.totals.read_ram.add(total);
+    TriedRead::Read(len)
+}
 
-    /// Returns true if `contents` match the copy's checksum.
-    pub(crate) fn is_right(&self, object: &Object, block: u64, copy: &Entry, contents: &[u8]) -> bool {
-        let Some(segment) = self.segments.get(copy.segment) else { return false };
-        let content = content_hash(contents);
-        bind(content, self.pool_id, object.key_hash, block, segment.seq, copy.slot) == copy.checksum
-            || crate::plant::active("checksums are not checked")
-    }
+/// Reads. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at the end of the
+/// object.
+pub(crate) async fn read(core: &Core, object: &Arc<Object>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    // A read that may ask the backing store never returns `None`.
+    Ok(read_from(core, object, offset, buf, true).await?.unwrap_or_default())
+}
 
-    /// Tries the legs of a copy that could not be read, or (`thorough`) all its legs. Repairs the bad legs before the
-    /// first good one.
-    pub(crate) async fn rescue(
-        &self,
-        object: &Arc<Object>,
-        block: u64,
-        copy: &Entry,
-        thorough: bool,
-    ) -> Result<Rescued> {
-        let segment = self.segments.get(copy.segment);
-        let legs = segment.map(|segment| segment.legs).unwrap_or_default();
-        let (mut good, mut bad) = (None, Vec::new());
-        for place in legs {
-            if good.is_some() && !thorough {
-                break;
-            }
-            let read = self.read_leg(place, copy.slot, 1).await;
-            match read.ok().filter(|contents| self.is_right(object, block, copy, contents)) {
-                Some(contents) => good = Some(Page::from(&contents[..])),
-                None => bad.push(place),
-            }
-        }
-        let good = {
+/// Reads without asking the backing store. Returns `None` if some block is not cached, or its copies are bad.
+pub(crate) async fn read_cached(
+    core: &Core,
+    object: &Arc<Object>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<Option<usize>> {
+    read_from(core, object, offset, buf, false).await
+}
+
+async fn read_from(
+    core: &Core,
+    object: &Arc<Object>,
+    offset: u64,
+    buf: &mut [u8],
+    backing: bool,
+) -> Result<Option<usize>> {
+    loop {
+        let (len, plan) = {
             let mut state = object.lock();
-            let Some(entry) = state.entry(block).copied().filter(|entry| entry.same_place(copy)) else {
-                return Ok(Rescued { page: good, ..Rescued::default() });
-            };
-            let good = good.or_else(|| state.page(block).cloned());
-            match &good {
-                Some(_) => {
-                    if state.set_damaged(block, false, &self.segments) {
-                        self.queue_if_dirty(object, state);
+            if state.gone {
+                return Err(Error::Backing(BackingError::Gone));
+            }
+            let len = clip(&state, offset, buf.len());
+            (len, plan(core, &mut state, blocks(offset, len as u64), backing))
+        };
+        let (pages, runs) = match plan {
+            Plan::Undurable(frame) => {
+                core.log.committed(frame).await?;
+                continue;
+            }
+            Plan::Fetching(fetch) => {
+                object.changed.until(|| (!object.lock().is_fetching(fetch)).then_some(())).await;
+                continue;
+            }
+            Plan::Uncached => return Ok(None),
+            Plan::Go(pages, runs) => (pages, runs),
+        };
+        core.totals.read_ram.add(pages.len() as u64);
+        for (block, page) in &pages {
+            copy(page, *block, offset, &mut buf[..len]);
+        }
+        if fetch_runs(core, object, runs, offset, &mut buf[..len]).await? {
+            trim_ram(core);
+            return Ok(Some(len));
+        }
+    }
+}
+
+/// Returns one block's contents, for a write that keeps a part of them.
+pub(crate) async fn load(core: &Core, object: &Arc<Object>, block: u64) -> Result<Page> {
+    let mut contents = vec![0; BLOCK];
+    read(core, object, block * BLOCK as u64, &mut contents).await?;
+    Ok(Page::from(contents))
+}
+
+/// Returns true if all cached copies of `range` are durable.
+fn durable(core: &Core, state: &State, range: &Range<u64>) -> bool {
+    let mut known: Option<(SegmentId, u16)> = None;
+    state.dirty_entries(range.clone()).all(|(_, entry)| {
+        let durable = match known {
+            Some((segment, durable)) if segment == entry.segment => durable,
+            _ => core.segments.get(entry.segment).map_or(u16::MAX, |segment| segment.durable),
+        };
+        known = Some((entry.segment, durable));
+        entry.slot < durable || crate::plant::active("reads do not wait for frames")
+    })
+}
+
+fn plan(core: &Core, state: &mut State, range: Range<u64>, backing: bool) -> Plan {
+    if state.last_frame > core.log.durable() && !durable(core, state, &range) {
+        return Plan::Undurable(state.last_frame);
+    }
+    let sources: Vec<_> = range.clone().map(|block| source(state, block)).collect();
+    if !backing && sources.iter().any(|source| matches!(source, Source::Backing)) {
+        return Plan::Uncached;
+    }
+    let missing = |block: u64| matches!(sources[(block - range.start) as usize], Source::Backing);
+    let common = |fetch: &Fetch| fetch.blocks.start.max(range.start)..fetch.blocks.end.min(range.end);
+    let waits =
+        |fetch: &&Fetch| !fetch.stale && fetch.source == Origin::Backing && common(fetch).any(missing);
+    if let Some(fetch) = state.fetches.iter().find(waits) {
+        return Plan::Fetching(fetch.id);
+    }
+    let (mut pages, mut runs) = (Vec::new(), Vec::<Run>::new());
+    for (block, source) in range.zip(sources) {
+        let copy = match source {
+            Source::Page(page) => {
+                pages.push((block, page));
+                continue;
+            }
+            Source::Ssd(entry) => Some(entry),
+            Source::Backing => None,
+        };
+        let joins = |run: &Run| {
+            run.blocks.end == block
+                && match (&copy, run.copies.last()) {
+                    (Some(next), Some(last)) => last.segment == next.segment && last.slot + 1 == next.slot,
+                    (None, None) => true,
+                    _ => false,
+                }
+        };
+        match runs.last_mut().filter(|run| joins(run)) {
+            Some(run) => {
+                run.blocks.end += 1;
+                run.copies.extend(copy);
+            }
+            None => runs.push(Run { blocks: block..block + 1, copies: copy.into_iter().collect(), fetch: 0 }),
+        }
+    }
+    for run in runs.iter_mut() {
+        let origin = if run.copies.is_empty() { Origin::Backing } else { Origin::Cache };
+        run.fetch = state.begin_fetch(run.blocks.clone(), origin);
+    }
+    Plan::Go(pages, runs)
+}
+
+/// Reads `runs` side by side into `buf`. Returns false if the object changed meanwhile, and the index must be
+/// asked again.
+async fn fetch_runs(
+    core: &Core,
+    object: &Arc<Object>,
+    runs: Vec<Run>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<bool> {
+    let reads: Vec<_> = runs.iter().map(|run| Box::pin(fetch_run(core, object, run))).collect();
+    let results = all(reads).await;
+    let mut complete = Ok(true);
+    let mut state = object.lock();
+    for (run, result) in runs.into_iter().zip(results) {
+        let cut = run.copies.is_empty() && state.is_cut(run.fetch);
+        let current = state.end_fetch(run.fetch);
+        state = threads::gap("a fetch ends before its contents are in memory", || object.lock(), state);
+        match result {
+            // Older contents without a part that was truncated since may never have existed, if a write came in
+            // between.
+            Ok(Some(_)) if cut => complete = complete.map(|_| false),
+            Ok(Some(pages)) => {
+                for (block, page) in run.blocks.clone().zip(pages) {
+                    copy(&page, block, offset, buf);
+                    let cached = current && caches_reads(core) && state.page(block).is_none();
+                    if cached && state.set_page(block, page) {
+                        core.ram.added(object, block);
                     }
                 }
-                None if entry.dirty => {
-                    self.found_damaged(object, &mut state, block);
-                    return Err(Error::Damaged);
-                }
-                None => {
-                    state.remove_entry(block, &self.segments);
-                }
             }
-            good
-        };
-        if let Some(page) = good {
-            let mut repaired = 0;
-            for place in bad {
-                repaired += u64::from(self.repair(copy, place, &page).await);
-            }
-            return Ok(Rescued { page: Some(page), repaired, dropped: false });
+            Ok(None) => complete = complete.map(|_| false),
+            Err(error) => complete = complete.and(Err(error)),
         }
-        if let Some(device) = bad.first().and_then(|place| self.device(place.device)) {
-            self.event(Event::Dropped { device: device.name().to_owned() });
-            // A copy that is bad today and good tomorrow must not count tomorrow.
-            self.invalidate(object, block..block + 1).await?;
-        }
-        Ok(Rescued { dropped: true, ..Rescued::default() })
     }
+    drop(state);
+    object.changed.wake();
+    complete
+}
 
-    /// Writes one leg of a copy again. Returns false if the segment has no leg there any more, or its device fails.
-    async fn repair(&self, copy: &Entry, place: Place, contents: &[u8]) -> bool {
-        let Some(device) = self.device(place.device) else { return false };
-        // Since the leg was read, the segment may have been freed, and its place reused for another segment.
-        let Some(repairing) = self.segments.begin_repair(copy.segment, place) else { return false };
-        let data = Slice::from(Buffer::from_bytes(contents));
-        let written = self.write_legs(&[(place, data)], copy.slot, Durability::Now).await;
-        drop(repairing);
-        // A task may be waiting for the place.
-        self.space.wake();
-        if written {
-            self.totals.repaired.add(1);
-            self.event(Event::Repaired { device: device.name().to_owned() });
-        }
-        written
-    }
+fn caches_reads(core: &Core) -> bool {
+    core.mode() != Mode::PassThrough
+}
 
-    /// Reads whole blocks from the backing store. Bytes beyond its contents are zero.
-    async fn fetch_backing(&self, object: &Object, range: Range<u64>) -> Result<Vec<Page>> {
-        let count = (range.end - range.start) as usize;
-        let at = range.start * BLOCK as u64;
-        let (mut buffer, result) = self.env.backing.read(&object.key, at, Buffer::zeroed(count)).await;
-        let read = result?;
-        buffer[read..].fill(0);
-        // Bytes behind the object's end must not reappear when it grows. They may exist while a truncation is not
-        // carried out yet.
-        let size = object.lock().size;
-        if size < at + buffer.len() as u64 {
-            buffer[size.saturating_sub(at) as usize..].fill(0);
-        }
-        self.totals.read_backing.add(count as u64);
-        Ok(buffer.chunks_exact(BLOCK).map(Page::from).collect())
+/// Returns the contents of a run; `None` if its copies moved meanwhile.
+async fn fetch_run(core: &Core, object: &Arc<Object>, run: &Run) -> Result<Option<Vec<Page>>> {
+    if run.copies.is_empty() {
+        return fetch_backing(core, object, run.blocks.clone()).await.map(Some);
     }
+    let first = run.copies[0];
+    let count = run.copies.len();
+    let segment = core.segments.get(first.segment);
+    let leg = segment.as_ref().and_then(|segment| leg_to_read(core, segment, first.slot));
+    let buffer = match leg {
+        Some(place) => read_leg(core, place, first.slot, count).await.ok(),
+        None => None,
+    };
+    let mut pages = Vec::with_capacity(count);
+    for (i, copy) in run.copies.iter().enumerate() {
+        let block = run.blocks.start + i as u64;
+        let contents = buffer.as_ref().map(|buffer| &buffer[i * BLOCK..][..BLOCK]);
+        let good = contents.filter(|contents| is_right(core, object, block, copy, contents));
+        match good {
+            Some(contents) => pages.push(Page::from(contents)),
+            None => match rescue(core, object, block, copy, false).await?.page {
+                Some(page) => pages.push(page),
+                None => return Ok(None),
+            },
+        }
+    }
+    core.totals.read_ssd.add(count as u64);
+    let mut state = object.lock();
+    for block in run.blocks.clone() {
+        if let Some(entry) = state.entry_mut(block) {
+            entry.hit = true;
+        }
+    }
+    Ok(Some(pages))
+}
+
+/// Reads whole blocks from the backing store. Bytes beyond its contents are zero.
+async fn fetch_backing(core: &Core, object: &Object, range: Range<u64>) -> Result<Vec<Page>> {
+    let count = (range.end - range.start) as usize;
+    let at = range.start * BLOCK as u64;
+    let (mut buffer, result) = core.env.backing.read(&object.key, at, Buffer::zeroed(count)).await;
+    let read = result?;
+    buffer[read..].fill(0);
+    // Bytes behind the object's end must not reappear when it grows. They may exist while a truncation is not
+    // carried out yet.
+    let size = object.lock().size;
+    if size < at + buffer.len() as u64 {
+        buffer[size.saturating_sub(at) as usize..].fill(0);
+    }
+    core.totals.read_backing.add(count as u64);
+    Ok(buffer.chunks_exact(BLOCK).map(Page::from).collect())
 }
 
 fn source(state: &mut State, block: u64) -> Source {

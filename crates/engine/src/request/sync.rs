@@ -4,20 +4,10 @@
 
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::index::object::{Object, State};
 use crate::io::{BackingError, BackingResult};
 use crate::plant;
-
-/// Syncs of one object's file.
-#[derive(Debug, Default)]
-pub(crate) struct Syncs {
-    /// Number of failed syncs.
-    failed: u64,
-    /// Numbers of the syncs in flight, and the number of the last sync begun.
-    under_way: Vec<u64>,
-    last: u64,
-}
 
 /// An object whose file was written, and the number of failed syncs before the write.
 pub(crate) struct Unsynced<'a> {
@@ -25,69 +15,47 @@ pub(crate) struct Unsynced<'a> {
     pub(crate) failed: u64,
 }
 
-impl Syncs {
-    /// Returns the number of failed syncs. A writer asks before it writes the file.
-    pub(crate) fn failed(&self) -> u64 {
-        self.failed
+/// Makes the data written to the files durable.
+pub(crate) async fn sync_files(core: &Core, files: &[Unsynced<'_>]) -> Vec<BackingResult<()>> {
+    let begin = |state: &mut State| (state.syncs.begin(), state.volatile.begin(0..u64::MAX));
+    let begun: Vec<_> = files.iter().map(|file| begin(&mut file.object.lock())).collect();
+    let keys = || files.iter().map(|file| file.object.key.clone()).collect();
+    let mut results = core.env.backing.sync(keys()).await;
+    if plant::active("only the sync is tried again") && results.iter().any(Result::is_err) {
+        results = core.env.backing.sync(keys()).await;
     }
-
-    fn begin(&mut self) -> u64 {
-        self.last += 1;
-        self.under_way.push(self.last);
-        self.last
+    let mut ended = Vec::with_capacity(files.len());
+    for ((file, (own, _)), result) in files.iter().zip(&begun).zip(&results) {
+        // The sync of a removed file lost no data that anybody could ask for.
+        let failed = matches!(result, Err(error) if *error != BackingError::Gone);
+        ended.push(file.object.lock().syncs.end(*own, failed));
+        file.object.changed.wake();
     }
-
-    /// Ends sync `own`. Returns the last sync that began before it ended.
-    fn end(&mut self, own: u64, failed: bool) -> u64 {
-        self.under_way.retain(|other| *other != own);
-        self.failed += u64::from(failed);
-        self.last
+    let mut all = Vec::with_capacity(files.len());
+    for (((file, (_, covered)), last), result) in files.iter().zip(begun).zip(ended).zip(results) {
+        let result = match result {
+            Ok(()) => none_failed(file, last).await,
+            Err(error) => Err(error),
+        };
+        file.object.lock().volatile.end(covered, result.is_ok());
+        all.push(result);
     }
+    all
 }
 
-impl Engine {
-    /// Makes the data written to the files durable.
-    pub(crate) async fn sync_files(&self, files: &[Unsynced<'_>]) -> Vec<BackingResult<()>> {
-        let begin = |state: &mut State| (state.syncs.begin(), state.volatile.begin(0..u64::MAX));
-        let begun: Vec<_> = files.iter().map(|file| begin(&mut file.object.lock())).collect();
-        let keys = || files.iter().map(|file| file.object.key.clone()).collect();
-        let mut results = self.env.backing.sync(keys()).await;
-        if plant::active("only the sync is tried again") && results.iter().any(Result::is_err) {
-            results = self.env.backing.sync(keys()).await;
-        }
-        let mut ended = Vec::with_capacity(files.len());
-        for ((file, (own, _)), result) in files.iter().zip(&begun).zip(&results) {
-            // The sync of a removed file lost no data that anybody could ask for.
-            let failed = matches!(result, Err(error) if *error != BackingError::Gone);
-            ended.push(file.object.lock().syncs.end(*own, failed));
-            file.object.changed.wake();
-        }
-        let mut all = Vec::with_capacity(files.len());
-        for (((file, (_, covered)), last), result) in files.iter().zip(begun).zip(ended).zip(results) {
-            let result = match result {
-                Ok(()) => self.none_failed(file, last).await,
-                Err(error) => Err(error),
-            };
-            file.object.lock().volatile.end(covered, result.is_ok());
-            all.push(result);
-        }
-        all
-    }
+/// Makes the data written to one file durable.
+pub(crate) async fn sync_file(core: &Core, file: Unsynced<'_>) -> BackingResult<()> {
+    sync_files(core, &[file]).await.pop().unwrap_or(Err(BackingError::Gone))
+}
 
-    /// Makes the data written to one file durable.
-    pub(crate) async fn sync_file(&self, file: Unsynced<'_>) -> BackingResult<()> {
-        self.sync_files(&[file]).await.pop().unwrap_or(Err(BackingError::Gone))
+/// Waits for the syncs up to `last`, and fails if a sync has failed since the file was written. An overlapping
+/// sync may have failed first, and have dropped the data that this sync was to make durable.
+async fn none_failed(file: &Unsynced<'_>, last: u64) -> BackingResult<()> {
+    let Unsynced { object, failed } = file;
+    if plant::active("a failed sync counts for its caller only") {
+        return Ok(());
     }
-
-    /// Waits for the syncs up to `last`, and fails if a sync has failed since the file was written. An overlapping
-    /// sync may have failed first, and have dropped the data that this sync was to make durable.
-    async fn none_failed(&self, file: &Unsynced<'_>, last: u64) -> BackingResult<()> {
-        let Unsynced { object, failed } = file;
-        if plant::active("a failed sync counts for its caller only") {
-            return Ok(());
-        }
-        let ended = || object.lock().syncs.under_way.iter().all(|other| *other > last);
-        object.changed.until(|| ended().then_some(())).await;
-        if object.lock().syncs.failed == *failed { Ok(()) } else { Err(BackingError::Io(5)) }
-    }
+    let ended = || object.lock().syncs.are_ended(last);
+    object.changed.until(|| ended().then_some(())).await;
+    if object.lock().syncs.failed() == *failed { Ok(()) } else { Err(BackingError::Io(5)) }
 }

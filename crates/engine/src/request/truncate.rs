@@ -10,275 +10,283 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::format::{Facts, Record, content_hash};
-use crate::index::leaf::{Page, SegmentId};
+use crate::index::leaf::Page;
 use crate::index::object::{Busy, Object, State};
 use crate::io::{BackingError, BackingResult, Time};
 use crate::log::Whose;
+use crate::log::reappend::room_to_move;
+use crate::log::records::{append, facts_of};
+use crate::log::undurable::give_up_undurable;
+use crate::log::writer::moving;
 use crate::plant::threads;
+use crate::request::bypass::set_mtime;
+use crate::request::no_device::{begin_unlogged_cut, note_carried_out, note_cut};
+use crate::request::read::load;
+use crate::segments::SegmentId;
+use crate::tiers::blocks::{forget_range, install};
+use crate::volume::trouble::{ask, backing_failed, backing_worked};
 use crate::{Error, Result, Seq};
 
-impl Engine {
-    /// Truncates or grows an object to `size` bytes, durably when this returns.
-    pub async fn truncate(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        self.occupy(object).await?;
-        let result = self.cut(object, size, now).await;
+/// Truncates or grows an object to `size` bytes, durably when this returns.
+pub(crate) async fn truncate(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+    occupy(object).await?;
+    let result = cut(core, object, size, now).await;
+    let mut state = object.lock();
+    if state.busy == Busy::Truncate {
+        state.busy = Busy::No;
+    }
+    drop(state);
+    object.changed.wake();
+    // Blocks that were cut off need not be destaged.
+    core.destager.throttle.changed.wake();
+    core.space.wake();
+    result
+}
+
+/// Waits until no other task works on the object's backing file, and keeps other tasks from it.
+async fn occupy(object: &Object) -> Result<()> {
+    let ready = || {
         let mut state = object.lock();
-        if state.busy == Busy::Truncate {
-            state.busy = Busy::No;
+        if state.gone {
+            return Some(Err(Error::Backing(BackingError::Gone)));
         }
-        drop(state);
-        object.changed.wake();
-        // Blocks that were cut off need not be destaged.
-        self.destager.throttle.changed.wake();
-        self.space.wake();
-        result
-    }
+        let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
+        free.then(|| {
+            state.busy = Busy::Truncate;
+            Ok(())
+        })
+    };
+    object.changed.until(ready).await
+}
 
-    /// Waits until no other task works on the object's backing file, and keeps other tasks from it.
-    async fn occupy(&self, object: &Object) -> Result<()> {
-        let ready = || {
-            let mut state = object.lock();
-            if state.gone {
-                return Some(Err(Error::Backing(BackingError::Gone)));
-            }
-            let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
-            free.then(|| {
-                state.busy = Busy::Truncate;
-                Ok(())
-            })
+async fn cut(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+    let old = object.lock().size;
+    let mut unlogged = None;
+    if size < old {
+        unlogged = match log_cut(core, object, size, now).await {
+            Err(Error::NoDevice) => begin_unlogged_cut(core, object, size, now).await.map(|()| None)?,
+            logged => logged?,
         };
-        object.changed.until(ready).await
+    } else {
+        object.lock().outdate(&(old / BLOCK as u64..u64::MAX));
     }
-
-    async fn cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        let old = object.lock().size;
-        let mut unlogged = None;
-        if size < old {
-            unlogged = match self.log_cut(object, size, now).await {
-                Err(Error::NoDevice) => self.begin_unlogged_cut(object, size, now).await.map(|()| None)?,
-                logged => logged?,
-            };
-        } else {
-            object.lock().outdate(&(old / BLOCK as u64..u64::MAX));
+    let result = carry_out(core, object, size, Some(now), unlogged).await;
+    if result.is_ok() && size >= old {
+        object.lock().size = size;
+        set_mtime(core, object, now).await?;
+    } else if result.is_ok() {
+        // The backing store has the time as well. If the object has dirty blocks, destaging sets the time last.
+        let mut state = object.lock();
+        if state.dirty == 0 && state.mtime == Some(now) {
+            state.mtime = None;
         }
-        let result = self.carry_out(object, size, Some(now), unlogged).await;
-        if result.is_ok() && size >= old {
-            object.lock().size = size;
-            self.set_mtime(object, now).await?;
-        } else if result.is_ok() {
-            // The backing store has the time as well. If the object has dirty blocks, destaging sets the time last.
-            let mut state = object.lock();
-            if state.dirty == 0 && state.mtime == Some(now) {
-                state.mtime = None;
-            }
-        } else if size > old {
-            // The file may have grown in spite of the error.
-            let grown = self.env.backing.size(&object.key).await.unwrap_or(old);
-            let mut state = object.lock();
-            state.size = state.size.max(grown);
-        }
-        result
+    } else if size > old {
+        // The file may have grown in spite of the error.
+        let grown = core.env.backing.size(&object.key).await.unwrap_or(old);
+        let mut state = object.lock();
+        state.size = state.size.max(grown);
     }
+    result
+}
 
-    /// Logs a truncation and drops all blocks beyond it. If only the cache has the new last block, it is logged again
-    /// without the part that was cut off. That block is returned if the log does not take it any more.
-    ///
-    /// # Errors
-    /// An error means that nothing was done.
-    async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<Option<Page>> {
-        let last = self.last_of_cut(object, size).await?;
-        let frame = loop {
-            if let Some(seq) = self.try_log_cut(object, size, now, last.as_ref())? {
-                break seq;
-            }
-            self.log.until(|| self.log.has_room(1).then_some(())).await;
-        };
-        let early = crate::plant::active("a cut is carried out before its record is durable");
-        if early || self.commit(frame).await.is_ok() {
-            return Ok(None);
+/// Logs a truncation and drops all blocks beyond it. If only the cache has the new last block, it is logged again
+/// without the part that was cut off. That block is returned if the log does not take it any more.
+///
+/// # Errors
+/// An error means that nothing was done.
+async fn log_cut(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Result<Option<Page>> {
+    let last = last_of_cut(core, object, size).await?;
+    let frame = loop {
+        if let Some(seq) = try_log_cut(core, object, size, now, last.as_ref())? {
+            break seq;
         }
-        // The blocks that were cut off are not in the index any more, so there is no way back.
-        self.note_cut(object, size, now).await?;
-        Ok(last.map(|(page, _)| page))
+        core.log.until(|| core.log.has_room(1).then_some(())).await;
+    };
+    let early = crate::plant::active("a cut is carried out before its record is durable");
+    if early || core.commit(frame).await.is_ok() {
+        return Ok(None);
     }
+    // The blocks that were cut off are not in the index any more, so there is no way back.
+    note_cut(core, object, size, now).await?;
+    Ok(last.map(|(page, _)| page))
+}
 
-    /// Logs a truncation if there is room now, together with `last`, the remaining part of the block at the new end.
-    /// Returns the frame.
-    fn try_log_cut(
-        &self,
-        object: &Arc<Object>,
-        size: u64,
-        now: Time,
-        last: Option<&(Page, u64)>,
-    ) -> Result<Option<Seq>> {
-        let mtime = Some(now);
-        let facts = Facts { key: object.key.clone(), size, mtime };
-        // The object is locked from before the record exists until the index knows of it. A block or size that is
-        // moved within the log meanwhile would be behind the record, and recovery would bring it back.
-        let late = threads::active("a cut is in the log before its object is locked");
-        let locked = (!late).then(|| object.lock());
-        // Both go into one frame: recovery must not see the record without the rewritten block.
-        let appended = self.log.append_cut(Whose::New, object, &facts, size, last, &self.segments)?;
-        let Some((appended, placed)) = appended else { return Ok(None) };
-        let mut state = locked.unwrap_or_else(|| object.lock());
-        state.truncating = Some(appended.segment);
-        (state.size, state.mtime, state.logged) = (size, mtime, true);
-        state.last_frame = appended.seq;
-        let partial = size / BLOCK as u64;
-        self.forget_range(&mut state, partial..u64::MAX);
-        if let Some((placed, page)) = placed.zip(last.cloned()) {
-            self.install(&mut state, object, partial, SmallVec::from_iter([page]), &placed);
-        }
-        Ok(Some(appended.seq))
+/// Logs a truncation if there is room now, together with `last`, the remaining part of the block at the new end.
+/// Returns the frame.
+fn try_log_cut(
+    core: &Core,
+    object: &Arc<Object>,
+    size: u64,
+    now: Time,
+    last: Option<&(Page, u64)>,
+) -> Result<Option<Seq>> {
+    let mtime = Some(now);
+    let facts = Facts { key: object.key.clone(), size, mtime };
+    // The object is locked from before the record exists until the index knows of it. A block or size that is
+    // moved within the log meanwhile would be behind the record, and recovery would bring it back.
+    let late = threads::active("a cut is in the log before its object is locked");
+    let locked = (!late).then(|| object.lock());
+    // Both go into one frame: recovery must not see the record without the rewritten block.
+    let appended = core.log.append_cut(Whose::New, object, &facts, size, last, &core.segments)?;
+    let Some((appended, placed)) = appended else { return Ok(None) };
+    let mut state = locked.unwrap_or_else(|| object.lock());
+    state.truncating = Some(appended.segment);
+    (state.size, state.mtime, state.logged) = (size, mtime, true);
+    state.last_frame = appended.seq;
+    let partial = size / BLOCK as u64;
+    forget_range(core, &mut state, partial..u64::MAX);
+    if let Some((placed, page)) = placed.zip(last.cloned()) {
+        install(core, &mut state, object, partial, SmallVec::from_iter([page]), &placed);
     }
+    Ok(Some(appended.seq))
+}
 
-    /// Returns the remaining part of the block at the new end, if only the cache has that block.
-    async fn last_of_cut(&self, object: &Arc<Object>, size: u64) -> Result<Option<(Page, u64)>> {
-        let partial = size / BLOCK as u64;
-        let keep = (size % BLOCK as u64) as usize;
-        if keep == 0 || !object.lock().entry(partial).is_some_and(|entry| entry.dirty) {
-            return Ok(None);
-        }
-        Ok(Some(cut_page(&self.load(object, partial).await?, keep)))
+/// Returns the remaining part of the block at the new end, if only the cache has that block.
+async fn last_of_cut(core: &Core, object: &Arc<Object>, size: u64) -> Result<Option<(Page, u64)>> {
+    let partial = size / BLOCK as u64;
+    let keep = (size % BLOCK as u64) as usize;
+    if keep == 0 || !object.lock().entry(partial).is_some_and(|entry| entry.dirty) {
+        return Ok(None);
     }
+    Ok(Some(cut_page(&load(core, object, partial).await?, keep)))
+}
 
-    /// Reappends a truncation of segment `id` that is not carried out, so that the segment can leave the log. Returns
-    /// the frame.
-    pub(crate) async fn log_cut_again(&self, object: &Arc<Object>, id: SegmentId) -> Result<Seq> {
-        let is_there = |state: &State| state.truncating == Some(id) && !state.carried_out;
-        loop {
-            let (size, copy) = {
-                let state = object.lock();
-                if !is_there(&state) {
-                    return Ok(0);
-                }
-                (state.size, state.entry(state.size / BLOCK as u64).copied())
-            };
-            let last = match self.last_of_cut(object, size).await {
-                Ok(last) => last,
-                // A block without a readable copy stays in its segment.
-                Err(Error::Damaged | Error::Backing(_)) => return Ok(0),
-                Err(error) => return Err(error),
-            };
-            {
-                let mut state = object.lock();
-                if !is_there(&state) {
-                    return Ok(0);
-                }
-                // Another task may have moved the block.
-                let same = state.entry(size / BLOCK as u64) == copy.as_ref();
-                let facts = self.facts_of(object, &state);
-                let appended = match same {
-                    true => {
-                        let segments = &self.segments;
-                        self.log.append_cut(Whose::Moved, object, &facts, size, last.as_ref(), segments)?
-                    }
-                    false => continue,
-                };
-                if let Some((appended, placed)) = appended {
-                    state.truncating = Some(appended.segment);
-                    state.last_frame = appended.seq;
-                    self.segments.release(id);
-                    if let Some((placed, page)) = placed.zip(last) {
-                        let pages = SmallVec::from_iter([page]);
-                        self.install(&mut state, object, size / BLOCK as u64, pages, &placed);
-                        self.destager.volumes.moved(&object.volume);
-                    }
-                    return Ok(appended.seq);
-                }
-            }
-            if !self.room_to_move(1).await {
+/// Reappends a truncation of segment `id` that is not carried out, so that the segment can leave the log. Returns
+/// the frame.
+pub(crate) async fn log_cut_again(core: &Core, object: &Arc<Object>, id: SegmentId) -> Result<Seq> {
+    let is_there = |state: &State| state.truncating == Some(id) && !state.carried_out;
+    loop {
+        let (size, copy) = {
+            let state = object.lock();
+            if !is_there(&state) {
                 return Ok(0);
             }
-        }
-    }
-
-    /// Carries out in the backing store a truncation that was logged or recorded, and tries until it succeeds. `last`
-    /// is the block at the new end, if the log was to have it and does not.
-    async fn carry_out(
-        &self,
-        object: &Arc<Object>,
-        size: u64,
-        mtime: Option<Time>,
-        last: Option<Page>,
-    ) -> Result<()> {
-        let last = last.map(|page| Arc::new(Buffer::from_bytes(&page)));
-        let mut failed = false;
-        loop {
-            let asked = self.ask(&object.volume);
-            let result = self.cut_backing(object, size, mtime, last.as_ref()).await;
-            drop(asked);
-            if result.is_ok() && (failed || object.volume.is_late()) {
-                self.backing_worked(&object.volume);
-            }
-            let begun = object.lock().truncating.is_some();
-            let error = match (result, begun) {
-                (Ok(()) | Err(BackingError::Gone), true) => {
-                    match self.log_carried_out(object, last.is_some()).await {
-                        Err(Error::Backing(error)) => error,
-                        logged => return logged.and(result.map_err(Error::from)),
-                    }
-                }
-                (result, false) => return Ok(result?),
-                (Err(error), true) => error,
-            };
-            self.backing_failed(&object.volume, error);
-            failed = true;
-            if self.closing() {
-                return Err(Error::Closing);
-            }
-            self.env.clock.sleep(Duration::from_secs(1)).await;
-        }
-    }
-
-    async fn cut_backing(
-        &self,
-        object: &Object,
-        size: u64,
-        mtime: Option<Time>,
-        last: Option<&Arc<Buffer>>,
-    ) -> BackingResult<()> {
-        let backing = &self.env.backing;
-        if let Some(last) = last {
-            let keep = (size % BLOCK as u64) as usize;
-            backing.write(&object.key, size - keep as u64, Slice::new(last.clone(), 0..keep)).await?;
-        }
-        backing.truncate(&object.key, size).await?;
-        if let Some(mtime) = mtime {
-            backing.set_mtime(&object.key, mtime).await?;
-        }
-        backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()))
-    }
-
-    /// Logs that a truncation is carried out. Recovery must not repeat it over later bypass writes. `saved` says that
-    /// the backing store has the block at the new end.
-    pub(crate) async fn log_carried_out(&self, object: &Arc<Object>, saved: bool) -> Result<()> {
-        // From here on no task reappends the truncation. Behind the record of its end it would be carried out once
-        // more.
-        object.lock().carried_out = true;
-        let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
-        let moving = self.moving();
-        let logged = match self.append(Whose::Moved, object, record).await {
-            Ok(frame) => self.commit(frame).await,
-            Err(error) => Err(error),
+            (state.size, state.entry(state.size / BLOCK as u64).copied())
         };
-        drop(moving);
-        match logged {
-            Err(Error::NoDevice) => self.note_carried_out(object, saved).await?,
-            logged => logged?,
+        let last = match last_of_cut(core, object, size).await {
+            Ok(last) => last,
+            // A block without a readable copy stays in its segment.
+            Err(Error::Damaged | Error::Backing(_)) => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        {
+            let mut state = object.lock();
+            if !is_there(&state) {
+                return Ok(0);
+            }
+            // Another task may have moved the block.
+            let same = state.entry(size / BLOCK as u64) == copy.as_ref();
+            let facts = facts_of(object, &state);
+            let appended = match same {
+                true => {
+                    let segments = &core.segments;
+                    core.log.append_cut(Whose::Moved, object, &facts, size, last.as_ref(), segments)?
+                }
+                false => continue,
+            };
+            if let Some((appended, placed)) = appended {
+                state.truncating = Some(appended.segment);
+                state.last_frame = appended.seq;
+                core.segments.release(id);
+                if let Some((placed, page)) = placed.zip(last) {
+                    let pages = SmallVec::from_iter([page]);
+                    install(core, &mut state, object, size / BLOCK as u64, pages, &placed);
+                    core.destager.volumes.moved(&object.volume);
+                }
+                return Ok(appended.seq);
+            }
         }
-        // The object may have been dropped meanwhile.
-        let mut state = object.lock();
-        state.carried_out = false;
-        if let Some(segment) = state.truncating.take() {
-            self.segments.release(segment);
+        if !room_to_move(core, 1).await {
+            return Ok(0);
         }
-        drop(state);
-        self.give_up_undurable(object);
-        Ok(())
     }
+}
+
+/// Carries out in the backing store a truncation that was logged or recorded, and tries until it succeeds. `last`
+/// is the block at the new end, if the log was to have it and does not.
+async fn carry_out(
+    core: &Core,
+    object: &Arc<Object>,
+    size: u64,
+    mtime: Option<Time>,
+    last: Option<Page>,
+) -> Result<()> {
+    let last = last.map(|page| Arc::new(Buffer::from_bytes(&page)));
+    let mut failed = false;
+    loop {
+        let asked = ask(core, &object.volume);
+        let result = cut_backing(core, object, size, mtime, last.as_ref()).await;
+        drop(asked);
+        if result.is_ok() && (failed || object.volume.is_late()) {
+            backing_worked(core, &object.volume);
+        }
+        let begun = object.lock().truncating.is_some();
+        let error = match (result, begun) {
+            (Ok(()) | Err(BackingError::Gone), true) => {
+                match log_carried_out(core, object, last.is_some()).await {
+                    Err(Error::Backing(error)) => error,
+                    logged => return logged.and(result.map_err(Error::from)),
+                }
+            }
+            (result, false) => return Ok(result?),
+            (Err(error), true) => error,
+        };
+        backing_failed(core, &object.volume, error);
+        failed = true;
+        if core.closing() {
+            return Err(Error::Closing);
+        }
+        core.env.clock.sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn cut_backing(
+    core: &Core,
+    object: &Object,
+    size: u64,
+    mtime: Option<Time>,
+    last: Option<&Arc<Buffer>>,
+) -> BackingResult<()> {
+    let backing = &core.env.backing;
+    if let Some(last) = last {
+        let keep = (size % BLOCK as u64) as usize;
+        backing.write(&object.key, size - keep as u64, Slice::new(last.clone(), 0..keep)).await?;
+    }
+    backing.truncate(&object.key, size).await?;
+    if let Some(mtime) = mtime {
+        backing.set_mtime(&object.key, mtime).await?;
+    }
+    backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()))
+}
+
+/// Logs that a truncation is carried out. Recovery must not repeat it over later bypass writes. `saved` says that
+/// the backing store has the block at the new end.
+pub(crate) async fn log_carried_out(core: &Core, object: &Arc<Object>, saved: bool) -> Result<()> {
+    // From here on no task reappends the truncation. Behind the record of its end it would be carried out once
+    // more.
+    object.lock().carried_out = true;
+    let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
+    let moving = moving(core);
+    let logged = match append(core, Whose::Moved, object, record).await {
+        Ok(frame) => core.commit(frame).await,
+        Err(error) => Err(error),
+    };
+    drop(moving);
+    match logged {
+        Err(Error::NoDevice) => note_carried_out(core, object, saved).await?,
+        logged => logged?,
+    }
+    // The object may have been dropped meanwhile.
+    let mut state = object.lock();
+    state.carried_out = false;
+    if let Some(segment) = state.truncating.take() {
+        core.segments.release(segment);
+    }
+    drop(state);
+    give_up_undurable(core, object);
+    Ok(())
 }
 
 /// Returns the first `keep` bytes of a page, filled up with zeros, and the content hash.

@@ -1,8 +1,7 @@
 //! The segment table under its lock.
 
-use super::{Inner, Order, Reach, Segment};
+use super::{Inner, Order, Reach, Segment, SegmentId};
 use crate::format::{Place, SegmentKind};
-use crate::index::leaf::SegmentId;
 use crate::plant;
 
 /// The condition under which a given-up leg may be used again.
@@ -53,7 +52,7 @@ impl Inner {
         loop {
             let id = self.next_id;
             self.next_id = id.wrapping_add(1);
-            // The highest number stands for no segment (`pool/no_device.rs`).
+            // The highest number stands for no segment (`request/no_device.rs`).
             if id != SegmentId::MAX && !self.table.contains_key(&id) {
                 return id;
             }

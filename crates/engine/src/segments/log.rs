@@ -1,7 +1,6 @@
 //! The segments of the log, and the number of devices that hold them.
 
-use super::{LogUse, Reach, Segment, Segments};
-use crate::index::leaf::SegmentId;
+use super::{LogUse, Reach, Segment, SegmentId, Segments};
 
 impl Segments {
     /// Lets segments leave the log, strictly oldest first, and gives up their second legs. Returns the new reach of

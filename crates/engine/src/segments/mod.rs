@@ -22,12 +22,14 @@ use std::collections::{BTreeMap, VecDeque};
 use smallvec::SmallVec;
 
 use crate::format::{Place, SegmentKind};
-use crate::index::leaf::SegmentId;
 use crate::plant;
 use forebay_common::lock::Mutex;
 
 use inner::Until;
 use retire::Retiring;
+
+/// The number of a segment in the segment table.
+pub(crate) type SegmentId = u32;
 
 /// A segment in use.
 #[derive(Clone, Debug)]

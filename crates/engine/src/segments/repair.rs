@@ -1,9 +1,8 @@
 //! Repair of copies in place. A repair looks at a copy and then writes it. Meanwhile the copy's segment may be
 //! destaged, leave the log and be freed. The place must not be reused before the write has ended.
 
-use super::{Inner, Segments, Until};
+use super::{Inner, SegmentId, Segments, Until};
 use crate::format::Place;
-use crate::index::leaf::SegmentId;
 use crate::plant::threads;
 
 /// A repair in progress. Its place is not reused until this is dropped.

@@ -4,9 +4,8 @@
 //! continues on both, and accepts no data that needs two copies. So until the removal is recorded, the loss of either
 //! device costs nothing.
 
-use super::{Inner, Segments};
+use super::{Inner, SegmentId, Segments};
 use crate::format::SegmentKind;
-use crate::index::leaf::SegmentId;
 
 /// The device that is being removed.
 #[derive(Clone, Copy, Debug)]

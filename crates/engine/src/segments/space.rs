@@ -2,9 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::{Inner, Opened, Reach, Segment, Segments, Warmth};
+use super::{Inner, Opened, Reach, Segment, SegmentId, Segments, Warmth};
 use crate::format::{Place, SegmentKind};
-use crate::index::leaf::SegmentId;
 use crate::plant;
 
 /// The highest number of segments whose blocks may be written again to make room. Each start opens segments that it

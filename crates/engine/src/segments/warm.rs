@@ -4,9 +4,8 @@ use forebay_common::lock::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::{Inner, Segments, Warmth};
+use super::{Inner, SegmentId, Segments, Warmth};
 use crate::format::Place;
-use crate::index::leaf::SegmentId;
 
 impl Segments {
     /// Returns true if the devices hold clean copies that are not in the index yet.

@@ -1,20 +1,19 @@
 //! The memory tier: a FIFO of blocks. A block that was used goes to the end of the queue again (S3-FIFO's main queue,
 //! SOSP'23).
 
+use forebay_common::lock::Mutex;
 use forebay_common::lock::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use crate::engine::Engine;
-use crate::index::object::{Object, Source};
-use crate::wait::pass;
-use forebay_common::lock::Mutex;
+use crate::index::object::Object;
 
 /// A place in the queue, for a block that is in memory, or was.
 type Entry = (Weak<Object>, u64);
 
 /// The number of queue entries examined between two yields.
 const PIECE: usize = 256;
+
 /// The number of entries beyond twice the blocks in memory from which on the queue is swept.
 const SLACK: usize = 4096;
 
@@ -105,12 +104,12 @@ impl Ram {
     }
 
     /// Returns true if the caller must sweep the queue.
-    fn begin_sweep(&self) -> bool {
+    pub(super) fn begin_sweep(&self) -> bool {
         self.stale.load(Ordering::Relaxed) && !self.sweeping.swap(true, Ordering::AcqRel)
     }
 
     /// Begins a sweep of all entries in the queue. Returns the sweep's number.
-    fn arrange(&self) -> u32 {
+    pub(super) fn arrange(&self) -> u32 {
         let mut queue = self.queue.lock();
         let Queue { front, back, left, sweep } = &mut *queue;
         if !front.is_empty() {
@@ -123,80 +122,23 @@ impl Ram {
     }
 
     /// Takes the next entries to be examined.
-    fn take_piece(&self) -> Vec<Entry> {
+    pub(super) fn take_piece(&self) -> Vec<Entry> {
         let mut queue = self.queue.lock();
         let count = queue.left.min(PIECE);
         queue.left -= count;
         queue.back.drain(..count).collect()
     }
 
-    fn keep(&self, entries: Vec<Entry>) {
+    pub(super) fn keep(&self, entries: Vec<Entry>) {
         self.queue.lock().front.extend(entries);
     }
 
-    fn end_sweep(&self) {
+    pub(super) fn end_sweep(&self) {
         let mut queue = self.queue.lock();
         queue.front.shrink_to_fit();
         queue.back.shrink_to_fit();
         drop(queue);
         self.stale.store(false, Ordering::Relaxed);
         self.sweeping.store(false, Ordering::Release);
-    }
-}
-
-impl Engine {
-    /// Returns true if a block that leaves memory and is on no SSD should be written to one. That is so if there is
-    /// room, or if the ghost list has the block.
-    fn is_worth_a_place(&self, object: &Object, block: u64) -> bool {
-        let known = self.ghosts.knows(object.key_hash, block);
-        self.ghosts.note(object.key_hash, block);
-        known || self.has_room()
-    }
-
-    /// Drops stale entries of the queue.
-    async fn sweep_ram(self: Arc<Self>) {
-        let sweep = self.ram.arrange();
-        while !self.closing() {
-            let mut entries = self.ram.take_piece();
-            if entries.is_empty() {
-                break;
-            }
-            entries.retain(|(object, block)| {
-                object.upgrade().is_some_and(|object| object.lock().is_first_entry(*block, sweep))
-            });
-            self.ram.keep(entries);
-            pass().await;
-        }
-        self.ram.end_sweep();
-    }
-
-    /// Removes the oldest blocks from memory until the rest fits.
-    pub(crate) fn trim_ram(&self) {
-        if self.ram.begin_sweep()
-            && let Some(engine) = self.me.upgrade()
-        {
-            engine.start("forebay-memory", Engine::sweep_ram);
-        }
-        while let Some((object, block)) = self.ram.next_victim() {
-            let Some(object) = object.upgrade() else { continue };
-            let mut state = object.lock();
-            let Some(page) = state.page(block).cloned() else { continue };
-            if state.take_hit(block) {
-                drop(state);
-                self.ghosts.note(object.key_hash, block);
-                self.ram.spare(&object, block);
-                continue;
-            }
-            let elsewhere = state.entry(block).is_some();
-            state.remove_page(block);
-            self.ram.removed(1);
-            let durable = !state.volatile.contains(block);
-            let wanted = !elsewhere && durable && self.is_worth_a_place(&object, block);
-            let fetch = wanted.then(|| state.begin_fetch(block..block + 1, Source::Cache));
-            drop(state);
-            if let Some(fetch) = fetch {
-                self.clean.offer(self, &object, block, page, fetch);
-            }
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! All volumes, each with its destage queue.
 
-use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +15,6 @@ pub(crate) struct Volumes {
     /// The served volumes, then other volumes of which the log has data, in the order in which they were met. There
     /// are few.
     pub(crate) all: Mutex<Vec<Arc<Volume>>>,
-    /// True once the destage tasks may run: recovery has ended.
-    pub(crate) open: AtomicBool,
     /// Number of volumes in trouble.
     pub(crate) troubled: AtomicUsize,
     /// Number of blocks moved within the log while a flush waited for them.
@@ -33,7 +31,6 @@ impl Volumes {
         Volumes {
             all: Mutex::new(all.collect()),
             backing,
-            open: AtomicBool::new(false),
             troubled: AtomicUsize::new(0),
             moved: AtomicU64::new(0),
             asked: Gate::default(),

@@ -5,25 +5,27 @@
 //! to pass (`maintain/compact.rs`). That needs room. So writers to such volumes get an error once volumes in trouble
 //! hold a quarter of the log's share, if there are other volumes. Writers to the other volumes continue.
 
-mod all;
-mod health;
+pub(crate) mod admission;
+pub(crate) mod all;
+pub(crate) mod destager;
+pub(crate) mod health;
+pub(crate) mod queue;
+pub(crate) mod service_time;
+pub(crate) mod status;
+pub(crate) mod throttle;
+pub(crate) mod trouble;
 
+use forebay_common::lock::Mutex;
 use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Error;
-use crate::destage::throttle::Room;
-use crate::engine::Engine;
 use crate::index::object::Object;
-use crate::request::service_time::ServiceTime;
+use crate::volume::health::Health;
+use crate::volume::service_time::ServiceTime;
+use crate::volume::throttle::Room;
 use crate::wait::Gate;
-use forebay_common::lock::Mutex;
-
-pub(crate) use all::Volumes;
-pub(crate) use health::Asked;
-use health::Health;
 
 /// A volume as destaging sees it.
 #[derive(Debug, Default)]
@@ -61,22 +63,6 @@ pub(crate) struct Volume {
 pub(crate) struct Haste {
     pressed: bool,
     hurried: bool,
-}
-
-/// A flush in progress; see [`Engine::flushing`].
-pub(crate) struct Flushing<'a> {
-    engine: &'a Engine,
-    volumes: Vec<Arc<Volume>>,
-}
-
-impl Drop for Flushing<'_> {
-    fn drop(&mut self) {
-        for volume in &self.volumes {
-            volume.flushing.fetch_sub(1, Ordering::Relaxed);
-        }
-        // Compaction may move the blocks within the log again.
-        self.engine.space.wake();
-    }
 }
 
 impl Volume {
@@ -150,84 +136,5 @@ impl Volume {
 
     fn is_started(&self) -> bool {
         self.started.load(Ordering::Acquire)
-    }
-}
-
-/// The state of a volume, for an administrator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeStatus {
-    /// The volume's name, from [`Backing::name`](crate::io::Backing::name).
-    pub name: String,
-    /// Number of 4 KiB blocks that the volume does not have yet.
-    pub dirty_blocks: u64,
-    /// The volume's trouble: [`Error::Late`], or the reason why destaging fails.
-    pub trouble: Option<Error>,
-}
-
-impl Engine {
-    /// Returns the state of every served volume, and of other volumes of which the log has data.
-    pub fn volumes(&self) -> Vec<VolumeStatus> {
-        let all = self.destager.volumes.all();
-        let status = |volume: Arc<Volume>| VolumeStatus {
-            name: self.env.backing.name(volume.id),
-            dirty_blocks: volume.dirty(),
-            trouble: volume.trouble(),
-        };
-        all.into_iter().map(status).collect()
-    }
-
-    /// Starts the destage tasks of volumes with queued objects, and the watch over all volumes.
-    pub(crate) fn start_lanes(self: &Arc<Self>) {
-        self.start("forebay-watch", Engine::run_watch);
-        self.destager.volumes.open.store(true, Ordering::Release);
-        self.destager
-            .volumes
-            .all()
-            .into_iter()
-            .filter(|volume| volume.waiting() > 0)
-            .for_each(|volume| self.start_lane(volume));
-    }
-
-    fn start_lane(&self, volume: Arc<Volume>) {
-        if volume.is_started() || !self.destager.volumes.open.load(Ordering::Acquire) {
-            return;
-        }
-        if let Some(engine) = self.me.upgrade()
-            && !volume.started.swap(true, Ordering::AcqRel)
-        {
-            engine.start("forebay-destage", |engine| engine.run_destage(volume));
-        }
-    }
-
-    /// Queues an object for destaging.
-    pub(crate) fn queue(&self, object: &Arc<Object>) {
-        object.volume.push(object.clone(), self.env.clock.now());
-        self.start_lane(object.volume.clone());
-    }
-
-    /// Moves an object to the front of the queue, since a task waits for it.
-    pub(crate) fn hurry(&self, object: &Arc<Object>) {
-        let volume = &object.volume;
-        volume.hurried.store(true, Ordering::Relaxed);
-        // The object is locked before the queue, as all other code does.
-        let dirty = object.lock().dirty > 0;
-        let mut queue = volume.queue.lock();
-        if let Some(at) = queue.iter().position(|(queued, _)| Arc::ptr_eq(queued, object)) {
-            queue.swap(0, at);
-        } else if dirty {
-            queue.push_front((object.clone(), self.env.clock.now()));
-        }
-        drop(queue);
-        volume.work.wake();
-        self.start_lane(volume.clone());
-    }
-
-    /// Has the dirty blocks of `volumes` destaged without delay, while the result lives.
-    pub(crate) fn flushing(&self, volumes: Vec<Arc<Volume>>) -> Flushing<'_> {
-        for volume in &volumes {
-            volume.flushing.fetch_add(1, Ordering::Relaxed);
-            volume.work.wake();
-        }
-        Flushing { engine: self, volumes }
     }
 }

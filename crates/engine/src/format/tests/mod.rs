@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use smallvec::SmallVec;
 
 use super::*;
+use crate::buffer::BLOCK;
 use crate::io::{Key, Time};
 
 const SEGMENT: SegmentId = SegmentId { pool: 0x1111_2222_3333_4444_5555_6666_7777_8888, seq: 77, slots: 256 };

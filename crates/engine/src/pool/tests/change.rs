@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Waker};
 
 use super::*;
-use crate::maintain::deadline::{Ticks, Watched};
+use crate::pool::deadline::{Ticks, Watched};
 
 #[test]
 fn segments_are_a_64th_of_the_smallest_device() {

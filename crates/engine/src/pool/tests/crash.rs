@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::*;
 use crate::buffer::Slice;
 use crate::io::Durability;
+use crate::pool::geometry::Copy;
 use ram::Power;
 
 /// Bytes of the torn write that get through: none, part of a sector, whole sectors, all.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::buffer::BLOCK;
-use crate::io::DeviceError;
+use crate::io::{Device, DeviceError};
 use ram::{Ram, block_on};
 
 const MIB: u64 = 1 << 20;

@@ -1,104 +1,52 @@
-//! The engine as its users see it, and the state that its parts share.
+//! The state that the tasks of an engine share, and its simplest questions.
+//!
+//! The types of the state know nothing of [`Core`] and of the tasks. A task is a set of functions that take the core.
+
+pub(crate) mod clean_loader;
+pub(crate) mod env;
+mod rest;
+pub(crate) mod scrubber;
+pub(crate) mod settings;
+mod space;
+mod usage;
 
 use forebay_common::lock::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use forebay_common::lock::{Mutex, RwLock};
+use std::sync::{Arc, OnceLock, Weak};
 
-use forebay_common::lock::RwLock;
-
+use crate::buffer::BLOCK;
+use crate::core::clean_loader::CleanLoader;
+use crate::core::env::Env;
+use crate::core::scrubber::Scrubber;
+use crate::core::settings::{Mode, Settings};
 use crate::counters::Totals;
-use crate::destage::Destager;
 use crate::event::Event;
+use crate::format::Place;
 use crate::index::object::Object;
 use crate::index::objects::Objects;
-use crate::io::{Backing, Clock, Key, Spawn, Witness};
+use crate::io::Key;
 use crate::log::Log;
 use crate::log::user_records::UserRecords;
-use crate::maintain::deadline::{Ticks, Watched};
-use crate::maintain::scrub::Scrubber;
-use crate::plant;
+use crate::pool::SEGMENTS_START;
+use crate::pool::deadline::{Ticks, Watched};
 use crate::pool::membership::Members;
-use crate::recover::load_clean::CleanLoader;
-use crate::request::service_time::Service;
 use crate::segments::Segments;
 use crate::tiers::clean::Clean;
 use crate::tiers::ghost::Ghosts;
 use crate::tiers::ram::Ram;
+use crate::volume::Volume;
+use crate::volume::destager::Destager;
+use crate::volume::service_time::Service;
 use crate::wait::Gate;
-use crate::{Completion, Result, Seq};
-use forebay_common::lock::Mutex;
+use crate::{Completion, Result, Seq, plant};
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Starts the destage task of a volume.
+pub(crate) type StartLane = fn(&Arc<Core>, Arc<Volume>);
 
-/// The rule for acknowledging a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The log has the write on two devices before the reply. The backing store gets it later.
-    WriteBack,
-    /// The backing store has the write before the reply. The cache keeps it as well.
-    WriteThrough,
-    /// The backing store has the write before the reply. The cache does not keep it.
-    WriteAround,
-    /// Neither writes nor reads are cached.
-    PassThrough,
-}
-
-impl Mode {
-    const ALL: [Mode; 4] = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
-}
-
-/// Runs a batch of completions, in which the replies sent may be gathered.
-pub type Deliver = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
-
-/// The environment of the engine: clock, tasks, backing store and callbacks.
-#[derive(Clone)]
-pub struct Env {
-    /// The engine's clock.
-    pub clock: Arc<dyn Clock>,
-    /// Runs the engine's background tasks.
-    pub spawn: Arc<dyn Spawn>,
-    /// The backing store.
-    pub backing: Arc<dyn Backing>,
-    /// Knows which epoch of the pool is in use. Without a witness, a device that dropped out earlier and returns
-    /// alone is believed.
-    pub witness: Option<Arc<dyn Witness>>,
-    /// Runs a batch of completions. The sender of replies may gather the replies of a batch.
-    pub deliver: Deliver,
-    /// Receives the events for the administrator.
-    pub events: Arc<dyn Fn(Event) + Send + Sync>,
-}
-
-/// The configurable settings of an engine.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// The mode, as long as the pool has two devices.
-    pub mode: Mode,
-    /// Bytes of memory for cached blocks.
-    pub ram: u64,
-    /// The time that dirty data waits to be written together with more data, if the log has room.
-    pub destage_after: Duration,
-    /// The interval between two scrubs. The time of the scrub itself comes on top.
-    pub scrub_every: Duration,
-    /// The time after which a device without an answer is lost, while another device answers.
-    pub device_deadline: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            mode: Mode::WriteBack,
-            ram: 256 << 20,
-            destage_after: Duration::from_secs(5),
-            scrub_every: DAY,
-            device_deadline: Duration::from_secs(10),
-        }
-    }
-}
-
-/// A cache in front of a backing store. All methods may be called from any thread.
-pub struct Engine {
-    /// A reference to the engine itself, for the tasks that it starts.
-    pub(crate) me: Weak<Engine>,
+/// The state that the tasks share.
+pub(crate) struct Core {
+    /// A reference to the core itself, for the tasks that are started.
+    pub(crate) me: Weak<Core>,
     pub(crate) env: Env,
     pub(crate) pool_id: u128,
     pub(crate) segment_size: u64,
@@ -115,6 +63,8 @@ pub struct Engine {
     pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
+    /// Set once destage tasks may run: recovery has ended.
+    pub(crate) lane: OnceLock<StartLane>,
     pub(crate) service: Service,
     pub(crate) scrubber: Scrubber,
     pub(crate) warmer: CleanLoader,
@@ -152,14 +102,14 @@ pub(crate) struct Parts {
     pub(crate) settings: Settings,
 }
 
-impl Engine {
+impl Core {
     pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
         let Parts { env, pool, segments, objects, notes, next_seq, devices, ticks, settings } = parts;
         let segment_size = u64::from(pool.segment_size);
         let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
         let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
         let volumes = objects.volumes.clone();
-        Arc::new_cyclic(|me| Engine {
+        Arc::new_cyclic(|me| Core {
             me: me.clone(),
             pool_id: pool.uuid,
             segment_size,
@@ -174,6 +124,7 @@ impl Engine {
             ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
             destager: Destager::new(volumes),
+            lane: OnceLock::new(),
             service: Service::default(),
             scrubber: Scrubber::default(),
             warmer: CleanLoader::default(),
@@ -193,34 +144,21 @@ impl Engine {
         })
     }
 
-    /// Starts a background task that [`Engine::close`] waits for.
-    pub(crate) fn start<F>(self: &Arc<Self>, name: &'static str, task: impl FnOnce(Arc<Engine>) -> F)
+    /// Starts a background task that the end of the engine waits for.
+    pub(crate) fn start<F>(self: &Arc<Self>, name: &'static str, task: impl FnOnce(Arc<Core>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         *self.running.lock() += 1;
-        let (engine, task) = (self.clone(), task(self.clone()));
+        let (core, task) = (self.clone(), task(self.clone()));
         self.env.spawn.spawn(
             name,
             Box::pin(async move {
                 task.await;
-                *engine.running.lock() -= 1;
-                engine.stopped.wake();
+                *core.running.lock() -= 1;
+                core.stopped.wake();
             }),
         );
-    }
-
-    pub(crate) fn start_tasks(self: &Arc<Self>) {
-        let engine = Arc::downgrade(self);
-        self.log.set_lead(move || engine.upgrade().is_some_and(|engine| engine.lead()));
-        self.start("forebay-log", Engine::run_log);
-        self.start_lanes();
-        self.start("forebay-clean", Engine::run_clean);
-        self.start("forebay-compact", Engine::run_compact);
-        self.start("forebay-evict", Engine::run_evict);
-        self.start("forebay-scrub", Engine::run_scrub);
-        self.start("forebay-rewrite", Engine::run_rewrite);
-        self.start("forebay-devices", Engine::run_device_watch);
     }
 
     pub(crate) fn closing(&self) -> bool {
@@ -229,7 +167,7 @@ impl Engine {
 
     /// Returns the object of `key` if it is in the index. While clean segments are still being loaded, any object may
     /// have copies, so every `key` gets an object.
-    pub fn known(&self, key: &Key) -> Option<Arc<Object>> {
+    pub(crate) fn known(&self, key: &Key) -> Option<Arc<Object>> {
         if self.segments.is_warming() {
             return Some(self.objects.get(key, &self.segments));
         }
@@ -238,7 +176,7 @@ impl Engine {
 
     /// Returns the object of `key`. `size` is the size in the backing store; the engine believes it unless it knows a
     /// newer size.
-    pub fn object(&self, key: &Key, size: u64) -> Arc<Object> {
+    pub(crate) fn object(&self, key: &Key, size: u64) -> Arc<Object> {
         let object = self.objects.get(key, &self.segments);
         let mut state = object.lock();
         if !state.sized {
@@ -250,17 +188,17 @@ impl Engine {
     }
 
     /// Returns the configured mode.
-    pub fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         Mode::ALL[usize::from(self.mode.load(Ordering::Relaxed))]
     }
 
     /// Sets the mode. Data that was accepted earlier is destaged in any mode.
-    pub fn set_mode(&self, mode: Mode) {
+    pub(crate) fn set_mode(&self, mode: Mode) {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
     /// Returns the mode in force. Write-back needs two devices, and two copies of all dirty data.
-    pub fn effective_mode(&self) -> Mode {
+    pub(crate) fn effective_mode(&self) -> Mode {
         match self.mode() {
             Mode::WriteBack if !self.is_mirrored() => Mode::WriteThrough,
             mode => mode,
@@ -268,17 +206,17 @@ impl Engine {
     }
 
     /// Returns true if all dirty data is on two devices, and new writes will be.
-    pub fn is_mirrored(&self) -> bool {
+    pub(crate) fn is_mirrored(&self) -> bool {
         self.mirrored.load(Ordering::Acquire)
     }
 
     /// Returns the number of cache devices in use.
-    pub fn active(&self) -> usize {
+    pub(crate) fn active(&self) -> usize {
         self.devices.read().iter().flatten().count()
     }
 
     /// Returns the number of cache devices in use, without a device that is being removed.
-    pub fn staying(&self) -> usize {
+    pub(crate) fn staying(&self) -> usize {
         self.segments.staying()
     }
 
@@ -299,54 +237,29 @@ impl Engine {
     }
 
     /// Waits until everything appended up to frame `seq` is durable on every leg.
-    pub async fn commit(&self, seq: Seq) -> Result<()> {
+    pub(crate) async fn commit(&self, seq: Seq) -> Result<()> {
         self.log.committed(seq).await
     }
 
-    /// Calls `done` when [`Engine::commit`] would return. The call comes at once, or later from another thread.
-    pub fn when_durable(&self, seq: Seq, done: Completion) {
+    /// Calls `done` when [`Engine::commit`](crate::Engine::commit) would return. The call comes at once, or later from another thread.
+    pub(crate) fn when_durable(&self, seq: Seq, done: Completion) {
         let takes_all = plant::active("a log that is lost takes commits");
         let done: Completion = if takes_all { Box::new(move |_| done(Ok(()))) } else { done };
         self.log.when_durable(seq, done);
     }
 
     /// Returns the frame to commit for everything accepted up to this call.
-    pub fn last(&self) -> Seq {
+    pub(crate) fn last(&self) -> Seq {
         self.log.last_appended()
     }
 
-    /// Stops cleanly: makes everything accepted durable in the log. Dirty data stays on the cache devices. Returns the
-    /// number of dirty bytes. Requests in flight and later requests fail with [`crate::Error::Closing`] if they need
-    /// the log.
-    pub async fn close(&self) -> Result<u64> {
-        let mut committed = self.commit(self.last()).await;
-        if self.segments.blocks().1 == 0 && self.notes.none_kept() && committed.is_ok() {
-            committed = self.empty_log().await;
-        }
-        self.closing.store(true, Ordering::Release);
-        self.destager.wake();
-        self.clean.work.wake();
-        self.log.changed.wake();
-        self.notes.changed.wake();
-        self.space.wake();
-        self.log.changed.wake();
-        self.scrubber.wake();
-        self.wake_device_watch();
-        // The clean segment being filled is sealed first, so that recovery finds its blocks.
-        self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
-        if committed.is_ok() {
-            self.log_destaged().await;
-        }
-        // The seal and the records of destaged blocks count once a later frame is durable.
-        let frame = self.log.kick();
-        let over = || self.log.broken().is_some() || self.log.is_full();
-        self.log.until(|| (self.log.durable() >= frame || over()).then_some(())).await;
-        self.log.close();
-        // The writer task may wait for space in a full log.
-        self.space.wake();
-        self.stopped.until(|| (*self.running.lock() == 0).then_some(())).await;
-        committed?;
-        self.members.rest(self.log.durable()).await;
-        Ok(self.segments.blocks().1 * crate::buffer::BLOCK as u64)
+    /// Returns the offset of a slot on its device, in bytes.
+    pub(crate) fn offset(&self, place: Place, slot: u16) -> u64 {
+        SEGMENTS_START + u64::from(place.segment) * self.segment_size + u64::from(slot) * BLOCK as u64
+    }
+
+    /// Returns the number of slots of a segment.
+    pub(crate) fn slots(&self) -> usize {
+        self.segment_size as usize / BLOCK
     }
 }

@@ -5,13 +5,11 @@
 //! which room comes back, plus a share of the room that is left. Writers continue in the order of their tickets, and
 //! no writer waits for a lump.
 
+use forebay_common::lock::Mutex;
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::engine::Engine;
-use crate::volume::Volume;
-use crate::wait::{Gate, before};
-use forebay_common::lock::Mutex;
+use crate::wait::Gate;
 
 /// Levels of fullness, as parts of the log's share of the pool.
 #[derive(Clone, Copy, Debug)]
@@ -29,24 +27,29 @@ struct Levels {
 
 /// Levels of dirty blocks. At most five sixths of the longest log are dirty, so that moving them makes room.
 const DIRTY: Levels = Levels { from: 0.5, level: 0.95, full: 1.1, gain: 1.0 };
+
 /// Levels of segments in the log. A log longer than its share holds more overwritten blocks, so fewer blocks must be
 /// moved. Segments leave the log only as needed, so the room grows at once when more is asked for.
 const SPACE: Levels = Levels { from: 1.2, level: 1.28, full: 1.35, gain: 10.0 };
+
 /// The part of the log's share from which on no space is granted.
 pub(crate) const FULL: f64 = SPACE.full;
+
 /// The part of the log's share at which as many blocks may become dirty as are destaged.
 pub(crate) const LEVEL: f64 = DIRTY.level;
+
 /// The time in seconds over which the room beyond the level is granted. It is long enough that writers continue while
 /// the backing store stalls.
 const LAST: f64 = 60.0;
+
 /// Weight of the past in the mean rate, in seconds: several batches of destaging.
 const MEMORY: f64 = 2.0;
+
 /// The interval at which the mean rate is computed again.
 const LOOK: Duration = Duration::from_millis(50);
+
 /// The time for which unused grants are kept.
 const BURST: Duration = Duration::from_millis(20);
-/// The interval at which a waiting writer checks the rate of grants.
-const RECHECK: Duration = Duration::from_millis(100);
 
 /// Room for dirty blocks of a volume. The volume's destaging makes room. Overwriting a dirty block takes none.
 #[derive(Debug, Default)]
@@ -101,6 +104,14 @@ struct Supply {
 /// A writer's place in the order. The writer continues once this number of blocks was granted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticket(f64);
+
+/// A writer's place in the order for space in the log, and for dirty blocks of a volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tickets {
+    wanted: Wanted,
+    space: Ticket,
+    dirty: Ticket,
+}
 
 impl Supply {
     /// Returns the number of blocks granted in a second.
@@ -223,75 +234,21 @@ impl Throttle {
         admitted
     }
 
-    /// Takes tickets for `wanted` and waits until they are granted. Returns false if writes do not go to the log any
-    /// more, the volume got into trouble, or the engine closes. The writer then looks again.
-    pub(crate) async fn wait(&self, engine: &Engine, volume: &Volume, wanted: Wanted) -> bool {
-        let now = || engine.env.clock.now();
-        let troubled = volume.is_troubled();
-        engine.totals.room_waits.add(1);
-        let (for_space, for_dirty) = {
-            let (mut space, mut dirty) = (self.space.lock(), volume.room.supply.lock());
-            (space.take(wanted.all), dirty.take(wanted.new))
-        };
-        loop {
-            let load = engine.log_load(volume);
-            let due = {
-                let (mut space, mut dirty) = (self.space.lock(), volume.room.supply.lock());
-                let (now, filled, dirtied) = (now(), load.of_space(), load.of_dirty(&volume.room));
-                space.grant(SPACE, &filled, now);
-                dirty.grant(DIRTY, &dirtied, now);
-                let space = space.due(for_space, SPACE, &filled);
-                let dirty = dirty.due(for_dirty, DIRTY, &dirtied).filter(|_| wanted.new > 0);
-                space.max(dirty)
-            };
-            let Some(due) = due else { return true };
-            let over = || {
-                (!engine.is_mirrored() || volume.is_troubled() != troubled || engine.closing()).then_some(())
-            };
-            let sleep = engine.env.clock.sleep(due.min(RECHECK));
-            if before(sleep, self.changed.until(over)).await.is_some() {
-                return false;
-            }
-        }
-    }
-}
-
-/// Spreads the room that is left for user records over the time until some are released. That time is taken to be as
-/// long as it has lasted so far, or as it lasted the last time if that was longer. So the writers of user records get
-/// slower, but none of them waits for the release.
-#[derive(Debug, Default)]
-pub(crate) struct Spread {
-    /// The time since which user records must be released.
-    since: Option<Duration>,
-    /// The time that the last release took.
-    took: Duration,
-    /// The earliest time of the next append.
-    next: Duration,
-}
-
-/// The shortest time that a release of user records is taken to need.
-const SHORTEST: Duration = Duration::from_secs(2);
-/// An append whose turn is no further away than this does not wait.
-pub(crate) const SLACK: Duration = Duration::from_millis(1);
-
-impl Spread {
-    /// Returns when `cost` bytes of the `room` that is left may be appended, while user records must be released. The
-    /// bytes count from now on. Returns `None` if there is no room until some records are released.
-    pub(crate) fn admit(&mut self, now: Duration, cost: u64, room: u64) -> Option<Duration> {
-        let since = *self.since.get_or_insert(now);
-        if room <= cost {
-            return None;
-        }
-        let takes = self.took.max(now.saturating_sub(since)).max(SHORTEST);
-        let turn = self.next.max(now);
-        self.next = turn + takes.mul_f64(cost as f64 / room as f64);
-        Some(turn)
+    /// Takes tickets for `wanted`.
+    pub(crate) fn take(&self, room: &Room, wanted: Wanted) -> Tickets {
+        let (mut space, mut dirty) = (self.space.lock(), room.supply.lock());
+        Tickets { wanted, space: space.take(wanted.all), dirty: dirty.take(wanted.new) }
     }
 
-    /// Records that some user records were released.
-    pub(crate) fn let_go(&mut self, now: Duration) {
-        self.took = self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        self.next = now;
+    /// Returns the time until the tickets are granted at the current rates; `None` if they are granted.
+    pub(crate) fn due(&self, room: &Room, load: &Load, tickets: &Tickets, now: Duration) -> Option<Duration> {
+        let (mut space, mut dirty) = (self.space.lock(), room.supply.lock());
+        let (filled, dirtied) = (load.of_space(), load.of_dirty(room));
+        space.grant(SPACE, &filled, now);
+        dirty.grant(DIRTY, &dirtied, now);
+        let space = space.due(tickets.space, SPACE, &filled);
+        let dirty = dirty.due(tickets.dirty, DIRTY, &dirtied).filter(|_| tickets.wanted.new > 0);
+        space.max(dirty)
     }
 }
 

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{GivenUp, TICKS, Ticks, Watched};
 use crate::buffer::Buffer;
-use crate::engine::{Engine, Env};
+use crate::core::Core;
+use crate::core::env::Env;
 use crate::event::Event;
 use crate::io::{Device, DeviceError};
+use crate::log::mirror_io::lose;
 use crate::plant;
+use crate::pool::deadline::{GivenUp, TICKS, Ticks, Watched};
 
 /// Gives up silent devices while a pool is recovered. Recovery sees their operations fail, and records that they are lost.
 /// Never ends.
@@ -77,65 +79,62 @@ async fn any_answers(devices: &[Arc<Watched>], env: &Env, time: Duration) -> boo
     .await
 }
 
-impl Engine {
-    /// Detects devices that do not answer, until the engine closes.
-    pub(crate) async fn run_device_watch(self: Arc<Self>) {
-        let ticks = &self.ticks;
-        let is_busy = || {
-            let newcomer = self.members.newcomer();
-            self.devices.read().iter().flatten().chain(&newcomer).any(|device| device.under_way() > 0)
+/// Detects devices that do not answer, until the engine closes.
+pub(crate) async fn run_device_watch(core: Arc<Core>) {
+    let ticks = &core.ticks;
+    let is_busy = || {
+        let newcomer = core.members.newcomer();
+        core.devices.read().iter().flatten().chain(&newcomer).any(|device| device.under_way() > 0)
+    };
+    while !core.closing() {
+        let ready = || {
+            ticks.idle.store(true, Ordering::SeqCst);
+            (core.closing() || is_busy()).then_some(())
         };
-        while !self.closing() {
-            let ready = || {
-                ticks.idle.store(true, Ordering::SeqCst);
-                (self.closing() || is_busy()).then_some(())
-            };
-            ticks.begun.until(ready).await;
-            ticks.idle.store(false, Ordering::SeqCst);
-            self.rest(self.settings.device_deadline / TICKS).await;
-            ticks.advance();
-            self.give_up_newcomer();
-            self.give_up_late().await;
-        }
+        ticks.begun.until(ready).await;
+        ticks.idle.store(false, Ordering::SeqCst);
+        core.rest(core.settings.device_deadline / TICKS).await;
+        ticks.advance();
+        give_up_newcomer(&core);
+        give_up_late(&core).await;
     }
+}
 
-    /// Gives up the late devices, if another device answers.
-    async fn give_up_late(&self) {
-        let devices: Vec<_> = self.devices.read().iter().flatten().cloned().collect();
-        let late = late_ones(devices, &self.env, self.settings.device_deadline).await;
-        for device in late {
-            if plant::active("a device that does not answer is waited for") {
-                continue;
-            }
-            device.give_up(GivenUp::Late);
-            let is_it = |other: &Option<Arc<Watched>>| {
-                other.as_ref().is_some_and(|other| Arc::ptr_eq(other, &device))
-            };
-            let index = self.devices.read().iter().position(is_it);
-            if let Some(index) = index {
-                self.lose(index as u16).await;
-            }
+/// Gives up the late devices, if another device answers.
+async fn give_up_late(core: &Core) {
+    let devices: Vec<_> = core.devices.read().iter().flatten().cloned().collect();
+    let late = late_ones(devices, &core.env, core.settings.device_deadline).await;
+    for device in late {
+        if plant::active("a device that does not answer is waited for") {
+            continue;
+        }
+        device.give_up(GivenUp::Late);
+        let is_it =
+            |other: &Option<Arc<Watched>>| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, &device));
+        let index = core.devices.read().iter().position(is_it);
+        if let Some(index) = index {
+            lose(core, index as u16).await;
         }
     }
+}
 
-    /// Gives up a device that is late while it is added. That costs no redundancy, so no other device has to prove that it
-    /// answers. If all members are late as well, the engine waits for the newcomer as for them.
-    fn give_up_newcomer(&self) {
-        let Some(newcomer) = self.members.newcomer().filter(|newcomer| newcomer.is_late()) else { return };
-        if newcomer.is_untold() {
-            tell_late(&newcomer, &self.env, self.settings.device_deadline);
-        }
-        let devices: Vec<_> = self.devices.read().iter().flatten().cloned().collect();
-        if plant::active("a device that is being added is waited for") {
-            return;
-        }
-        if devices.is_empty() || devices.iter().any(|device| !device.is_late()) {
-            newcomer.give_up(GivenUp::Late);
-        }
+/// Gives up a device that is late while it is added. That costs no redundancy, so no other device has to prove that it
+/// answers. If all members are late as well, the engine waits for the newcomer as for them.
+fn give_up_newcomer(core: &Core) {
+    let Some(newcomer) = core.members.newcomer().filter(|newcomer| newcomer.is_late()) else { return };
+    if newcomer.is_untold() {
+        tell_late(&newcomer, &core.env, core.settings.device_deadline);
     }
+    let devices: Vec<_> = core.devices.read().iter().flatten().cloned().collect();
+    if plant::active("a device that is being added is waited for") {
+        return;
+    }
+    if devices.is_empty() || devices.iter().any(|device| !device.is_late()) {
+        newcomer.give_up(GivenUp::Late);
+    }
+}
 
-    /// Wakes the watch, so that it ends.
-    pub(crate) fn wake_device_watch(&self) {
-        self.ticks.begun.wake();
-    }
+/// Wakes the watch, so that it ends.
+pub(crate) fn wake_device_watch(core: &Core) {
+    core.ticks.begun.wake();
 }

@@ -20,10 +20,6 @@ use crate::io::{Device, DeviceError, Durability, Io};
 use crate::wait::Gate;
 use forebay_common::lock::Mutex;
 
-mod watch;
-
-pub(crate) use watch::watch_until_service;
-
 /// The number of ticks in the deadline.
 pub(crate) const TICKS: u32 = 4;
 /// The highest number of operations of a device that are watched at once. An operation beyond that ends when the
@@ -56,8 +52,8 @@ impl GivenUp {
 pub(crate) struct Ticks {
     now: AtomicU64,
     /// True if no operation is in flight. The next operation wakes the watch.
-    idle: AtomicBool,
-    begun: Gate,
+    pub(crate) idle: AtomicBool,
+    pub(crate) begun: Gate,
 }
 
 /// A device in use, whose operations end even if the device does not answer. An operation must be polled until it
@@ -215,7 +211,7 @@ impl Watched {
     }
 
     /// Records that the device has answered. If it becomes late again, that is reported again.
-    fn forget_told(&self) {
+    pub(crate) fn forget_told(&self) {
         self.operations.told.store(false, Ordering::Relaxed);
     }
 

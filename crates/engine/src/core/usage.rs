@@ -1,0 +1,67 @@
+//! Counters since the start, and the current size of the cache.
+
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
+
+use super::Core;
+use crate::core::clean_loader::CleanLoading;
+use crate::counters::{Counters, Usage};
+
+impl Core {
+    /// Returns the counters since the engine was opened.
+    pub(crate) fn counters(&self) -> Counters {
+        let totals = &self.totals;
+        Counters {
+            read_ram: totals.read_ram.get(),
+            read_ssd: totals.read_ssd.get(),
+            read_backing: totals.read_backing.get(),
+            written: totals.written.get(),
+            direct: totals.direct.get(),
+            destaged: totals.destaged.get(),
+            destage_writes: totals.destage_writes.get(),
+            compacted: totals.compacted.get(),
+            admitted: totals.admitted.get(),
+            evicted: totals.evicted.get(),
+            reinserted: totals.reinserted.get(),
+            ssd_written: totals.ssd_written.get(),
+            frames: totals.frames.get(),
+            log_waits: totals.log_waits.get(),
+            room_waits: totals.room_waits.get(),
+            repaired: totals.repaired.get(),
+            backing_errors: totals.backing_errors.get(),
+            scrubbed: totals.scrubbed.get(),
+            changed_outside: totals.changed_outside.get(),
+            rewritten: totals.rewritten.get(),
+        }
+    }
+
+    /// Returns the usage from running counts, which costs little. The index's size is left out.
+    pub(crate) fn usage(&self) -> Usage {
+        let mut usage = Usage { ram_blocks: self.ram.pages() as u64, ..Usage::default() };
+        let (ssd_blocks, dirty_blocks) = self.segments.blocks();
+        (usage.ssd_blocks, usage.dirty_blocks) = (ssd_blocks, dirty_blocks);
+        usage.objects = self.objects.len() as u64;
+        usage
+    }
+
+    /// Returns the number of entries in the memory tier's queue. It stays near or below twice the number of blocks.
+    pub(crate) fn queued_in_memory(&self) -> usize {
+        self.ram.entries()
+    }
+
+    /// Returns the progress of loading the clean segments; `None` when it is over.
+    pub(crate) fn warming(&self) -> Option<CleanLoading> {
+        let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let warming = CleanLoading { done: get(&self.warmer.done), segments: get(&self.warmer.segments) };
+        self.segments.is_warming().then_some(warming)
+    }
+
+    /// Returns the usage, counted from every object in the index.
+    pub(crate) fn scan(&self) -> Usage {
+        let mut usage = Usage::default();
+        for object in self.objects.all() {
+            usage.objects += 1;
+            usage.add(&object.lock());
+        }
+        usage
+    }
+}

@@ -1,0 +1,107 @@
+//! Destaging, scrubs, and changes of the devices.
+
+use std::sync::Arc;
+
+use crate::Result;
+use crate::core::clean_loader::CleanLoading;
+use crate::core::scrubber::Scrub;
+use crate::destage::flush;
+use crate::engine::Engine;
+use crate::index::object::Object;
+use crate::io::Device;
+use crate::maintain::devices::ChangeError;
+use crate::maintain::{devices, scrub};
+
+impl Engine {
+    /// Destages everything that is dirty now. Returns once the backing store has it durably. Data that clients write
+    /// meanwhile may be destaged too. May be given up at any time.
+    ///
+    /// # Errors
+    /// The error of a volume that does not answer, or on which a whole pass over its dirty blocks failed. It is
+    /// returned once all other volumes are done. Destaging is tried again in the background. [`Engine::volumes`]
+    /// tells which volume it is.
+    pub async fn flush(&self) -> Result<()> {
+        flush::flush(&self.core).await
+    }
+
+    /// Destages the dirty blocks of one object, now.
+    ///
+    /// # Errors
+    /// Errors of the backing store; destaging is tried again in the background.
+    /// [`Error::Damaged`](crate::Error::Damaged): no copy of some block can be read.
+    pub async fn destage_object(&self, object: &Arc<Object>) -> Result<()> {
+        flush::destage_object(&self.core, object).await
+    }
+
+    /// Destages the blocks of this object's volume that are dirty now, until all are clean or `enough` returns true.
+    ///
+    /// # Errors
+    /// The errors of [`Engine::destage_object`], and [`Error::Late`](crate::Error::Late) if the volume does not answer.
+    pub async fn destage_beside(&self, object: &Object, enough: impl Fn() -> bool) -> Result<()> {
+        flush::destage_beside(&self.core, object, enough).await
+    }
+
+    /// Requests a scrub without pauses, and waits for its end.
+    ///
+    /// # Errors
+    /// The engine is closing.
+    pub async fn scrub(&self) -> Result<Scrub> {
+        scrub::scrub(&self.core).await
+    }
+
+    /// Requests a scrub without pauses, after a scrub in progress. Returns the number of the requested scrub.
+    pub fn start_scrub(&self) -> u64 {
+        scrub::start_scrub(&self.core)
+    }
+
+    /// Returns the scrub in progress, or the last one.
+    pub fn scrub_status(&self) -> Scrub {
+        scrub::scrub_status(&self.core)
+    }
+
+    /// Adds a device, durably when this returns. With `force`, its contents do not matter.
+    ///
+    /// # Errors
+    /// The pool's error. Nothing has changed then.
+    pub async fn add_device(
+        &self,
+        device: Arc<dyn Device>,
+        force: bool,
+    ) -> std::result::Result<(), ChangeError> {
+        devices::add_device(&self.core, device, force).await
+    }
+
+    /// Removes a device from use. All data that only it and another device have is destaged first. If only one device
+    /// will be left, writes go through to the backing store meanwhile. After an error the device stays in use. After
+    /// a crash before this returns it may stay as well. The removal may be given up; then, too, the device stays.
+    ///
+    /// # Errors
+    /// The device is unknown, is the last one or becomes the last one meanwhile, another device is being removed, or
+    /// destaging fails.
+    pub async fn remove_device(&self, name: &str) -> std::result::Result<(), ChangeError> {
+        devices::remove_device(&self.core, name).await
+    }
+
+    /// Checks that [`Engine::remove_device`] would begin with this device now.
+    ///
+    /// # Errors
+    /// The reason why the removal would not begin.
+    pub fn may_remove(&self, name: &str) -> std::result::Result<(), ChangeError> {
+        devices::may_remove(&self.core, name)
+    }
+
+    /// Returns the name of the device that is being removed.
+    pub fn leaving(&self) -> Option<String> {
+        devices::leaving(&self.core)
+    }
+
+    /// Returns the progress of loading the clean segments; `None` when it is over.
+    pub fn warming(&self) -> Option<CleanLoading> {
+        self.core.warming()
+    }
+
+    /// Waits until all clean segments are loaded, or never will be: no device is left, or the engine closes.
+    pub async fn warmed(&self) {
+        self.core.warmed().await
+    }
+}

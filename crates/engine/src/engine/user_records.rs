@@ -1,0 +1,60 @@
+//! User records.
+
+use crate::engine::Engine;
+use crate::io::BackingError;
+use crate::log::notes;
+use crate::log::user_records::UserRecordId;
+use crate::maintain::carry;
+use crate::{Result, Seq};
+
+impl Engine {
+    /// Appends a user record of 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes, and waits for room. While
+    /// records must be released, the wait grows as room runs out. The record is durable once [`Engine::commit`] of
+    /// the returned frame has succeeded. Then it is on every device in use, together with everything accepted before
+    /// it. Recovery returns it until [`Engine::let_go`].
+    ///
+    /// # Errors
+    /// No cache device is left, or the engine closes.
+    pub async fn note(&self, bytes: &[u8]) -> Result<(Seq, UserRecordId)> {
+        notes::note(&self.core, bytes).await
+    }
+
+    /// Appends a user record without waiting. Returns `None` if there is no room now.
+    ///
+    /// # Errors
+    /// No cache device is left.
+    pub fn try_note(&self, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
+        notes::try_note(&self.core, bytes)
+    }
+
+    /// Releases the user records up to `upto`: they are not needed any more.
+    pub fn let_go(&self, upto: UserRecordId) {
+        notes::let_go(&self.core, upto)
+    }
+
+    /// Releases user records up to `upto`, as [`Engine::let_go`], except those that are `needed`. The needed records
+    /// are reappended in their order, behind all present records, and are durable before the old ones are released.
+    /// So recovery returns each of them at least once, whatever fails in between.
+    ///
+    /// Returns true if any segment may leave the log now. Returns false without room, or if a segment's records
+    /// cannot be read. Then nothing has changed, except that some records may be in the log twice.
+    ///
+    /// # Errors
+    /// No cache device is left.
+    pub async fn let_go_but(&self, upto: UserRecordId, needed: impl Fn(&[u8]) -> bool) -> Result<bool> {
+        carry::let_go_but(&self.core, upto, needed).await
+    }
+
+    /// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the
+    /// engine closes. The user that appends records must call this, and answer with [`Engine::let_go`]. Flushes and
+    /// removals of devices wait for that.
+    pub async fn notes_due(&self) -> Option<UserRecordId> {
+        notes::notes_due(&self.core).await
+    }
+
+    /// Records that some user records cannot be released for now, so that waiters get the error `why`; or (`None`)
+    /// that all can be released again.
+    pub fn keep_notes(&self, why: Option<BackingError>) {
+        notes::keep_notes(&self.core, why)
+    }
+}

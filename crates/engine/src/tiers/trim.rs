@@ -1,0 +1,63 @@
+//! Blocks leave memory when there are too many.
+
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::index::object::{Object, Source};
+use crate::tiers::fill::offer;
+use crate::wait::pass;
+
+/// Returns true if a block that leaves memory and is on no SSD should be written to one. That is so if there is
+/// room, or if the ghost list has the block.
+fn is_worth_a_place(core: &Core, object: &Object, block: u64) -> bool {
+    let known = core.ghosts.knows(object.key_hash, block);
+    core.ghosts.note(object.key_hash, block);
+    known || core.has_room()
+}
+
+/// Drops stale entries of the queue.
+async fn sweep_ram(core: Arc<Core>) {
+    let sweep = core.ram.arrange();
+    while !core.closing() {
+        let mut entries = core.ram.take_piece();
+        if entries.is_empty() {
+            break;
+        }
+        entries.retain(|(object, block)| {
+            object.upgrade().is_some_and(|object| object.lock().is_first_entry(*block, sweep))
+        });
+        core.ram.keep(entries);
+        pass().await;
+    }
+    core.ram.end_sweep();
+}
+
+/// Removes the oldest blocks from memory until the rest fits.
+pub(crate) fn trim_ram(core: &Core) {
+    if core.ram.begin_sweep()
+        && let Some(core) = core.me.upgrade()
+    {
+        core.start("forebay-memory", sweep_ram);
+    }
+    while let Some((object, block)) = core.ram.next_victim() {
+        let Some(object) = object.upgrade() else { continue };
+        let mut state = object.lock();
+        let Some(page) = state.page(block).cloned() else { continue };
+        if state.take_hit(block) {
+            drop(state);
+            core.ghosts.note(object.key_hash, block);
+            core.ram.spare(&object, block);
+            continue;
+        }
+        let elsewhere = state.entry(block).is_some();
+        state.remove_page(block);
+        core.ram.removed(1);
+        let durable = !state.volatile.contains(block);
+        let wanted = !elsewhere && durable && is_worth_a_place(core, &object, block);
+        let fetch = wanted.then(|| state.begin_fetch(block..block + 1, Source::Cache));
+        drop(state);
+        if let Some(fetch) = fetch {
+            offer(core, &object, block, page, fetch);
+        }
+    }
+}
