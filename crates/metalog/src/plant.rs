@@ -10,6 +10,5 @@ forebay_common::plants![
     "a commit proves what was done before it ended",
     "records go to the log as they come",
     "a checkpoint covers a RENAME that is not carried out",
-    "numbers begin again below those in slots",
-    "the slots stay as they were",
+    "records are carried from before the checkpoint of a start",
 ];

@@ -66,3 +66,16 @@ fn records_are_released_before_the_checkpoint_is_logged() {
     assert!(at_once(bench.checkpoints.make_last()));
     assert_eq!(bench.log.released.lock().len(), 2, "and the checkpoint's own record");
 }
+
+#[test]
+fn a_record_that_a_checkpoint_of_an_earlier_run_covers_is_not_carried() {
+    let bench = Bench::new();
+    change(&bench, 1);
+    // As at a start: the checkpoint is in the log, and no commit has proven anything yet.
+    bench.volume.reached(11);
+    change(&bench, 2);
+    bench.disk.failed.store(true, Relaxed);
+    at_once(bench.checkpoints.answer());
+    // The record of the checkpoint is not carried. A record before it would be carried out again.
+    assert_eq!(*bench.log.released.lock(), ["asks", "up to 7 but 1", "asks"]);
+}

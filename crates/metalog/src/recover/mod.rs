@@ -11,7 +11,6 @@ use forebay_oplog::{
 
 use crate::checkpoint::{Checkpoints, noted};
 use crate::io::{Files, Log, Start, StartError};
-use crate::plant;
 use crate::sequence::Sequence;
 pub use cut_short::CutShort;
 use cut_short::{answered, carried_out};
@@ -100,8 +99,7 @@ impl Recovery {
     /// Fails with the tree's own errors. It may be called again after a restart.
     pub fn reconcile<T: Tree>(&mut self, filesystem: u32, tree: &mut T) -> Result<Option<Outcome>, T::Error> {
         let intents = tree.intents()?;
-        let counted = intents.iter().filter(|_| !plant::active("numbers begin again below those in slots"));
-        self.last = counted.map(|intent| intent.number).fold(self.last, u64::max);
+        self.last = intents.iter().map(|intent| intent.number).fold(self.last, u64::max);
         if intents.is_empty() && self.behind(filesystem).next().is_none() {
             return Ok(None);
         }
@@ -167,9 +165,7 @@ impl Recovery {
             if found.operations.contains_key(number) || files.has_own_files() {
                 note(&*sequence.log, &Record::Checkpoint { filesystem: *number, upto: last }).await?;
                 // The intents in the slots are out of date now.
-                if !plant::active("the slots stay as they were") {
-                    files.clear_slots().map_err(StartError::Files)?;
-                }
+                files.clear_slots().map_err(StartError::Files)?;
             }
             files.clear_aliases().map_err(StartError::Files)?;
             // This also covers slots that the stop before this start emptied. A slot that a power cut brings back would
