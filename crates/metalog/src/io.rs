@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_engine::io::{BackingError, Io};
 use forebay_engine::{Completion, Error, Seq, UserRecordId};
-use forebay_oplog::RenameIntent;
+use forebay_oplog::{Identity, RenameIntent, Rights};
 
 /// The cache's log, as far as the metadata log uses it. The methods are those of the engine, which documents them.
 pub trait Log: Send + Sync + 'static {
@@ -112,4 +112,36 @@ pub trait Files: Send + Sync + Sized + 'static {
     /// `upto` are in the file system. The record must become durable before any change that [`Files::commit`] makes
     /// durable later.
     fn say_lost(&self, log: u64, upto: u64) -> Result<(), Self::Error>;
+}
+
+/// A backing file system at a start, once it is equal to the log. No client is served yet.
+pub trait Start {
+    /// The reason of a failure, and what to do about it.
+    type Error;
+
+    /// Returns the inode that a name leads to, by the identity that clients know, with its rights.
+    fn leads_to(&mut self, dir: Identity, name: &[u8]) -> Result<Option<(Identity, Rights)>, Self::Error>;
+
+    /// Returns true if the file system may have files of the server: slots, or the mark of a lost log.
+    fn has_own_files(&mut self) -> bool;
+
+    /// Empties the slots of earlier runs.
+    fn clear_slots(&mut self) -> Result<(), Self::Error>;
+
+    /// Removes the aliases of inodes that are gone.
+    fn clear_aliases(&mut self) -> Result<(), Self::Error>;
+
+    /// Makes every change of names so far durable.
+    fn barrier(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send;
+}
+
+/// The reason why a start fails.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError<E> {
+    /// A file system failed.
+    #[error("{0}")]
+    Files(E),
+    /// The cache's log failed.
+    #[error("{0}")]
+    Log(forebay_engine::Error),
 }

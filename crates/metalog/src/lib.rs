@@ -26,24 +26,24 @@
 //!
 //! | mechanism | the question | the proof |
 //! |---|---|---|
-//! | `forebay_oplog::reconcile` | Is the tree equal to the operations of the log? | records, checkpoints, rename intents |
-//! | `recover/decide.rs` | Did a change happen that the file system itself makes durable? | its names lead where its record says |
-//! | `recover/cut_short.rs` | Did a killed server carry out a change without a record? | the request journal, and its names |
-//! | `ResumableCreates` of `vfs` | Which inode did an interrupted creation of several calls make? | the request journal, and its name |
-//! | [`Files::say_lost`] | Which changes followed after the log was lost? | a mark in the file system, with the number of the last change |
+//! | reconciliation (`oplog`) | Is the tree equal to the log? | records, checkpoints, rename intents |
+//! | `recover/decide.rs` | Did a change without a common journal happen? | its names lead where its record says |
+//! | `recover/cut_short.rs` | Did a killed server carry out an unlogged change? | the request journal, its names |
+//! | `ResumableCreates` (`vfs`) | Which inode did an interrupted creation make? | the request journal, its name |
+//! | [`Files::say_lost`] | Which changes followed the loss of the log? | a mark in the file system |
 //!
-//! They apply in this order, and an earlier one excludes the later ones:
+//! The cases are these. "One journal": one journal orders all changes of the file system.
 //!
-//! | the change | the crash | the log has its record | result |
+//! | the change | the crash | a record in the log | result |
 //! |---|---|---|---|
-//! | in a file system with one journal | any | yes, behind the checkpoint and behind the mark of a lost log | it happened: reconciliation makes the tree equal to the record |
-//! | in a file system with one journal | any | yes, before the checkpoint or before that mark | it happened: the tree has it |
-//! | in a file system with one journal | power | no | never answered. It is in the tree or not, and never in half: reconciliation |
-//! | in another file system | any | yes | it happened if its names say so: see below |
-//! | in another file system | power | no | never answered. It is in the tree or not |
-//! | in one system call | kill | no | it happened if its names say so: its reply goes into the log, see below |
-//! | a creation in several system calls | kill | no | if its name is there, the client that asks again continues it |
-//! | after the log was lost | any | never | the file system made it durable, behind the mark |
+//! | one journal | any | yes, behind the checkpoint and the mark | it happened: reconciliation carries it out |
+//! | one journal | any | yes, up to the checkpoint or the mark | it happened: the tree has it |
+//! | one journal | power | no | it was never answered: reconciliation keeps or undoes it |
+//! | no common journal | any | yes | it happened if its names say so, see below |
+//! | no common journal | power | no | it was never answered: it is there or not |
+//! | in one system call | kill | no | it happened if its names say so: its reply goes to the log, see below |
+//! | a creation in several calls | kill | no | the client that asks again continues it |
+//! | after the loss of the log | any | never | it happened: it is in the file system, behind the mark |
 //!
 //! ## A change that the file system itself makes durable
 //!
@@ -91,9 +91,9 @@ mod tests;
 
 pub use change::{Announced, Did, Pending, Way};
 pub use checkpoint::{Checkpointed, Checkpoints, EVERY, Tell};
-pub use io::{Done, Failure, Files, Log, Slot};
+pub use io::{Done, Failure, Files, Log, Slot, Start, StartError};
 pub use making::{Making, Ticket};
-pub use recover::{CutShort, Recovery, Start, StartError};
+pub use recover::{CutShort, Recovery};
 pub use sequence::Sequence;
 pub use service::make_durable;
 pub use slots::Slots;

@@ -7,4 +7,8 @@ forebay_common::plants![
     "notes are let go without a checkpoint",
     "notes are let go though the journal fails",
     "a late commit covers what was done while it was under way",
+    "a commit proves what was done before it ended",
+    "records go to the log as they come",
+    "a checkpoint covers a RENAME that is not carried out",
+    "records are carried from before the checkpoint of a start",
 ];

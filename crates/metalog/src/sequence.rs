@@ -12,6 +12,7 @@ use forebay_oplog::{Numbers, Proof, Turns};
 
 use crate::change::Way;
 use crate::io::Log;
+use crate::plant;
 
 /// Called with the place of a record, as part of its turn. The records with higher numbers wait.
 pub(crate) type Noted = Box<dyn FnOnce(Result<(Seq, UserRecordId), Error>) + Send>;
@@ -143,6 +144,9 @@ impl<L: Log> Sequence<L> {
 
     /// Marks a number as ready. Returns the turn that the caller has to carry out, if any.
     fn ready(&self, number: u64, turn: Option<Turn>) -> Option<Turn> {
+        if plant::active("records go to the log as they come") {
+            return turn;
+        }
         let mut queue = self.queue.lock();
         queue.turns.ready(number, turn);
         if queue.busy {

@@ -5,7 +5,7 @@
 //! | `Log` | is durable, and the log is on two devices | its frame is durable |
 //! | `Log` | is durable, and a device was lost meanwhile | the journal has committed as well |
 //! | `Journal`, `Each` | is in the log | the journal has committed, then the frame is durable |
-//! | `Log`, `Journal` | cannot be appended, or its frame fails | the loss of the log is recorded, then the journal has committed |
+//! | `Log`, `Journal` | cannot be appended, or its frame fails | the loss is recorded, then the journal commits |
 //! | `Each` | cannot be appended, or its frame fails | the journal has committed: only the reply is lost |
 //! | any | is too long | the journal has committed |
 

@@ -10,6 +10,7 @@ use forebay_engine::io::Io;
 use forebay_oplog::{Identity, Object, Proof};
 
 use crate::io::{Failure, Files};
+use crate::plant;
 use crate::sequence::Sequence;
 use crate::turnstile::Turnstile;
 
@@ -121,9 +122,12 @@ impl<F: Files> Volume<F> {
         }
     }
 
-    /// Returns true if recovery may need the record of this change, since the journal fails.
+    /// Returns true if recovery may need the record of this change, since the journal fails. A record that a checkpoint
+    /// covers must not be kept for longer than the record of that checkpoint: recovery would carry the change out again.
     pub(crate) fn needs(&self, number: u64) -> bool {
-        self.is_failing() && !self.proof.lock().covers(number)
+        let covered = number <= self.checkpoint()
+            && !plant::active("records are carried from before the checkpoint of a start");
+        self.is_failing() && !covered && !self.proof.lock().covers(number)
     }
 
     /// Records in the file system that the log is lost, before a change without a record becomes durable. The journal

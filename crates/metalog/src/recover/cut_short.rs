@@ -24,8 +24,8 @@ impl CutShort {
     }
 }
 
-/// Returns the changes that a killed server carried out without a record. `leads_to` returns the inode that a name leads
-/// to, or an error if that cannot be found out.
+/// Returns the changes that a killed server carried out without a record. `leads_to` returns the inode that a name
+/// leads to, or an error if that cannot be found out.
 pub(super) fn carried_out<E>(
     found: &Found,
     cut_short: &[CutShort],

@@ -4,14 +4,13 @@ mod cut_short;
 mod decide;
 
 use std::collections::{BTreeSet, HashSet};
-use std::future::Future;
 
 use forebay_oplog::{
-    Binding, Entry, Found, Identity, Operation, Outcome, RECORD_MAX, Record, Rights, Tree, reconcile,
+    Binding, Entry, Found, Identity, Operation, Outcome, RECORD_MAX, Record, Tree, reconcile,
 };
 
 use crate::checkpoint::{Checkpoints, noted};
-use crate::io::{Files, Log};
+use crate::io::{Files, Log, Start, StartError};
 use crate::sequence::Sequence;
 pub use cut_short::CutShort;
 use cut_short::{answered, carried_out};
@@ -22,38 +21,6 @@ const VOID: usize = (RECORD_MAX - 9) / 8;
 
 /// A name: file system, directory, and the name in it.
 type Name = (u32, Identity, forebay_oplog::Name);
-
-/// A backing file system at a start, once it is equal to the log. No client is served yet.
-pub trait Start {
-    /// The reason of a failure, and what to do about it.
-    type Error;
-
-    /// Returns the inode that a name leads to, by the identity that clients know, with its rights.
-    fn leads_to(&mut self, dir: Identity, name: &[u8]) -> Result<Option<(Identity, Rights)>, Self::Error>;
-
-    /// Returns true if the file system may have files of the server: slots, or the mark of a lost log.
-    fn has_own_files(&mut self) -> bool;
-
-    /// Empties the slots of earlier runs.
-    fn clear_slots(&mut self) -> Result<(), Self::Error>;
-
-    /// Removes the aliases of inodes that are gone.
-    fn clear_aliases(&mut self) -> Result<(), Self::Error>;
-
-    /// Makes every change of names so far durable.
-    fn barrier(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send;
-}
-
-/// The reason why a start fails.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError<E> {
-    /// A file system failed.
-    #[error("{0}")]
-    Files(E),
-    /// The cache's log failed.
-    #[error("{0}")]
-    Log(forebay_engine::Error),
-}
 
 /// The recovery of the operations in a log. The steps are, in this order:
 ///

@@ -1,6 +1,6 @@
-//! Changes of names and attributes in the cache's log: the adapters of the metadata log (`forebay_metalog`) to real file
-//! systems and the engine. A client that repeats a request after a crash gets its answer, and no change is carried out
-//! twice. If a journal orders all changes of the file system, the log makes them durable by itself.
+//! Changes of names and attributes in the cache's log: the adapters of the metadata log (`forebay_metalog`) to real
+//! file systems and the engine. A client that repeats a request after a crash gets its answer, and no change is
+//! carried out twice. If a journal orders all changes of the file system, the log makes them durable by itself.
 //! docs/metadata-log.md is the design.
 
 pub(crate) mod checkpoint;

@@ -32,8 +32,8 @@ use log::{Observed, Seen};
 use replies::Replies;
 pub(super) use replies::{Answer, Xid};
 
-/// The number of slots. There are fewer slots than clients, so some RENAMEs have to wait for one.
-const SLOTS: usize = 2;
+/// The numbers of slots. There are fewer slots than clients, so some RENAMEs have to wait for one.
+const SLOTS: [usize; 3] = [1, 2, 2];
 
 /// Unstable writes of a file past the log, and the number of them that are known to be stable.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,7 +120,7 @@ impl Server {
         store: &Store,
         engine: Arc<Engine>,
         hits: &Arc<Hits>,
-        rng: Rng,
+        mut rng: Rng,
     ) -> Self {
         let (executor, store, hits) = (executor.clone(), store.clone(), hits.clone());
         let log = Observed::new(&engine, &store, &executor, &hits);
@@ -136,7 +136,7 @@ impl Server {
         let clock = Arc::new(executor.clone());
         let checkpoints = Checkpoints::new(sequence.clone(), clock, served, Arc::new(tell));
         let volume = checkpoints.volume(0).cloned().unwrap_or_else(|| unreachable!("it is served"));
-        let (slots, making) = (Arc::new(Slots::new(SLOTS)), Arc::default());
+        let (slots, making) = (Arc::new(Slots::new(rng.pick(&SLOTS))), Arc::default());
         let (rng, inner) = (Mutex::new(rng), Mutex::default());
         Server {
             executor,
