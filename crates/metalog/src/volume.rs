@@ -123,7 +123,8 @@ impl<F: Files> Volume<F> {
     }
 
     /// Returns true if recovery may need the record of this change, since the journal fails. A record that a checkpoint
-    /// covers must not stay longer than the record of that checkpoint. Recovery would carry the change out again.
+    /// covers must not be kept for longer than the record of that checkpoint: recovery would carry the change out
+    /// again.
     pub(crate) fn needs(&self, number: u64) -> bool {
         let covered = number <= self.checkpoint()
             && !plant::active("records are carried from before the checkpoint of a start");
