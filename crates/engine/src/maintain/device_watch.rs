@@ -15,8 +15,8 @@ use crate::log::mirror_io::lose;
 use crate::plant;
 use crate::pool::deadline::{GivenUp, TICKS, Ticks, Watched};
 
-/// Gives up silent devices while a pool is recovered. Recovery sees their operations fail, and records that they are lost.
-/// Never ends.
+/// Gives up silent devices while a pool is recovered. Recovery sees their operations fail, and records that they are
+/// lost. Never ends.
 pub(crate) async fn watch_until_service(
     devices: Vec<Arc<Watched>>,
     ticks: Arc<Ticks>,

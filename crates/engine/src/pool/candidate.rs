@@ -1,5 +1,5 @@
-//! A device before it is a member. Reading and erasing it does not need the pool, so a silent device delays no change of
-//! the pool meanwhile.
+//! A device before it is a member. Reading and erasing it does not need the pool, so a silent device delays no change
+//! of the pool meanwhile.
 
 use std::sync::Arc;
 

@@ -136,8 +136,8 @@ impl Pool {
         self.join(&candidate, force).await
     }
 
-    /// Checks that the device can become a member and may be erased. A blank device, or a former member of this pool, is
-    /// accepted; any other device only with `force`. Writes nothing.
+    /// Checks that the device can become a member and may be erased. A blank device, or a former member of this pool,
+    /// is accepted; any other device only with `force`. Writes nothing.
     ///
     /// # Errors
     /// [`PoolError::InUse`], [`PoolError::Duplicate`], [`PoolError::Full`], a size out of range.
@@ -152,14 +152,15 @@ impl Pool {
         self.index_for(candidate, force).map(drop)
     }
 
-    /// Makes an erased device a member with no segments in use. Its index is its own former one, or else an unused one, or
-    /// that of a removed or lost member. Durable as described at [`Pool::open_epoch`]. Also returns the other members lost
-    /// meanwhile.
+    /// Makes an erased device a member with no segments in use. Its index is its own former one, or else an unused
+    /// one, or that of a removed or lost member. Durable as described at [`Pool::open_epoch`]. Also returns the other
+    /// members lost meanwhile.
     ///
     /// # Errors
-    /// Those of [`Pool::may_join`]. After [`PoolError::Unreadable`] or [`PoolError::Unwritable`] of the device, the pool has
-    /// its former members, in an epoch that the device does not know. So nothing that the device may still write counts.
-    /// [`PoolError::NoMemberLeft`], also if all other members are lost meanwhile, which may hold the only copy of some data.
+    /// Those of [`Pool::may_join`]. After [`PoolError::Unreadable`] or [`PoolError::Unwritable`] of the device, the
+    /// pool has its former members, in an epoch that the device does not know. So nothing that the device may still
+    /// write counts. [`PoolError::NoMemberLeft`], also if all other members are lost meanwhile, which may hold the
+    /// only copy of some data.
     pub async fn join(&mut self, candidate: &Candidate, force: bool) -> Result<(u16, AlsoLost), PoolError> {
         self.may_join(candidate, force)?;
         let index = self.index_for(candidate, force)?;

@@ -194,8 +194,8 @@ impl Watched {
         self.operations.given_up()
     }
 
-    /// Fails all operations in flight on the device, and all later ones. The device may still carry them out, which does no
-    /// harm: an operation owns its memory until the device has answered.
+    /// Fails all operations in flight on the device, and all later ones. The device may still carry them out, which
+    /// does no harm: an operation owns its memory until the device has answered.
     pub(crate) fn give_up(&self, why: GivenUp) {
         self.operations.give_up(why);
     }
@@ -253,7 +253,8 @@ impl Device for Watched {
         self.run(self.operations.ticks.now(), |device| device.flush(), Err)
     }
 
-    /// A discard may take long on a healthy device, so it does not make the device late. It ends when the device is given up.
+    /// A discard may take long on a healthy device, so it does not make the device late. It ends when the device is
+    /// given up.
     fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>> {
         self.run(NEVER, |device| device.discard(offset, len), Err)
     }

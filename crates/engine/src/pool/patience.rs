@@ -37,8 +37,9 @@ struct Looking {
 }
 
 impl Pool {
-    /// Opens the pool as [`Pool::open`] does, without the devices that miss the deadline, if the other devices answer and are
-    /// enough. [`Pool::notices`] then names the silent devices. Otherwise it waits, and sends [`Event::DeviceAwaited`].
+    /// Opens the pool as [`Pool::open`] does, without the devices that miss the deadline, if the other devices answer
+    /// and are enough. [`Pool::notices`] then names the silent devices. Otherwise it waits, and sends
+    /// [`Event::DeviceAwaited`].
     ///
     /// # Errors
     /// Those of [`Pool::open`].
