@@ -1,6 +1,6 @@
-//! Moves of blocks within the log while a destage batch writes them. A moved copy has the contents of the former copy, so
-//! the end of the batch makes it clean. Without that, a write past the log could wait for ever for a clean block, if each
-//! batch is overtaken by the next move.
+//! Moves of blocks within the log while a destage batch writes them. A moved copy has the contents of the former
+//! copy, so the end of the batch makes it clean. Without that, a write past the log could wait for ever for a clean
+//! block, if each batch is overtaken by the next move.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ impl Moves {
         self.0.insert(block, (first, to));
     }
 
-    /// Returns the present place of the copy of a block that was at `copy`. If the block was overwritten, returns `copy`.
+    /// Returns the present place of the copy of a block that was at `copy`. If the block was overwritten, returns
+    /// `copy`.
     pub(crate) fn of(&self, block: u64, copy: &Entry) -> Entry {
         let moved = self.0.get(&block).filter(|(first, _)| first.same_place(copy));
         moved.map_or(*copy, |(_, last)| *last)
