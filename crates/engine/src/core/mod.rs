@@ -241,8 +241,8 @@ impl Core {
         self.log.committed(seq).await
     }
 
-    /// Calls `done` when [`Engine::commit`](crate::Engine::commit) would return. The call comes at once, or later from
-    /// another thread.
+    /// Calls `done` when [`Engine::commit`](crate::Engine::commit) would return. The call comes at once, or later
+    /// from another thread.
     pub(crate) fn when_durable(&self, seq: Seq, done: Completion) {
         let takes_all = plant::active("a log that is lost takes commits");
         let done: Completion = if takes_all { Box::new(move |_| done(Ok(()))) } else { done };

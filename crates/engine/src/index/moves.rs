@@ -1,6 +1,6 @@
-//! Moves of blocks within the log while a destage batch writes them. A moved copy has the contents of the former copy,
-//! so the end of the batch makes it clean. Without that, a write past the log could wait for ever for a clean block, if
-//! each batch is overtaken by the next move.
+//! Moves of blocks within the log while a destage batch writes them. A moved copy has the contents of the former
+//! copy, so the end of the batch makes it clean. Without that, a write past the log could wait for ever for a clean
+//! block, if each batch is overtaken by the next move.
 
 use std::collections::BTreeMap;
 

@@ -152,15 +152,15 @@ impl Pool {
         self.index_for(candidate, force).map(drop)
     }
 
-    /// Makes an erased device a member with no segments in use. Its index is its own former one, or else an unused one,
-    /// or that of a removed or lost member. Durable as described at [`Pool::open_epoch`]. Also returns the other
+    /// Makes an erased device a member with no segments in use. Its index is its own former one, or else an unused
+    /// one, or that of a removed or lost member. Durable as described at [`Pool::open_epoch`]. Also returns the other
     /// members lost meanwhile.
     ///
     /// # Errors
     /// Those of [`Pool::may_join`]. After [`PoolError::Unreadable`] or [`PoolError::Unwritable`] of the device, the
     /// pool has its former members, in an epoch that the device does not know. So nothing that the device may still
-    /// write counts. [`PoolError::NoMemberLeft`], also if all other members are lost meanwhile, which may hold the only
-    /// copy of some data.
+    /// write counts. [`PoolError::NoMemberLeft`], also if all other members are lost meanwhile, which may hold the
+    /// only copy of some data.
     pub async fn join(&mut self, candidate: &Candidate, force: bool) -> Result<(u16, AlsoLost), PoolError> {
         self.may_join(candidate, force)?;
         let index = self.index_for(candidate, force)?;

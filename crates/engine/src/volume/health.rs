@@ -9,7 +9,7 @@ use crate::io::BackingError;
 use crate::volume::Volume;
 
 /// The time without an answer after which a volume is late.
-pub(crate) const LATE: Duration = Duration::from_secs(10);
+pub(super) const LATE: Duration = Duration::from_secs(10);
 
 /// The failures and the unanswered requests of a volume.
 #[derive(Debug, Default)]

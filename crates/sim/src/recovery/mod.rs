@@ -296,6 +296,12 @@ impl Rig {
             Ok(opened) => panic!("it opens with {:?}", opened.notes()),
         }
     }
+
+    /// Kills the process: no task goes on, and no write to the backing store is in flight any more.
+    fn kill(&self) {
+        self.executor.reset();
+        self.store.kill();
+    }
 }
 
 impl Drop for Rig {

@@ -39,7 +39,7 @@ pub(crate) fn r24_a_cut_is_carried_out_before_service_and_keeps_its_segment_unti
     let rig = behind(|frame| Frame { size: 0, ..frame.recording(Record::Truncate { object: 0, size: 0 }) });
     rig.store.set_rates(Rates { stuck: Some(Stuck::Truncate), ..Rates::default() });
     assert!(rig.open_within(Duration::from_secs(5)).is_err(), "service begins without the cut");
-    rig.executor.reset();
+    rig.kill();
     rig.disks.iter().for_each(Disk::kill);
     rig.store.unstick();
     rig.open().unwrap();
@@ -88,7 +88,7 @@ fn r29_a_segment_without_a_footer_gets_one() {
     for device in 0..2 {
         assert!(rig.block(device, 1, SLOTS - 1).starts_with(b"FBYFOOTR"), "device {device}");
     }
-    rig.executor.reset();
+    rig.kill();
     assert_eq!(rig.open().unwrap().notes(), [1, 2], "by its footer");
 }
 
@@ -190,7 +190,7 @@ fn files_that_are_cut_before_service_are_synced_together() {
     let rig = cut_in_log(50);
     assert_eq!(carry_out_50_cuts(&rig), 1);
     // Each truncation is known to be carried out, so none is carried out twice.
-    rig.executor.reset();
+    rig.kill();
     assert_eq!(carry_out_50_cuts(&rig), 1);
 }
 

@@ -164,7 +164,7 @@ fn r21_a_device_that_goes_during_recovery_is_named_and_nothing_is_given_up() {
     rig.disks[0].vanish_in(Some(30));
     let Err(OpenError::Pool(PoolError::Unreadable { device, .. })) = rig.open() else { panic!("it opens") };
     assert_eq!(device, "a");
-    rig.executor.reset();
+    rig.kill();
     rig.disks[0].vanish_in(None);
     rig.disks[0].appear();
     assert_eq!(rig.open().unwrap().notes(), [1]);
