@@ -197,6 +197,20 @@ fn the_cache_knows_what_of_a_file_is_synced() {
 
 /// Recovery asks for such an inode when a power cut removed the file and its alias and left the record.
 #[test]
+fn a_handle_that_an_inode_made_by_recovery_happens_to_have_is_stale() {
+    let Served { vfs, dir, .. } = &serve(Mode::WriteBack);
+    let fs = vfs.exports()[0].fs.clone();
+    std::fs::write(dir.path().join("data/made"), b"").unwrap();
+    let file = std::fs::File::open(dir.path().join("data/made")).unwrap();
+    let inner = crate::sys::name_to_handle(&file, c"").unwrap();
+    let mut outer = inner;
+    outer.bytes[0] ^= 1;
+    fs.aliases.insert(outer, inner).unwrap();
+    assert_eq!(fs.resolve(&inner, true).map(drop), Err(Error::Stale));
+    assert_eq!(fs.resolve(&outer, true).unwrap().kernel, outer);
+}
+
+#[test]
 fn what_only_had_an_identity_of_the_servers_own_and_is_lost_is_stale() {
     let served = serve(Mode::WriteBack);
     let lost = crate::sys::KernelHandle::from_name(b"fffe-19e8a0ef10d7a801").unwrap();

@@ -95,15 +95,21 @@ impl Filesystem {
         if !wait {
             return Err(Error::WouldBlock);
         }
-        let (fd, kernel) = match &self.scheme {
+        let fd = match &self.scheme {
             Scheme::Kernel => {
                 let inner = self.aliases.inner(kernel);
-                (self.open_inner(&inner)?, self.aliases.outer(inner)?)
+                let fd = self.open_inner(&inner)?;
+                // A crash takes generations back. So an inode that recovery made may have the kernel's handle of an inode
+                // that is gone, and clients know it by another handle.
+                if self.aliases.outer(inner)? != *kernel {
+                    return Err(Error::Stale);
+                }
+                fd
             }
-            Scheme::DentryCache(locator) => (locator.find(kernel)?, *kernel),
+            Scheme::DentryCache(locator) => locator.find(kernel)?,
         };
         let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
-        Ok(self.enter(Inode::new(fd, kernel, &attr, &self.budget, &self.versions), &attr))
+        Ok(self.enter(Inode::new(fd, *kernel, &attr, &self.budget, &self.versions), &attr))
     }
 
     /// Waits until the record of an inode's creation is in the log. A request that names the inode by its handle must
