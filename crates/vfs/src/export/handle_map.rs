@@ -4,7 +4,7 @@
 //! Each entry is an empty file "OUTER=INNER" in `.forebay/aliases` on the file system itself. It is made in one
 //! transaction, in order with the changes that it belongs to, and is lost only with them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +51,8 @@ struct Maps {
     shown: HashMap<u64, usize>,
     /// The file ids, by the inode numbers of inner identities.
     fileids: HashMap<u64, u64>,
+    /// Identities of inodes that are gone, which the file system may give to other inodes: see [`HandleMap::spend`].
+    spent: HashSet<KernelHandle>,
 }
 
 /// Returns the inode number that an identity shows, where it tells.
@@ -77,6 +79,11 @@ fn made_up() -> KernelHandle {
     let mut bytes = [0; KERNEL_HANDLE_MAX];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     KernelHandle { kind: MADE_UP, len: 8, bytes }
+}
+
+/// Returns an identity that leads to no inode.
+fn nowhere() -> KernelHandle {
+    KernelHandle { kind: MADE_UP, len: 8, bytes: [0; KERNEL_HANDLE_MAX] }
 }
 
 fn file_name(outer: &KernelHandle, inner: &KernelHandle) -> String {
@@ -138,8 +145,13 @@ impl Maps {
     fn outer_of(&self, inner: &KernelHandle) -> Option<KernelHandle> {
         match self.outer.get(inner) {
             Some(outer) => Some(*outer),
+            None if self.spent.contains(inner) => None,
             None => ino_of(inner).is_none_or(|ino| !self.shown.contains_key(&ino)).then_some(*inner),
         }
+    }
+
+    fn is_used(&self) -> bool {
+        !self.inner.is_empty() || !self.spent.is_empty()
     }
 
     fn remove(&mut self, outer: &KernelHandle) -> Option<KernelHandle> {
@@ -177,8 +189,10 @@ impl HandleMap {
                 maps.insert(outer, inner);
             }
         }
-        self.any.store(!maps.inner.is_empty(), Ordering::Release);
-        *self.maps.write() = maps;
+        let mut known = self.maps.write();
+        maps.spent = std::mem::take(&mut known.spent);
+        self.any.store(maps.is_used(), Ordering::Release);
+        *known = maps;
         Ok(())
     }
 
@@ -237,7 +251,9 @@ impl HandleMap {
         if self.is_empty() {
             return *outer;
         }
-        self.maps.read().inner.get(outer).copied().unwrap_or(*outer)
+        let maps = self.maps.read();
+        let spent = || if maps.spent.contains(outer) { nowhere() } else { *outer };
+        maps.inner.get(outer).copied().unwrap_or_else(spent)
     }
 
     /// Returns the identity by which clients know an inode. An inode whose number is already the number of another
@@ -289,6 +305,15 @@ impl HandleMap {
         Ok(())
     }
 
+    /// Records that the inodes with these identities are gone, and that a power cut may have taken back their generations.
+    /// XFS may then give such an identity to another inode, even to a file of the server's own. From now on the
+    /// identity leads nowhere, and clients know an inode that gets it by another one. Forgotten at the next start.
+    pub(crate) fn spend(&self, gone: impl IntoIterator<Item = KernelHandle>) {
+        let mut maps = self.maps.write();
+        maps.spent.extend(gone);
+        self.any.store(maps.is_used(), Ordering::Release);
+    }
+
     /// Removes the directories of the server's own that are empty.
     pub(crate) fn tidy(&self) -> Result<()> {
         let Some(private) = self.private_if_there()? else { return Ok(()) };
@@ -305,7 +330,7 @@ impl HandleMap {
         let Some(inner) = maps.inner.get(outer).copied() else { return Ok(()) };
         rustix::fs::unlinkat(self.dir()?, file_name(outer, &inner), AtFlags::empty())?;
         maps.remove(outer);
-        self.any.store(!maps.inner.is_empty(), Ordering::Release);
+        self.any.store(maps.is_used(), Ordering::Release);
         Ok(())
     }
 }
@@ -345,6 +370,21 @@ mod tests {
         aliases.remove(&handle(10, 1)).unwrap();
         aliases.tidy().unwrap();
         assert!(open(&dir).is_empty() && !dir.path().join(PRIVATE).exists());
+    }
+
+    #[test]
+    fn an_identity_of_an_inode_that_is_gone_leads_nowhere_and_an_inode_that_gets_it_has_another_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let aliases = open(&dir);
+        aliases.spend([handle(10, 1)]);
+        assert!(is_made_up(&aliases.inner(&handle(10, 1))));
+        assert_eq!(aliases.inner(&handle(10, 2)), handle(10, 2), "the next generation");
+        let given = aliases.outer(handle(10, 1)).unwrap();
+        assert!(is_made_up(&given) && given != nowhere());
+        assert_eq!(aliases.inner(&given), handle(10, 1));
+        // The inode with the identity goes as well.
+        aliases.remove(&given).unwrap();
+        assert!(is_made_up(&aliases.inner(&handle(10, 1))));
     }
 
     #[test]

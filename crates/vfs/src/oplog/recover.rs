@@ -1,6 +1,6 @@
 //! A start: real file systems become equal to the log, and the log goes on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -61,9 +61,29 @@ pub(crate) fn recover(
     let mut set_aside = Vec::new();
     for (number, fs) in filesystems {
         let outcome = recovery.reconcile(*number, &mut Files::new(fs, log)).map_err(io::Error::other)?;
+        fs.aliases.spend(spent(&recovery, *number));
         set_aside.extend(outcome.iter().flat_map(|outcome| &outcome.set_aside).map(|aside| told(fs, aside)));
     }
     Ok(Recovery { recovery, under_way, set_aside })
+}
+
+/// Returns the identities of inodes that were made and removed since the last checkpoint. A power cut may have taken back
+/// both, with the generations of the inodes.
+fn spent(recovery: &forebay_metalog::Recovery, filesystem: u32) -> Vec<KernelHandle> {
+    let (mut made, mut names) = (HashSet::new(), HashMap::new());
+    for operation in recovery.behind(filesystem) {
+        let new = operation.objects.iter().filter(|object| object.new.is_some());
+        made.extend(new.map(|object| object.identity));
+        for entry in &operation.entries {
+            let name = (entry.dir, entry.name.clone());
+            match entry.now {
+                Some(now) => names.insert(name, now),
+                None => names.remove(&name),
+            };
+        }
+    }
+    let named: HashSet<_> = names.into_values().collect();
+    made.difference(&named).copied().collect()
 }
 
 /// Sets aside the log's operations for file systems that were given up.
