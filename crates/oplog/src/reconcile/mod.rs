@@ -34,6 +34,7 @@ use crate::operation::Operation;
 use crate::plant;
 use crate::tree::Tree;
 use carried_out::CarriedOut;
+use decide::Decided;
 use fold::Fold;
 use names::Names;
 use view::View;
@@ -94,18 +95,21 @@ pub fn reconcile<T: Tree>(
     names.attach()?;
     names.clear()?;
     let Names { mut view, set_aside, .. } = names;
-    set_attributes(&mut view, &fold)?;
+    set_attributes(&mut view, &fold, &decided)?;
     let (aliases, touched) = view.finish()?;
     tree.sync()?;
     Ok(Outcome { aliases, touched, set_aside })
 }
 
-/// Sets the attributes. This comes last, since each change of a name changes the times of its directory.
-fn set_attributes<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<(), T::Error> {
+/// Sets the attributes. This comes last, since each change of a name changes the times of its directory. An object that
+/// was made and removed since the checkpoint is left out: after a power cut another object may have its identity.
+fn set_attributes<T: Tree>(view: &mut View<'_, T>, fold: &Fold, decided: &Decided) -> Result<(), T::Error> {
     if plant::active("attributes stay as they are") {
         return Ok(());
     }
-    for (object, known) in &fold.objects {
+    let is_there = |object: &Identity, new: bool| !new || decided.bound.contains(object);
+    for (object, known) in fold.objects.iter().filter(|(object, known)| is_there(object, known.new.is_some()))
+    {
         let Some(now) = view.attributes(*object)? else { continue };
         let mut wanted = known.attributes;
         if !known.set {

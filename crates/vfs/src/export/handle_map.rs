@@ -305,9 +305,10 @@ impl HandleMap {
         Ok(())
     }
 
-    /// Records that the inodes with these identities are gone, and that a power cut may have taken back their generations.
-    /// XFS may then give such an identity to another inode, even to a file of the server's own. From now on the
-    /// identity leads nowhere, and clients know an inode that gets it by another one. Forgotten at the next start.
+    /// Records that the inodes with these identities are gone, and that a power cut may have taken back their
+    /// generations. XFS may then give such an identity to another inode, even to a file of the server's own. From now
+    /// on the identity leads nowhere, and clients know an inode that gets it by another one. Forgotten at the next
+    /// start.
     pub(crate) fn spend(&self, gone: impl IntoIterator<Item = KernelHandle>) {
         let mut maps = self.maps.write();
         maps.spent.extend(gone);

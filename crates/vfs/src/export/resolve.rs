@@ -99,8 +99,8 @@ impl Filesystem {
             Scheme::Kernel => {
                 let inner = self.aliases.inner(kernel);
                 let fd = self.open_inner(&inner)?;
-                // A crash takes generations back. So an inode that recovery made may have the kernel's handle of an inode
-                // that is gone, and clients know it by another handle.
+                // A crash takes generations back. So an inode that recovery made may have the kernel's handle of an
+                // inode that is gone, and clients know it by another handle.
                 if self.aliases.outer(inner)? != *kernel {
                     return Err(Error::Stale);
                 }

@@ -60,15 +60,16 @@ pub(crate) fn recover(
     }
     let mut set_aside = Vec::new();
     for (number, fs) in filesystems {
-        let outcome = recovery.reconcile(*number, &mut Files::new(fs, log)).map_err(io::Error::other)?;
+        // Before anything is made, which may get such an identity.
         fs.aliases.spend(spent(&recovery, *number));
+        let outcome = recovery.reconcile(*number, &mut Files::new(fs, log)).map_err(io::Error::other)?;
         set_aside.extend(outcome.iter().flat_map(|outcome| &outcome.set_aside).map(|aside| told(fs, aside)));
     }
     Ok(Recovery { recovery, under_way, set_aside })
 }
 
-/// Returns the identities of inodes that were made and removed since the last checkpoint. A power cut may have taken back
-/// both, with the generations of the inodes.
+/// Returns the identities of inodes that were made and removed since the last checkpoint. A power cut may have taken
+/// back both, with the generations of the inodes.
 fn spent(recovery: &forebay_metalog::Recovery, filesystem: u32) -> Vec<KernelHandle> {
     let (mut made, mut names) = (HashSet::new(), HashMap::new());
     for operation in recovery.behind(filesystem) {
