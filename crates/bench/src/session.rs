@@ -216,7 +216,7 @@ impl Session {
     }
 
     /// Returns true if an entry of `dir` is a directory.
-    pub(crate) fn is_directory(&mut self, dir: &FileHandle, entry: &Found) -> Result<bool> {
+    pub(crate) fn is_directory(&mut self, dir: &FileHandle, entry: &ListedEntry) -> Result<bool> {
         let ftype = match entry.ftype {
             Some(ftype) => Some(ftype),
             // The server may omit attributes in listings and LOOKUP, but not in GETATTR.
@@ -233,7 +233,7 @@ impl Session {
     }
 
     /// Returns the entries of a directory, without `.` and `..`.
-    pub(crate) fn entries(&mut self, dir: &FileHandle) -> Result<Vec<Found>> {
+    pub(crate) fn entries(&mut self, dir: &FileHandle) -> Result<Vec<ListedEntry>> {
         let mut entries = Vec::new();
         let (mut cookie, mut cookieverf) = (0, [0; 8]);
         loop {
@@ -259,7 +259,7 @@ impl Session {
                 cookie = entry.cookie;
                 if entry.name != b"." && entry.name != b".." {
                     let ftype = entry.name_attributes.map(|attributes| attributes.ftype);
-                    entries.push(Found { name: entry.name.to_vec(), ftype });
+                    entries.push(ListedEntry { name: entry.name.to_vec(), ftype });
                 }
             }
             cookieverf = listing.cookieverf;
@@ -271,7 +271,7 @@ impl Session {
 }
 
 /// An entry of a directory.
-pub(crate) struct Found {
+pub(crate) struct ListedEntry {
     pub(crate) name: Vec<u8>,
     pub(crate) ftype: Option<Ftype3>,
 }

@@ -22,7 +22,7 @@ pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
     }
     let base =
         state_base().context("neither HOME nor XDG_STATE_HOME is set; name the server with --state-dir")?;
-    let Found { mut running, silent } = look(&base)?;
+    let FoundServers { mut running, silent } = look(&base)?;
     running.sort_by_key(|(_, status)| status.started_ns);
     let Some((client, status)) = running.pop() else {
         // A server may exist without answering. The reason is more useful than the message that no server was found.
@@ -56,7 +56,7 @@ pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
 }
 
 /// The servers below a directory.
-pub(crate) struct Found {
+pub(crate) struct FoundServers {
     /// Servers that answer.
     pub(crate) running: Vec<(Client, Status)>,
     /// Errors of servers that may exist but did not answer, such as missing permissions or timeouts.
@@ -67,14 +67,14 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// This user may not list `base`.
-pub(crate) fn look(base: &Path) -> anyhow::Result<Found> {
+pub(crate) fn look(base: &Path) -> anyhow::Result<FoundServers> {
     let entries = match std::fs::read_dir(base) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             bail!("permission denied: this user may not list {}; ask as root", base.display())
         }
         entries => entries.into_iter().flatten().flatten(),
     };
-    let mut found = Found { running: Vec::new(), silent: Vec::new() };
+    let mut found = FoundServers { running: Vec::new(), silent: Vec::new() };
     for entry in entries {
         let client = Client::new(&entry.path());
         match client.status() {

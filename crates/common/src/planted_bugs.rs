@@ -6,7 +6,7 @@
 /// this thread runs.
 #[cfg(feature = "plant")]
 #[macro_export]
-macro_rules! plants {
+macro_rules! planted_bugs {
     ($($bug:literal,)* $(; in scenarios: $($rare:literal,)*)? $(; in unit tests: $($unit:literal,)*)?) => {
         /// The bugs that random worlds find.
         pub const PLANTS: &[&str] = &[$($bug),*];
@@ -26,7 +26,7 @@ macro_rules! plants {
 /// Lists the bugs of a module; `active` always returns false.
 #[cfg(not(feature = "plant"))]
 #[macro_export]
-macro_rules! plants {
+macro_rules! planted_bugs {
     ($($bug:literal,)* $(; in scenarios: $($rare:literal,)*)? $(; in unit tests: $($unit:literal,)*)?) => {
         pub(crate) const fn active(_bug: &'static str) -> bool {
             false

@@ -15,7 +15,7 @@ use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::format::{bind, content_hash};
 use forebay_engine::io::{Backing, BackingResult, Device, DeviceError, Disowned, Durability, Io, Key, Time};
 use forebay_engine::pool::Pool;
-use forebay_engine::{Engine, Env, Object, Settings, Tried, TriedRead};
+use forebay_engine::{CachedObject, Engine, Env, Settings, Tried, TriedRead};
 use forebay_runtime::{SystemClock, Threads, block_on};
 
 const OBJECT: u64 = 256 << 20;
@@ -130,7 +130,7 @@ impl Backing for Zeros {
     }
 }
 
-fn engine() -> (Arc<Engine>, Arc<Object>) {
+fn engine() -> (Arc<Engine>, Arc<CachedObject>) {
     let device = |name: &str| -> Arc<dyn Device> {
         Arc::new(Nowhere { name: name.to_owned(), ends: Mutex::new(vec![0; 2 * END as usize]) })
     };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::index::object::{Object, State};
+use crate::index::object::{CachedObject, State};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl Usage {
     }
 }
 
-impl Object {
+impl CachedObject {
     /// Returns the usage of this object.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage { objects: 1, ..Usage::default() };

@@ -5,7 +5,7 @@ use std::task::{Poll, Waker};
 
 use forebay_common::lock::Mutex;
 
-use crate::plant::threads;
+use crate::planted_bugs::threads;
 
 /// A place where tasks wait until something changes.
 #[derive(Debug, Default)]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use forebay_oplog::{
-    Bindings, Change, Entries, Entry, Identity, Object, Operation, Record, RenameIntent, Rights,
+    Bindings, Change, Entries, Entry, Identity, LoggedObject, Operation, Record, RenameIntent, Rights,
 };
 
 use crate::io::{Files, Log as _, Slot as _};
 use crate::making::Ticket;
-use crate::plant;
+use crate::planted_bugs;
 use crate::slots::Slots;
 use crate::volume::Volume;
 
@@ -28,7 +28,7 @@ pub struct Did<K> {
     /// Each name that it changed.
     pub bindings: Bindings,
     /// The objects that it touched, as they are now.
-    pub objects: Vec<Object>,
+    pub objects: Vec<LoggedObject>,
     /// The rights that a new inode was to have.
     pub made: Option<Rights>,
     /// The ticket of a creation, from before the creation.
@@ -54,7 +54,7 @@ pub struct Pending<F: Files> {
     pub(crate) way: Way,
     pub(crate) bindings: Bindings,
     /// The objects that it touched.
-    pub(crate) objects: Vec<Object>,
+    pub(crate) objects: Vec<LoggedObject>,
     /// The rights that a new inode was to have.
     made: Option<Rights>,
     /// The slot with the intent of a RENAME, to be given back.
@@ -141,7 +141,7 @@ impl<F: Files> Announced<F> {
     /// # Errors
     /// The intent is not in the slot.
     pub fn say(&self) -> Result<(), F::Error> {
-        if plant::active("a RENAME says nothing in its slot") {
+        if planted_bugs::active("a RENAME says nothing in its slot") {
             return Ok(());
         }
         self.slot.as_ref().map_or(Ok(()), |slot| slot.write(&self.intent))

@@ -13,7 +13,7 @@ use forebay_engine::wait::before;
 use forebay_oplog::Record;
 
 use crate::io::{Failure, Files, Log};
-use crate::plant;
+use crate::planted_bugs;
 use crate::sequence::Sequence;
 use crate::turnstile::Turnstile;
 use crate::volume::{State, UnderWay, Volume};
@@ -122,7 +122,7 @@ impl<F: Files> Checkpoints<F> {
     /// that no client asks again.
     pub async fn answer(&self) {
         while let Some(upto) = self.sequence.log.notes_due().await {
-            if plant::active("notes are let go without a checkpoint") {
+            if planted_bugs::active("notes are let go without a checkpoint") {
                 self.sequence.log.let_go(upto);
                 continue;
             }
@@ -140,7 +140,7 @@ impl<F: Files> Checkpoints<F> {
     /// Returns false if the records stay for now.
     async fn make_and(&self, release: Release) -> bool {
         let one = self.under_way.enter().await;
-        let upto = match plant::active("a checkpoint covers a RENAME that is not carried out") {
+        let upto = match planted_bugs::active("a checkpoint covers a RENAME that is not carried out") {
             true => self.sequence.last().1,
             false => self.sequence.carried_out(),
         };
@@ -173,7 +173,7 @@ impl<F: Files> Checkpoints<F> {
     /// Releases user records, which were appended before the checkpoint that ended with `made`.
     async fn release(&self, release: Release, made: Result<(), F::Error>) -> bool {
         let log = &self.sequence.log;
-        let made = made.is_ok() || plant::active("notes are let go though the journal fails");
+        let made = made.is_ok() || planted_bugs::active("notes are let go though the journal fails");
         match release {
             Release::Nothing => {}
             Release::All if made => log.let_go(UserRecordId::MAX),
@@ -211,13 +211,13 @@ impl<F: Files> Checkpoints<F> {
         if self.end(volume, files, Duration::ZERO).await == Err(F::Error::LATE) {
             return Err(F::Error::LATE);
         }
-        if earlier && plant::active("a late commit covers what was done while it was under way") {
+        if earlier && planted_bugs::active("a late commit covers what was done while it was under way") {
             return Ok(());
         }
         if volume.state() == State::Failed {
             return Err(F::Error::FAILED);
         }
-        if plant::active("a checkpoint without a commit") {
+        if planted_bugs::active("a checkpoint without a commit") {
             return Ok(());
         }
         let (proof, begun) = (self.sequence.proof(), self.clock.now());
@@ -251,7 +251,7 @@ impl<F: Files> Checkpoints<F> {
             Err(error) => self.set_state(volume, State::Refused, Checkpointed::Refused(error)),
         }
         if result.is_ok() {
-            let late = plant::active("a commit proves what was done before it ended");
+            let late = planted_bugs::active("a commit proves what was done before it ended");
             volume.proven(if late { self.sequence.proof() } else { commit.proof });
         }
         result

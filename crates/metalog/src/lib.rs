@@ -78,7 +78,7 @@ mod change;
 mod checkpoint;
 mod io;
 mod making;
-pub mod plant;
+pub mod planted_bugs;
 mod recover;
 mod sequence;
 mod service;

@@ -12,7 +12,7 @@ use forebay_oplog::{Numbers, Proof, Turns};
 
 use crate::change::Way;
 use crate::io::Log;
-use crate::plant;
+use crate::planted_bugs;
 
 /// Called with the place of a record, as part of its turn. The records with higher numbers wait.
 pub(crate) type Noted = Box<dyn FnOnce(Result<(Seq, UserRecordId), Error>) + Send>;
@@ -144,7 +144,7 @@ impl<L: Log> Sequence<L> {
 
     /// Marks a number as ready. Returns the turn that the caller has to carry out, if any.
     fn ready(&self, number: u64, turn: Option<Turn>) -> Option<Turn> {
-        if plant::active("records go to the log as they come") {
+        if planted_bugs::active("records go to the log as they come") {
             return turn;
         }
         let mut queue = self.queue.lock();

@@ -18,7 +18,7 @@ use forebay_oplog::RECORD_MAX;
 
 use crate::change::{Pending, Way};
 use crate::io::{Done, Files, Log as _};
-use crate::plant;
+use crate::planted_bugs;
 use crate::sequence::Turn;
 use crate::volume::Volume;
 
@@ -79,7 +79,7 @@ fn logged<F: Files>(
     done: Done<F::Error>,
 ) {
     let (files, log) = (files.clone(), pending.volume.sequence.log.clone());
-    if plant::active("answered before the record is durable") {
+    if planted_bugs::active("answered before the record is durable") {
         return files.complete(request, done);
     }
     let theirs = log.clone();

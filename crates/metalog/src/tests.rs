@@ -10,7 +10,9 @@ use std::time::Duration;
 use forebay_common::lock::Mutex;
 use forebay_engine::io::{BackingError, Clock, Io};
 use forebay_engine::{Completion, Error, Seq, UserRecordId};
-use forebay_oplog::{Access, Attributes, IDENTITY_MAX, Identity, Kind, Object, Record, RenameIntent, Time};
+use forebay_oplog::{
+    Access, Attributes, IDENTITY_MAX, Identity, Kind, LoggedObject, Record, RenameIntent, Time,
+};
 
 use crate::{Checkpoints, Did, Done, Failure, Files, Log, Sequence, Slot, Volume};
 
@@ -257,6 +259,6 @@ pub(crate) fn identity(n: u8) -> Identity {
 pub(crate) fn touching(n: u8) -> Did<()> {
     let time = Time::default();
     let attributes = Attributes { kind: Kind::File, mode: 0, uid: 0, gid: 0, atime: time, mtime: time };
-    let object = Object { identity: identity(n), attributes, new: None, access: Access::Kept };
+    let object = LoggedObject { identity: identity(n), attributes, new: None, access: Access::Kept };
     Did { objects: vec![object], ..Did::default() }
 }

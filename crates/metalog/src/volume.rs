@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 use forebay_engine::io::Io;
-use forebay_oplog::{Identity, Object, Proof};
+use forebay_oplog::{Identity, LoggedObject, Proof};
 
 use crate::io::{Failure, Files};
-use crate::plant;
+use crate::planted_bugs;
 use crate::sequence::Sequence;
 use crate::turnstile::Turnstile;
 
@@ -81,7 +81,7 @@ impl<F: Files> Volume<F> {
     }
 
     /// Notes that a change of these objects got a number.
-    pub(crate) fn touch(&self, number: u64, objects: &[Object]) {
+    pub(crate) fn touch(&self, number: u64, objects: &[LoggedObject]) {
         self.touched.lock().extend(objects.iter().map(|object| (object.identity, number)));
         self.last.fetch_max(number, Ordering::AcqRel);
     }
@@ -127,7 +127,7 @@ impl<F: Files> Volume<F> {
     /// again.
     pub(crate) fn needs(&self, number: u64) -> bool {
         let covered = number <= self.checkpoint()
-            && !plant::active("records are carried from before the checkpoint of a start");
+            && !planted_bugs::active("records are carried from before the checkpoint of a start");
         self.is_failing() && !covered && !self.proof.lock().covers(number)
     }
 

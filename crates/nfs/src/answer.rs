@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use forebay_vfs::Asked;
+use forebay_vfs::LoggedReply;
 
 use crate::reply_cache::RequestKey;
 
@@ -41,9 +41,9 @@ impl<'a> Answer<'a> {
     }
 
     /// Returns the answer to keep for a change that is about to be carried out.
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn logged_reply(&self) -> LoggedReply {
         let answer = self.encode();
-        Asked { key: answer.len() - self.reply.len(), answer }
+        LoggedReply { key: answer.len() - self.reply.len(), answer }
     }
 
     /// Decodes an answer. Returns `None` if the bytes are no answer: then no reply is kept.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_rpc::{OwnedReply, Ticket};
-use forebay_vfs::{Asked, Attr, Changed, CommitRequest, Create, Error, Export, Special, Target, Wait};
+use forebay_vfs::{Attr, Changed, CommitRequest, Create, Error, Export, LoggedReply, Special, Target, Wait};
 use forebay_wire::nfs3::{
     CommitArgs, CreateArgs, CreateHow, CreateOk, Failed, FileHandle, LinkArgs, LinkWcc, MkdirArgs, MknodArgs,
     MknodData, Nfsstat3, Procedure, RemoveArgs, RenameArgs, RenameWcc, Sattr3, SetattrArgs, StableHow,
@@ -215,7 +215,7 @@ impl Shared {
             CreateHow::Guarded(attributes) => Create::Guarded(set(attributes)?),
             CreateHow::Exclusive(verifier) => Create::Exclusive(*verifier),
         };
-        let asked = asked(Procedure::Create, call);
+        let asked = logged_reply(Procedure::Create, call);
         let changed = self.vfs.create(&at.target, args.target.name, how, &at.caller.cred, Some(&asked));
         Ok(self.put_made(out, &at, changed))
     }
@@ -249,7 +249,7 @@ impl Shared {
         let special = special.ok_or(Stop::Fail(Nfsstat3::Badtype))?;
         limits::special(&special)?;
         let set = set_attr(&attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
-        let asked = asked(procedure, call);
+        let asked = logged_reply(procedure, call);
         let changed = self.vfs.make(&at.target, place.name, special, &set, &at.caller.cred, Some(&asked));
         Ok(self.put_made(out, &at, changed))
     }
@@ -267,7 +267,7 @@ impl Shared {
     fn remove(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: RemoveArgs<'_> = call.args()?;
         let at = self.at_to_change(call, &args.dir)?;
-        let (asked, cred) = (asked(procedure, call), &at.caller.cred);
+        let (asked, cred) = (logged_reply(procedure, call), &at.caller.cred);
         let changed = match procedure {
             Procedure::Rmdir => self.vfs.rmdir(&at.target, args.name, cred, Some(&asked)),
             _ => self.vfs.remove(&at.target, args.name, cred, Some(&asked)),
@@ -280,7 +280,7 @@ impl Shared {
         let args: RenameArgs<'_> = call.args()?;
         let from = self.at_to_change(call, &args.from.dir)?;
         let to = self.at_to_change(call, &args.to.dir)?;
-        let (asked, cred) = (asked(Procedure::Rename, call), &from.caller.cred);
+        let (asked, cred) = (logged_reply(Procedure::Rename, call), &from.caller.cred);
         let (from_name, to_name) = (args.from.name, args.to.name);
         let renamed = self.vfs.rename(&from.target, from_name, &to.target, to_name, cred, Some(&asked));
         let around = RenameWcc {
@@ -294,7 +294,7 @@ impl Shared {
         let args: LinkArgs<'_> = call.args()?;
         let file = self.at_to_change(call, &args.file)?;
         let dir = self.at_to_change(call, &args.link.dir)?;
-        let (asked, cred) = (asked(Procedure::Link, call), &file.caller.cred);
+        let (asked, cred) = (logged_reply(Procedure::Link, call), &file.caller.cred);
         let changed = self.vfs.link(&file.target, &dir.target, args.link.name, cred, Some(&asked));
         let linkdir_wcc: WccData = wcc(&changed.wcc, dir.fsid());
         let attributes = match &changed.result {
@@ -313,10 +313,10 @@ fn kept_under(procedure: Procedure, call: &Call<'_>) -> Option<RequestKey> {
 }
 
 /// Returns the answer for the client in case the next server finds the change of names done.
-fn asked(procedure: Procedure, call: &Call<'_>) -> Asked {
+fn logged_reply(procedure: Procedure, call: &Call<'_>) -> LoggedReply {
     let mut reply = Vec::with_capacity(64);
     done(&mut reply, call.xid(), procedure);
-    Answer { client: client_address(call.peer), key: RequestKey::of(call), reply: &reply }.asked()
+    Answer { client: client_address(call.peer), key: RequestKey::of(call), reply: &reply }.logged_reply()
 }
 
 /// Appends the result of a change, which is valid once `intent` is durable.

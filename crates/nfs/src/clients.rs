@@ -54,7 +54,7 @@ impl Clients {
     }
 
     /// Counts a request. A thread remembers the counters of the connections it serves.
-    pub(crate) fn asked(&self, peer: &Peer) {
+    pub(crate) fn count_request(&self, peer: &Peer) {
         RECENT.with_borrow_mut(|recent| {
             let slot = &mut recent[peer.id as usize % SLOTS];
             if slot.as_ref().is_none_or(|(id, _)| *id != peer.id) {

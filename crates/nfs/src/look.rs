@@ -109,11 +109,11 @@ impl Shared {
         };
         let found = match self.at(call, &object, wait) {
             Err(Stop::Later) => self.known(call, &object, |caller, export, known| {
-                let asked = asked(access, known.attr.kind, caller.read_only);
+                let asked = access_from_bits(access, known.attr.kind, caller.read_only);
                 Some(answer(&known.attr, export.fsid, known.access(&caller.cred, asked)?))
             }),
             at => at.and_then(|at| {
-                let asked = asked(access, at.target.object.kind(), at.caller.read_only);
+                let asked = access_from_bits(access, at.target.object.kind(), at.caller.read_only);
                 let (may, attr) = self.vfs.access(&at.target, &at.caller.cred, asked, wait)?;
                 Ok(answer(&attr, at.fsid(), may))
             }),
@@ -197,7 +197,7 @@ impl Shared {
 }
 
 /// Returns the access to ask the kernel for, from the protocol's bits (RFC 1813 section 3.3.4).
-fn asked(bits: u32, kind: FileType, read_only: bool) -> Access {
+fn access_from_bits(bits: u32, kind: FileType, read_only: bool) -> Access {
     let any = |some: u32| bits & some != 0;
     let writes = any(access::MODIFY | access::EXTEND | access::DELETE);
     Access {

@@ -240,7 +240,7 @@ impl Shared {
     fn first_try(&self, message: &Message<'_>, reply: &mut Reply<'_>, arrived: Instant) -> Tried {
         match route(message.bytes(), message.peer()) {
             Route::Nfs(procedure, call) => {
-                self.clients.asked(call.peer);
+                self.clients.count_request(call.peer);
                 let looked = match procedure {
                     Procedure::Read => self.read(&call, reply, Wait::No),
                     _ => self.look(procedure, &call, reply, Wait::No).map(TriedRead::Done),

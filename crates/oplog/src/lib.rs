@@ -4,25 +4,25 @@
 //! docs/metadata-log.md.
 
 mod codec;
-mod found;
 mod given;
 mod identity;
 mod intent;
+mod log_contents;
 mod numbers;
 mod object;
 mod operation;
-pub mod plant;
+pub mod planted_bugs;
 mod reconcile;
 mod record;
 mod removals;
 mod tree;
 
-pub use found::Found;
 pub use given::{Access, Flags, Given};
 pub use identity::{IDENTITY_MAX, Identity};
 pub use intent::RenameIntent;
+pub use log_contents::LogContents;
 pub use numbers::{Creations, Numbers, Proof, Turns};
-pub use object::{Attributes, Kind, New, Object, Time};
+pub use object::{Attributes, Kind, LoggedObject, New, Time};
 pub use operation::{Binding, Bindings, Operation};
 pub use reconcile::{Outcome, SetAside, reconcile};
 pub use record::{Change, Entries, Entry, Record, Rights};

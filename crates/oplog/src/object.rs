@@ -67,14 +67,15 @@ pub enum New {
 
 /// An object after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct LoggedObject {
     /// The object.
     pub identity: Identity,
     /// The object's attributes.
     pub attributes: Attributes,
     /// The properties needed to recreate the object, if the change made it.
     pub new: Option<New>,
-    /// The origin of mode, owner and group in [`Object::attributes`], and the properties that the change set with them.
+    /// The origin of mode, owner and group in [`LoggedObject::attributes`], and the properties that the change set
+    /// with them.
     pub access: Access,
 }
 
@@ -83,7 +84,7 @@ const KEPT: u8 = 0x40;
 /// A bit beside the kind: a [`Given`] follows.
 const GIVEN: u8 = 0x80;
 
-impl Object {
+impl LoggedObject {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let Attributes { kind, mode, uid, gid, atime, mtime } = self.attributes;
         put_identity(&self.identity, out);
@@ -142,6 +143,6 @@ impl Object {
             GIVEN => Access::Given(Box::new(Given::decode(input)?)),
             _ => return None,
         };
-        Some(Object { identity, attributes, new, access })
+        Some(LoggedObject { identity, attributes, new, access })
     }
 }

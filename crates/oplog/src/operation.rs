@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::Name;
 use crate::codec::{Reader, put_identity, put_name};
 use crate::identity::Identity;
-use crate::object::Object;
+use crate::object::LoggedObject;
 
 /// A change that was carried out in the backing file system, and the reply to its client. All values are absolute, so a
 /// repeated record changes nothing.
@@ -21,7 +21,7 @@ pub struct Operation {
     pub entries: Bindings,
     /// The objects that the change touched, in their present state. They are the objects that it made, the objects
     /// whose attributes it set, and the directories of its names. Removed objects are not in the list.
-    pub objects: Vec<Object>,
+    pub objects: Vec<LoggedObject>,
     /// The reply and its client, opaque to this crate.
     pub reply: Box<[u8]>,
 }
@@ -61,7 +61,7 @@ impl Operation {
         let count = input.u8()?;
         let entries = (0..count).map(|_| Binding::decode(input)).collect::<Option<_>>()?;
         let count = input.u8()?;
-        let objects = (0..count).map(|_| Object::decode(input)).collect::<Option<_>>()?;
+        let objects = (0..count).map(|_| LoggedObject::decode(input)).collect::<Option<_>>()?;
         let reply = std::mem::take(&mut input.0).into();
         Some(Operation { number, filesystem, entries, objects, reply })
     }

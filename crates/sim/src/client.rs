@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 use forebay_engine::io::{Clock as _, Device, Time};
-use forebay_engine::{ChangeError, Engine, Error, Event, Object, Seq};
+use forebay_engine::{CachedObject, ChangeError, Engine, Error, Event, Seq};
 
 use crate::backing::Store;
 use crate::disk::Disk;
@@ -167,7 +167,7 @@ impl Client {
         (!numbers.is_empty()).then(|| self.rng.pick(&numbers))
     }
 
-    fn object(&self, number: u8) -> Option<Arc<Object>> {
+    fn object(&self, number: u8) -> Option<Arc<CachedObject>> {
         self.shared.objects.lock().object(number)
     }
 
@@ -273,7 +273,7 @@ impl Client {
     /// Waits until everything is durable that the reply to a stable WRITE requires.
     async fn settle(
         &self,
-        object: &Arc<Object>,
+        object: &Arc<CachedObject>,
         (offset, len): (u64, u64),
         wrote: Wrote,
     ) -> Result<(), Error> {
@@ -323,7 +323,7 @@ impl Client {
 
     /// Syncs an object's backing file for these writes. If the sync fails, the writes may be lost, and the write
     /// verifier says so.
-    async fn sync_all(&self, object: &Arc<Object>, unsynced: &[(u32, u64)]) {
+    async fn sync_all(&self, object: &Arc<CachedObject>, unsynced: &[(u32, u64)]) {
         let Some(failures) = unsynced.iter().map(|(_, failures)| *failures).min() else { return };
         let synced = self.sync(object, (0, 0), failures).await;
         let hits = &self.shared.hits;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing as _, BackingError, Clock as _, Time};
-use forebay_engine::{Engine, Error, Logged, Mode, Object, Seq, Tried, TriedRead};
+use forebay_engine::{CachedObject, Engine, Error, Logged, Mode, Seq, Tried, TriedRead};
 
 use crate::client::Client;
 use crate::executor::promise;
@@ -21,7 +21,7 @@ const SMALL_READ: usize = 64 << 10;
 
 /// A WRITE request.
 pub(crate) struct Writing<'a> {
-    pub(crate) object: &'a Arc<Object>,
+    pub(crate) object: &'a Arc<CachedObject>,
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
     pub(crate) now: Time,
@@ -117,7 +117,7 @@ impl Client {
     /// failed.
     pub(crate) async fn sync(
         &self,
-        object: &Arc<Object>,
+        object: &Arc<CachedObject>,
         (offset, len): (u64, u64),
         failures: u64,
     ) -> Result<(), Error> {
@@ -140,7 +140,7 @@ impl Client {
     pub(crate) async fn get(
         &mut self,
         number: u8,
-        object: &Arc<Object>,
+        object: &Arc<CachedObject>,
         (offset, buffer): (u64, &mut [u8]),
     ) -> Result<usize, Error> {
         let hits = self.shared.hits.clone();
@@ -186,7 +186,7 @@ impl Client {
         !keeps || (!self.engine.has_room() && self.rng.chance(5000))
     }
 
-    async fn get_plain(&self, object: &Object, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
+    async fn get_plain(&self, object: &CachedObject, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         use forebay_engine::buffer::BLOCK;
         self.shared.hits.hit(Fault::ReadPlain);
         // The virtual store reads whole blocks.

@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
 #[cfg(feature = "plant")]
-mod plants;
+mod find_planted;
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,7 +59,7 @@ struct Arguments {
     stride: u64,
     #[cfg(feature = "plant")]
     #[command(flatten)]
-    planted: plants::Planted,
+    planted: find_planted::Planted,
     /// Only worlds of the engine whose plan has this in it, such as Turns or DeviceHang; the others count as run
     #[arg(long, value_name = "PART", conflicts_with_all = ["names", "joined", "seed", "exhaustive"])]
     with: Option<String>,
@@ -200,7 +200,7 @@ fn main() -> ExitCode {
     if let Some(seed) = arguments.seed {
         #[cfg(feature = "plant")]
         forebay_common::planted_bugs::plant(
-            arguments.planted.plants.and_then(|part| plants::named(worlds, &part).first().copied()),
+            arguments.planted.plants.and_then(|part| find_planted::named(worlds, &part).first().copied()),
         );
         return one(worlds, seed);
     }
@@ -213,7 +213,7 @@ fn main() -> ExitCode {
         let seeds = arguments.first..arguments.first + arguments.seeds;
         let with = arguments.with.as_deref().unwrap_or("");
         let seeds: Vec<u64> = seeds.filter(|seed| is_planned(*seed, with)).collect();
-        return plants::run(worlds, part, &seeds, threads, &arguments.planted);
+        return find_planted::run(worlds, part, &seeds, threads, &arguments.planted);
     }
     if let (true, Some(most)) = (arguments.names, arguments.exhaustive) {
         return exhaustive_names(most as usize, arguments.stride.max(1), threads);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_engine::Object;
+use forebay_engine::CachedObject;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::{Key, Time};
 
@@ -17,7 +17,7 @@ use crate::stamp::{Place, fill};
 /// A backing file.
 struct Entry {
     key: Key,
-    object: Option<Arc<Object>>,
+    object: Option<Arc<CachedObject>>,
     writers: u32,
     exclusive: bool,
 }
@@ -69,12 +69,12 @@ impl Objects {
     }
 
     /// Returns the engine's object.
-    pub fn object(&self, number: u8) -> Option<Arc<Object>> {
+    pub fn object(&self, number: u8) -> Option<Arc<CachedObject>> {
         self.entries.get(&number)?.object.clone()
     }
 
     /// Sets the object of a new engine.
-    pub fn opened(&mut self, number: u8, object: Arc<Object>) {
+    pub fn opened(&mut self, number: u8, object: Arc<CachedObject>) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.object = Some(object);
         }
@@ -118,7 +118,7 @@ impl Objects {
     }
 
     /// Forgets the object.
-    pub fn remove(&mut self, number: u8) -> Option<(Key, Arc<Object>)> {
+    pub fn remove(&mut self, number: u8) -> Option<(Key, Arc<CachedObject>)> {
         let entry = self.entries.remove(&number)?;
         Some((entry.key, entry.object?))
     }

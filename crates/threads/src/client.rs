@@ -7,7 +7,7 @@ use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time;
 use shuttle::current;
 
-use forebay_engine::{Engine, Object, Seq, Tried, TriedRead};
+use forebay_engine::{CachedObject, Engine, Seq, Tried, TriedRead};
 
 use crate::history::{History, contents};
 use crate::promise::promise;
@@ -21,7 +21,7 @@ pub struct Client {
     /// The engine.
     pub engine: Arc<Engine>,
     /// File 1.
-    pub file: Arc<Object>,
+    pub file: Arc<CachedObject>,
     history: Arc<History>,
 }
 
@@ -43,7 +43,7 @@ impl Client {
         assert_eq!(kept.await, Ok(()), "frame {frame}");
     }
 
-    async fn put(&self, file: &Arc<Object>, blocks: Range<u64>, value: u8) {
+    async fn put(&self, file: &Arc<CachedObject>, blocks: Range<u64>, value: u8) {
         doing("writes", &blocks);
         let data: Vec<u8> = blocks.clone().flat_map(|block| contents(block, value)).collect();
         let at = blocks.start * BLOCK as u64;

@@ -119,7 +119,7 @@ fn table() {
     let orders = std::env::var("ORDERS").map_or(100, |orders| orders.parse().unwrap());
     let only = std::env::var("BUG").unwrap_or_default();
     let kind = std::env::var("SCENARIO").unwrap_or_default();
-    let bugs = || forebay_engine::plant::threads::PLANTS.iter().map(|bug| Some(*bug));
+    let bugs = || forebay_engine::planted_bugs::threads::PLANTS.iter().map(|bug| Some(*bug));
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(&kind)) {
         let before = scenario.prepared().unwrap();
         for bug in std::iter::once(None).chain(bugs()) {

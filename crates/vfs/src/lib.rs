@@ -41,7 +41,7 @@ pub use coherence::downtime::Downtime;
 pub use coherence::watch::HostWatch;
 pub use cred::{Cred, Creds, Identity};
 pub use durability::journal::{Deliver, Done, Journal, JournalStats, Order};
-pub use durability::request_journal::Asked;
+pub use durability::request_journal::LoggedReply;
 pub use durability::verifier::Verifier;
 pub use error::{Error, Result};
 pub use export::owner::Ownership;

@@ -246,6 +246,12 @@ unsafe fn quotactl(
         .map(drop)
 }
 
+/// Returns milliseconds of the coarse monotonic clock: a tick late at most, never 0.
+pub(crate) fn coarse_millis() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_disk::FileDevice;
 use forebay_engine::io::{Backing as _, BackingError, Device};
 use forebay_engine::pool::Pool;
-use forebay_engine::{Engine, Env, Mode, Object as Cached, Settings};
+use forebay_engine::{CachedObject as Cached, Engine, Env, Mode, Settings};
 use forebay_runtime::{SystemClock, Threads, block_on};
 
 use super::durability::request_journal::RequestJournal;
@@ -247,7 +247,7 @@ fn what_is_refused_is_not_found_under_way() {
     let served = serve(Mode::WriteBack);
     let state = served.dir.path().join("state");
     let (vfs, root, cred) = (&served.vfs, &served.root, &served.cred);
-    let asked = Asked { answer: b"key and reply".to_vec(), key: 3 };
+    let asked = LoggedReply { answer: b"key and reply".to_vec(), key: 3 };
     let asked = Some(&asked);
     let dir = |name: &[u8]| {
         let made = vfs.make(root, name, Special::Directory, &SetAttr::default(), cred, None);

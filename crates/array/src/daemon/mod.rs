@@ -93,7 +93,7 @@ impl Daemon {
                 return Ok(());
             }
             if question && let Some((ask, from)) = control::next(&self.control)? {
-                let answer = self.asked(ask)?;
+                let answer = self.respond(ask)?;
                 control::answer(&self.control, &from, &answer);
             }
         }
@@ -133,7 +133,7 @@ impl Daemon {
         }
     }
 
-    fn asked(&mut self, ask: Ask) -> io::Result<Answer> {
+    fn respond(&mut self, ask: Ask) -> io::Result<Answer> {
         Ok(match ask {
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Inject(fault) => self.inject(fault)?,

@@ -8,7 +8,7 @@ const GIB: u64 = 1 << 30;
 /// Hit rates for which the expected rate is computed.
 const HIT_RATES: [f64; 5] = [0.5, 0.8, 0.9, 0.95, 0.99];
 /// Factor by which the devices exceed the working set: room for second copies of dirty data, and for the log.
-const RESERVE: f64 = 1.15;
+const HEADROOM: f64 = 1.15;
 /// Sizes that SSDs are sold in, in GB of 1000^3 bytes.
 const SOLD: [u64; 11] = [120, 240, 480, 960, 1920, 3840, 7680, 15_360, 30_720, 61_440, 122_880];
 /// Most bytes of memory for each cached block of 4 KiB.
@@ -64,7 +64,7 @@ pub(super) fn advise(array: &Figures, ssds: &[Figures], working_set: u64) -> Adv
     let reads = HIT_RATES.map(|hits| Expected { hits, reads: mixed(hits, ssd_reads, array.random_reads) });
     // Every write goes to two devices.
     let burst_writes = sum(|ssd| ssd.random_writes) / 2.0;
-    let device_bytes = (working_set as f64 * RESERVE / devices as f64) as u64;
+    let device_bytes = (working_set as f64 * HEADROOM / devices as f64) as u64;
     let buy_gb = SOLD.into_iter().find(|size| size * 1_000_000_000 >= device_bytes);
     let dirty = device_bytes as f64 * devices as f64 / 2.0;
     let gain =

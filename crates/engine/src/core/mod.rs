@@ -22,7 +22,7 @@ use crate::core::settings::{Mode, Settings};
 use crate::counters::Totals;
 use crate::event::Event;
 use crate::format::Place;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::index::objects::Objects;
 use crate::io::Key;
 use crate::log::Log;
@@ -38,7 +38,7 @@ use crate::volume::Volume;
 use crate::volume::destager::Destager;
 use crate::volume::service_time::Service;
 use crate::wait::Gate;
-use crate::{Completion, Result, Seq, plant};
+use crate::{Completion, Result, Seq, planted_bugs};
 
 /// Starts the destage task of a volume.
 pub(crate) type StartLane = fn(&Arc<Core>, Arc<Volume>);
@@ -167,7 +167,7 @@ impl Core {
 
     /// Returns the object of `key` if it is in the index. While clean segments are still being loaded, any object may
     /// have copies, so every `key` gets an object.
-    pub(crate) fn known(&self, key: &Key) -> Option<Arc<Object>> {
+    pub(crate) fn known(&self, key: &Key) -> Option<Arc<CachedObject>> {
         if self.segments.is_warming() {
             return Some(self.objects.get(key, &self.segments));
         }
@@ -176,7 +176,7 @@ impl Core {
 
     /// Returns the object of `key`. `size` is the size in the backing store; the engine believes it unless it knows a
     /// newer size.
-    pub(crate) fn object(&self, key: &Key, size: u64) -> Arc<Object> {
+    pub(crate) fn object(&self, key: &Key, size: u64) -> Arc<CachedObject> {
         let object = self.objects.get(key, &self.segments);
         let mut state = object.lock();
         if !state.sized {
@@ -244,7 +244,7 @@ impl Core {
     /// Calls `done` when [`Engine::commit`](crate::Engine::commit) would return. The call comes at once, or later
     /// from another thread.
     pub(crate) fn when_durable(&self, seq: Seq, done: Completion) {
-        let takes_all = plant::active("a log that is lost takes commits");
+        let takes_all = planted_bugs::active("a log that is lost takes commits");
         let done: Completion = if takes_all { Box::new(move |_| done(Ok(()))) } else { done };
         self.log.when_durable(seq, done);
     }

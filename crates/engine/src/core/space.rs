@@ -8,7 +8,7 @@ use crate::volume::Volume;
 use crate::volume::throttle::{FULL, Load};
 
 /// Unused segments of each device that clients must leave while a volume is in trouble.
-const RESERVE: usize = 4;
+const TROUBLE_RESERVE: usize = 4;
 
 impl Core {
     /// Returns how full the log is: 1 is its share of the pool, which overwritten blocks may exceed. The dirty blocks
@@ -20,7 +20,8 @@ impl Core {
         let dirty = dirty.saturating_sub(set_apart) as f64 / (share * slots - set_apart as f64).max(slots);
         let space = segments as f64 / share;
         // The last unused segments are for reappends. Otherwise the log tail could never move.
-        let last = self.destager.volumes.any_troubled() && self.segments.unused_everywhere() < RESERVE;
+        let last =
+            self.destager.volumes.any_troubled() && self.segments.unused_everywhere() < TROUBLE_RESERVE;
         let space = if last { space.max(FULL) } else { space };
         Load { dirty, space, share: share * slots, freed: left * slots }
     }

@@ -9,16 +9,16 @@ use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::core::Core;
 use crate::index::leaf::Entry;
 use crate::index::moves::Moves;
-use crate::index::object::{Busy, Object};
+use crate::index::object::{Busy, CachedObject};
 use crate::io::{BackingError, BackingResult, Time};
 use crate::request::read::read;
 use crate::request::sync::{Unsynced, sync_files};
 use crate::tiers::blocks::drop_object;
 use crate::volume::Volume;
-use crate::volume::health::Asked;
+use crate::volume::health::InFlight;
 use crate::volume::trouble::{ask, backing_failed, backing_worked};
 use crate::wait::all;
-use crate::{Error, plant};
+use crate::{Error, planted_bugs};
 
 /// The highest number of objects destaged together.
 const OBJECTS: usize = 256;
@@ -29,7 +29,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
 /// One object's part of a batch.
 struct Part {
-    object: Arc<Object>,
+    object: Arc<CachedObject>,
     since: Duration,
     blocks: Vec<(u64, Entry)>,
     /// The modification time to set, if this part has all dirty blocks of the object.
@@ -76,7 +76,7 @@ pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> O
     } else {
         parts.iter().map(|_| Err(BackingError::Io(5))).collect()
     };
-    let synced = if plant::active("destage does not sync") {
+    let synced = if planted_bugs::active("destage does not sync") {
         parts.iter().map(|_| Ok(())).collect()
     } else {
         sync_files(core, &parts.iter().map(Part::unsynced).collect::<Vec<_>>()).await
@@ -142,7 +142,7 @@ fn gather(volume: &Volume, most: usize) -> Vec<Part> {
     parts
 }
 
-async fn write_part(core: &Core, part: &Part, asked: &Asked, writes: &AtomicU64) -> BackingResult<()> {
+async fn write_part(core: &Core, part: &Part, asked: &InFlight, writes: &AtomicU64) -> BackingResult<()> {
     let mut at = 0;
     while at < part.blocks.len() {
         let first = part.blocks[at].0;
@@ -154,7 +154,7 @@ async fn write_part(core: &Core, part: &Part, asked: &Asked, writes: &AtomicU64)
         at += run;
     }
     match part.mtime {
-        Some(_) if plant::active("modification times are not destaged") => Ok(()),
+        Some(_) if planted_bugs::active("modification times are not destaged") => Ok(()),
         Some(mtime) => core.env.backing.set_mtime(&part.object.key, mtime).await,
         None => Ok(()),
     }

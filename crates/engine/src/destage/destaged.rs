@@ -5,7 +5,7 @@
 
 use crate::core::Core;
 use crate::format::Record;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::log::Whose;
 use crate::log::records::{around, try_append};
 use crate::{Result, Seq};
@@ -42,7 +42,7 @@ pub(crate) async fn log_destaged(core: &Core) {
 /// for.
 fn try_log_destaged(
     core: &Core,
-    object: &Object,
+    object: &CachedObject,
     from: u64,
     tail: u64,
     left: &mut usize,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::Core;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::log::notes::notes_let_go;
 use crate::volume::Volume;
 use crate::volume::queue::{flushing, hurry, queue_if_dirty};
@@ -119,7 +119,7 @@ fn try_damaged_again(core: &Core) {
 }
 
 /// Destages the dirty blocks of one object, now.
-pub(crate) async fn destage_object(core: &Core, object: &Arc<Object>) -> Result<()> {
+pub(crate) async fn destage_object(core: &Core, object: &Arc<CachedObject>) -> Result<()> {
     let errors = object.volume.errors();
     let ready = || {
         let state = object.lock();
@@ -139,7 +139,11 @@ pub(crate) async fn destage_object(core: &Core, object: &Arc<Object>) -> Result<
 }
 
 /// Destages the blocks of this object's volume that are dirty now, until all are clean or `enough` returns true.
-pub(crate) async fn destage_beside(core: &Core, object: &Object, enough: impl Fn() -> bool) -> Result<()> {
+pub(crate) async fn destage_beside(
+    core: &Core,
+    object: &CachedObject,
+    enough: impl Fn() -> bool,
+) -> Result<()> {
     let volume = &object.volume;
     let (begun, errors) = (core.env.clock.now(), volume.errors());
     let ready = || match enough() || volume.is_past(begun) {
@@ -152,7 +156,7 @@ pub(crate) async fn destage_beside(core: &Core, object: &Object, enough: impl Fn
 }
 
 /// Returns the bytes of the object's volume that only the cache has.
-pub(crate) fn dirty_bytes_beside(object: &Object) -> u64 {
+pub(crate) fn dirty_bytes_beside(object: &CachedObject) -> u64 {
     object.volume.dirty() * crate::buffer::BLOCK as u64
 }
 

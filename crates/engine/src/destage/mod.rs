@@ -114,17 +114,17 @@ mod tests {
     use super::*;
 
     /// Returns the batch size after many batches, over a store that takes `each` for a block and `sync` for a sync.
-    fn settled(each: Duration, sync: Duration, wanted: Duration) -> usize {
+    fn steady_batch(each: Duration, sync: Duration, wanted: Duration) -> usize {
         (0..100).fold(BATCH.0, |batch, _| next_batch(batch, batch, each * batch as u32 + sync, wanted))
     }
 
     #[test]
     fn batches_grow_with_what_the_backing_store_takes_in_their_time() {
         let (us, ms) = (Duration::from_micros, Duration::from_millis);
-        assert_eq!(settled(ms(5), ms(30), BATCH_TIME), BATCH.0, "random blocks on disks");
-        let stream = settled(us(26), ms(10), BATCH_TIME);
+        assert_eq!(steady_batch(ms(5), ms(30), BATCH_TIME), BATCH.0, "random blocks on disks");
+        let stream = steady_batch(us(26), ms(10), BATCH_TIME);
         assert!((1024..=4096).contains(&stream), "a stream on disks: {stream}");
-        assert!(settled(us(26), ms(10), CALM_BATCH_TIME) >= 2 * stream, "and if nobody waits");
-        assert_eq!(settled(us(2), ms(1), BATCH_TIME), BATCH.1, "an SSD");
+        assert!(steady_batch(us(26), ms(10), CALM_BATCH_TIME) >= 2 * stream, "and if nobody waits");
+        assert_eq!(steady_batch(us(2), ms(1), BATCH_TIME), BATCH.1, "an SSD");
     }
 }

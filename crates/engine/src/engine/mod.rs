@@ -14,7 +14,7 @@ use crate::core::settings::Mode;
 use crate::destage::destaged::log_destaged;
 use crate::destage::flush::empty_log;
 use crate::destage::start_lanes;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::Key;
 use crate::log::commit_leader::lead;
 use crate::log::writer::run_log;
@@ -34,13 +34,13 @@ pub struct Engine {
 impl Engine {
     /// Returns the object of `key` if it is in the index. While clean segments are still being loaded, any object may
     /// have copies, so every `key` gets an object.
-    pub fn known(&self, key: &Key) -> Option<Arc<Object>> {
+    pub fn known(&self, key: &Key) -> Option<Arc<CachedObject>> {
         self.core.known(key)
     }
 
     /// Returns the object of `key`. `size` is the size in the backing store; the engine believes it unless it knows a
     /// newer size.
-    pub fn object(&self, key: &Key, size: u64) -> Arc<Object> {
+    pub fn object(&self, key: &Key, size: u64) -> Arc<CachedObject> {
         self.core.object(key, size)
     }
 

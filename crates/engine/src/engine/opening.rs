@@ -8,12 +8,12 @@ use crate::core::settings::Settings;
 use crate::engine::{Engine, start_tasks};
 use crate::log::user_records::UserRecord;
 use crate::pool::Pool;
+use crate::recover::backing_sizes::look_up_sizes;
 use crate::recover::cuts::finish_cuts;
 use crate::recover::disowned::{log_disowned, recall_disowned};
 use crate::recover::load_clean::run_warm;
 use crate::recover::outcome::{OpenError, Recovered};
 use crate::recover::progress::RecoveryProgress;
-use crate::recover::settle::settle;
 use crate::recover::{self, Begun};
 
 /// An engine that has read its devices and has not sent a request to its backing store yet. Its user may first bring
@@ -47,7 +47,7 @@ impl Opening {
     pub async fn finish(self) -> Result<(Arc<Engine>, Recovered), OpenError> {
         let Begun { core, unsure, cold, recovered, progress } = self.0;
         let noted = recall_disowned(&core).await?;
-        settle(&core, unsure, &progress).await?;
+        look_up_sizes(&core, unsure, &progress).await?;
         start_tasks(&core);
         core.log.started().await.map_err(OpenError::Engine)?;
         finish_cuts(&core).await?;

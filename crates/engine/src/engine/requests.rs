@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::{Key, Time};
 use crate::request::bypass::BypassWrite;
 use crate::request::read::TriedRead;
@@ -14,20 +14,20 @@ use crate::{Result, Seq};
 impl Engine {
     /// Reads from memory only. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at
     /// the end of the object.
-    pub fn try_read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> TriedRead {
+    pub fn try_read(&self, object: &CachedObject, offset: u64, buf: &mut [u8]) -> TriedRead {
         read::try_read(&self.core, object, offset, buf)
     }
 
     /// Reads. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at the end of the
     /// object.
-    pub async fn read(&self, object: &Arc<Object>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub async fn read(&self, object: &Arc<CachedObject>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         read::read(&self.core, object, offset, buf).await
     }
 
     /// Reads without asking the backing store. Returns `None` if some block is not cached, or its copies are bad.
     pub async fn read_cached(
         &self,
-        object: &Arc<Object>,
+        object: &Arc<CachedObject>,
         offset: u64,
         buf: &mut [u8],
     ) -> Result<Option<usize>> {
@@ -40,14 +40,26 @@ impl Engine {
     ///
     /// # Errors
     /// The object was removed, or no cache device is left.
-    pub fn try_write(&self, object: &Arc<Object>, offset: u64, data: &[u8], now: Time) -> Result<Tried> {
+    pub fn try_write(
+        &self,
+        object: &Arc<CachedObject>,
+        offset: u64,
+        data: &[u8],
+        now: Time,
+    ) -> Result<Tried> {
         write::try_write(&self.core, object, offset, data, now)
     }
 
     /// Writes. When this returns, the data is accepted, and an unstable write may be acknowledged. The data is
     /// durable once [`Engine::commit`] of the returned frame has succeeded. `now` becomes the object's modification
     /// time.
-    pub async fn write(&self, object: &Arc<Object>, offset: u64, data: &[u8], now: Time) -> Result<Seq> {
+    pub async fn write(
+        &self,
+        object: &Arc<CachedObject>,
+        offset: u64,
+        data: &[u8],
+        now: Time,
+    ) -> Result<Seq> {
         write::write(&self.core, object, offset, data, now).await
     }
 
@@ -55,7 +67,7 @@ impl Engine {
     /// [`Engine::end_direct`], without a sync where the client asks for none.
     pub async fn write_log(
         &self,
-        object: &Arc<Object>,
+        object: &Arc<CachedObject>,
         offset: u64,
         data: &[u8],
         now: Time,
@@ -65,13 +77,18 @@ impl Engine {
 
     /// Prepares a write of `len` bytes at `offset` straight to the backing store. Waits until no block of the range
     /// is dirty, and invalidates older copies of the range.
-    pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<BypassWrite> {
+    pub async fn begin_direct(
+        &self,
+        object: &Arc<CachedObject>,
+        offset: u64,
+        len: u64,
+    ) -> Result<BypassWrite> {
         bypass::begin_direct(&self.core, object, offset, len).await
     }
 
     /// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
     /// cached. `size` is the backing store's size, or at least the end of the written range. Until
-    /// [`Object::begin_sync`] announces a sync, no copy of it goes to the cache devices.
+    /// [`CachedObject::begin_sync`] announces a sync, no copy of it goes to the cache devices.
     ///
     /// Returns the frame that must be durable before the write is acknowledged.
     ///
@@ -80,7 +97,7 @@ impl Engine {
     /// not have the new contents.
     pub async fn end_direct(
         &self,
-        object: &Arc<Object>,
+        object: &Arc<CachedObject>,
         direct: BypassWrite,
         written: Option<(u64, &[u8])>,
         size: u64,
@@ -91,23 +108,23 @@ impl Engine {
 
     /// Sets the modification time that destaging must leave behind. Has no effect on an object that never was in the
     /// log.
-    pub async fn set_mtime(&self, object: &Arc<Object>, mtime: Time) -> Result<()> {
+    pub async fn set_mtime(&self, object: &Arc<CachedObject>, mtime: Time) -> Result<()> {
         bypass::set_mtime(&self.core, object, mtime).await
     }
 
     /// Drops the object, which was removed from the backing store. No copy of it counts.
-    pub async fn forget(&self, object: &Arc<Object>) {
+    pub async fn forget(&self, object: &Arc<CachedObject>) {
         bypass::forget(&self.core, object).await
     }
 
     /// Truncates or grows an object to `size` bytes, durably when this returns.
-    pub async fn truncate(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+    pub async fn truncate(&self, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<()> {
         truncate::truncate(&self.core, object, size, now).await
     }
 
     /// Returns the object of `key` if it is in the index. `size` is the backing store's size, as in
     /// [`Engine::object`].
-    pub fn meet(&self, key: &Key, size: u64) -> Option<Arc<Object>> {
+    pub fn meet(&self, key: &Key, size: u64) -> Option<Arc<CachedObject>> {
         external_change::meet(&self.core, key, size)
     }
 
@@ -117,7 +134,7 @@ impl Engine {
     ///
     /// # Errors
     /// The object was removed, or no cache device is left.
-    pub async fn changed_outside(&self, object: &Arc<Object>, size: u64, number: u64) -> Result<bool> {
+    pub async fn changed_outside(&self, object: &Arc<CachedObject>, size: u64, number: u64) -> Result<bool> {
         external_change::changed_outside(&self.core, object, size, number).await
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::counters::{Counters, Usage};
 use crate::destage::flush;
 use crate::engine::Engine;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::volume::status;
 use crate::volume::status::VolumeStatus;
 
@@ -52,7 +52,7 @@ impl Engine {
     }
 
     /// Returns the bytes of the object's volume that only the cache has.
-    pub fn dirty_bytes_beside(&self, object: &Object) -> u64 {
+    pub fn dirty_bytes_beside(&self, object: &CachedObject) -> u64 {
         flush::dirty_bytes_beside(object)
     }
 

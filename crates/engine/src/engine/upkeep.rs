@@ -7,7 +7,7 @@ use crate::core::clean_loader::CleanLoading;
 use crate::core::scrubber::Scrub;
 use crate::destage::flush;
 use crate::engine::Engine;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::Device;
 use crate::maintain::devices::ChangeError;
 use crate::maintain::{devices, scrub};
@@ -29,7 +29,7 @@ impl Engine {
     /// # Errors
     /// Errors of the backing store; destaging is tried again in the background.
     /// [`Error::Damaged`](crate::Error::Damaged): no copy of some block can be read.
-    pub async fn destage_object(&self, object: &Arc<Object>) -> Result<()> {
+    pub async fn destage_object(&self, object: &Arc<CachedObject>) -> Result<()> {
         flush::destage_object(&self.core, object).await
     }
 
@@ -37,7 +37,7 @@ impl Engine {
     ///
     /// # Errors
     /// The errors of [`Engine::destage_object`], and [`Error::Late`](crate::Error::Late) if the volume does not answer.
-    pub async fn destage_beside(&self, object: &Object, enough: impl Fn() -> bool) -> Result<()> {
+    pub async fn destage_beside(&self, object: &CachedObject, enough: impl Fn() -> bool) -> Result<()> {
         flush::destage_beside(&self.core, object, enough).await
     }
 

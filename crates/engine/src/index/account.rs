@@ -4,7 +4,7 @@ use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::buffer::BLOCK;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 
 /// A count of the dirty blocks of all objects that are charged to the account, or to an account within it.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Account {
     }
 }
 
-impl Object {
+impl CachedObject {
     /// Charges the object's dirty blocks to `account` from now on, and to no other account.
     pub fn charge(&self, account: &Arc<Account>) {
         let mut state = self.lock();
@@ -61,7 +61,7 @@ mod tests {
     fn what_is_dirty_counts_for_whom_its_object_is_charged_to() {
         let segments = Segments::new(1, vec![vec![0], vec![0]], vec![1, 1]);
         let segment = segments.open(SegmentKind::Log, 2, 0).unwrap().id;
-        let object = Object::new(0, Key::new(b"object").unwrap(), Default::default());
+        let object = CachedObject::new(0, Key::new(b"object").unwrap(), Default::default());
         let set = |block, dirty| {
             let entry = Entry { segment, checksum: 0, slot: block as u16, dirty, hit: false };
             object.lock().set_entry(block, entry, &segments);

@@ -28,7 +28,7 @@ use forebay_common::lock::{Mutex, MutexGuard};
 
 /// An object of the backing store, as the cache knows it.
 #[derive(Debug)]
-pub struct Object {
+pub struct CachedObject {
     /// The object's number, in the order in which objects entered the index. No other object of this engine has it.
     pub(crate) number: u64,
     pub(crate) key: Key,
@@ -120,10 +120,10 @@ pub(crate) struct State {
     pub(crate) gone: bool,
 }
 
-impl Object {
+impl CachedObject {
     pub(crate) fn new(number: u64, key: Key, volume: Arc<Volume>) -> Self {
         let key_hash = key_hash(&key);
-        Object {
+        CachedObject {
             number,
             key,
             key_hash,
@@ -273,8 +273,8 @@ impl State {
     /// Marks a block as clean if `copy`, which the backing store has now, is still its copy.
     pub(crate) fn cleaned(&mut self, block: u64, copy: &Entry, segments: &Segments) {
         let Some(entry) = self.entry(block) else { return };
-        let same =
-            entry.same_place(copy) || crate::plant::active("destage cleans what was rewritten meanwhile");
+        let same = entry.same_place(copy)
+            || crate::planted_bugs::active("destage cleans what was rewritten meanwhile");
         if entry.dirty && same {
             self.set_damaged(block, false, segments);
             self.entry_mut(block).into_iter().for_each(|entry| entry.dirty = false);
@@ -297,7 +297,8 @@ impl State {
 
     /// Excludes copies of `range` that are loaded later.
     pub(crate) fn void(&mut self, range: Range<u64>, segments: &Segments) {
-        if segments.is_warming() && !crate::plant::active("late copies count though they were dropped") {
+        if segments.is_warming() && !crate::planted_bugs::active("late copies count though they were dropped")
+        {
             self.voids.add(range);
         }
     }
@@ -305,7 +306,8 @@ impl State {
     /// Adds a clean copy that was loaded after the start of service. It counts unless a newer copy or a drop of the
     /// block is known.
     pub(crate) fn add_late(&mut self, block: u64, entry: Entry, segments: &Segments) {
-        let known = self.entry(block).is_some() && !crate::plant::active("late copies replace newer ones");
+        let known =
+            self.entry(block).is_some() && !crate::planted_bugs::active("late copies replace newer ones");
         if !known && !self.voids.contains(block) {
             self.set_entry(block, entry, segments);
         }
@@ -397,7 +399,7 @@ impl State {
             && self.truncating.is_none()
             && !self.is_written_directly(range)
             && (self.to_destage(range.clone(), 1).is_empty()
-                || crate::plant::active("direct writes do not wait for dirty blocks"))
+                || crate::planted_bugs::active("direct writes do not wait for dirty blocks"))
     }
 
     /// Returns true if no copy of some block of `range` can be read.
@@ -430,7 +432,7 @@ impl State {
     /// Ends a fetch. Returns true if its contents may be cached.
     pub(crate) fn end_fetch(&mut self, id: u64) -> bool {
         let Some(at) = self.fetches.iter().position(|fetch| fetch.id == id) else { return false };
-        !self.fetches.swap_remove(at).stale || crate::plant::active("stale fetches are cached")
+        !self.fetches.swap_remove(at).stale || crate::planted_bugs::active("stale fetches are cached")
     }
 
     /// Returns true if the object has no state and no operation in progress: the index may drop it.

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::format::{Body, Record};
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::Key;
 use crate::segments::Segments;
 use crate::volume::all::Volumes;
@@ -18,7 +18,7 @@ const SHARDS: usize = 32;
 
 #[derive(Debug, Default)]
 struct Shard {
-    objects: HashMap<Key, Arc<Object>, FixedState>,
+    objects: HashMap<Key, Arc<CachedObject>, FixedState>,
     /// The number of objects at which idle objects are dropped.
     sweep_at: usize,
 }
@@ -41,25 +41,26 @@ impl Objects {
     }
 
     /// Returns the object if it is in the index.
-    pub(crate) fn find(&self, key: &Key) -> Option<Arc<Object>> {
+    pub(crate) fn find(&self, key: &Key) -> Option<Arc<CachedObject>> {
         self.shard(key).lock().objects.get(key).cloned()
     }
 
     /// Returns the object. Adds it to the index if it was not there.
-    pub(crate) fn get(&self, key: &Key, segments: &Segments) -> Arc<Object> {
+    pub(crate) fn get(&self, key: &Key, segments: &Segments) -> Arc<CachedObject> {
         let mut shard = self.shard(key).lock();
         if let Some(object) = shard.objects.get(key) {
             return object.clone();
         }
         if shard.objects.len() >= shard.sweep_at {
             // An idle object that only this table refers to has no state to lose.
-            let in_use =
-                |object: &Arc<Object>| Arc::strong_count(object) > 1 || !object.lock().is_idle(segments);
+            let in_use = |object: &Arc<CachedObject>| {
+                Arc::strong_count(object) > 1 || !object.lock().is_idle(segments)
+            };
             shard.objects.retain(|_, object| in_use(object));
             shard.sweep_at = (shard.objects.len() * 2).max(1024);
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let object = Arc::new(Object::new(number, key.clone(), self.volumes.of(key)));
+        let object = Arc::new(CachedObject::new(number, key.clone(), self.volumes.of(key)));
         shard.objects.insert(key.clone(), object.clone());
         object
     }
@@ -70,7 +71,7 @@ impl Objects {
     }
 
     /// Returns the blocks that a segment's records name, for objects in the index.
-    pub(crate) fn blocks_of(&self, body: &Body) -> Vec<(Arc<Object>, u64)> {
+    pub(crate) fn blocks_of(&self, body: &Body) -> Vec<(Arc<CachedObject>, u64)> {
         let known: Vec<_> = body.objects.iter().map(|facts| self.find(&facts.key)).collect();
         let mut blocks = Vec::new();
         for record in &body.records {
@@ -87,7 +88,7 @@ impl Objects {
     }
 
     /// Returns all objects, in the order in which they entered the index.
-    pub(crate) fn all(&self) -> Vec<Arc<Object>> {
+    pub(crate) fn all(&self) -> Vec<Arc<CachedObject>> {
         let mut all: Vec<_> = self
             .shards
             .iter()

@@ -41,7 +41,7 @@ impl UnsyncedBlocks {
     }
 
     pub(crate) fn contains(&self, block: u64) -> bool {
-        if crate::plant::active("what a power cut may take back of the backing file is cached") {
+        if crate::planted_bugs::active("what a power cut may take back of the backing file is cached") {
             return false;
         }
         self.blocks.contains(block) || self.syncs.iter().any(|(_, covered)| covered.contains(block))

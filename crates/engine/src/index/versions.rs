@@ -2,10 +2,10 @@
 
 use forebay_common::lock::atomic::Ordering;
 
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::index::version_watch::{SUSPECT, UNSEEN, Version};
 
-impl Object {
+impl CachedObject {
     /// Returns true if `number` is the version that was seen last, and no external change is suspected.
     pub fn is_seen(&self, number: u64) -> bool {
         self.watch.seen.load(Ordering::Relaxed) == number
@@ -24,7 +24,7 @@ impl Object {
         }
     }
 
-    /// Announces that the owner begins to change the object; ended by [`Object::end_own`].
+    /// Announces that the owner begins to change the object; ended by [`CachedObject::end_own`].
     pub fn begin_own(&self, version: impl FnOnce() -> Option<Version>) {
         drop(self.watch.begin(version));
     }
@@ -43,7 +43,7 @@ impl Object {
     }
 
     /// Announces a change of the owner that clients must not see in the version. Until the next visible change,
-    /// [`Object::shown`] returns `shown`. Ended by [`Object::end_hidden`].
+    /// [`CachedObject::shown`] returns `shown`. Ended by [`CachedObject::end_hidden`].
     pub fn begin_hidden(&self, version: impl FnOnce() -> Option<Version>, shown: u64) {
         let mut own = self.watch.begin(version);
         own.hidden += 1;
@@ -52,7 +52,7 @@ impl Object {
         }
     }
 
-    /// Ends a change announced by [`Object::begin_hidden`].
+    /// Ends a change announced by [`CachedObject::begin_hidden`].
     pub fn end_hidden(&self, version: impl FnOnce() -> Option<Version>) {
         let mut own = self.watch.own.lock();
         own.hidden -= 1;
@@ -99,8 +99,8 @@ mod tests {
     use super::*;
     use crate::io::Key;
 
-    fn object() -> Object {
-        Object::new(0, Key::new(b"object").unwrap(), Default::default())
+    fn object() -> CachedObject {
+        CachedObject::new(0, Key::new(b"object").unwrap(), Default::default())
     }
 
     fn at(number: u64) -> impl Fn() -> Option<Version> {

@@ -7,9 +7,9 @@ use super::{Appended, Current, Log, Open, Placed, State, Whose};
 use crate::buffer::BLOCK;
 use crate::format::{Facts, Record, bind, content_hash, facts_len, footer, frame, record_len};
 use crate::index::leaf::Page;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::log::user_records::{UserRecordId, UserRecords};
-use crate::plant;
+use crate::planted_bugs;
 use crate::segments::Segments;
 use crate::{Error, Seq};
 
@@ -65,7 +65,7 @@ impl Log {
         let (Some(current), Some(open)) = (&state.current, &mut state.open) else { return Ok(None) };
         if self.fits(current, open, data, len) {
             // The thread that writes a frame looks for more work afterwards.
-            let alone = !state.stepping || plant::active("two write frames at once");
+            let alone = !state.stepping || planted_bugs::active("two write frames at once");
             let first = open.gathered.is_empty() && alone;
             let value = append(current, open);
             drop(guard);
@@ -85,7 +85,7 @@ impl Log {
     /// into the index and undone one hold.
     pub(crate) fn append_data(
         &self,
-        object: &Object,
+        object: &CachedObject,
         facts: &Facts,
         block: u64,
         pages: &[(Page, u64)],
@@ -98,7 +98,7 @@ impl Log {
     /// devices, or will not be.
     pub(crate) fn accept_data(
         &self,
-        object: &Object,
+        object: &CachedObject,
         facts: &Facts,
         block: u64,
         pages: &[(Page, u64)],
@@ -116,7 +116,7 @@ impl Log {
     fn append_data_if(
         &self,
         taken: impl FnOnce(&State) -> bool,
-        (object, facts): (&Object, &Facts),
+        (object, facts): (&CachedObject, &Facts),
         block: u64,
         pages: &[(Page, u64)],
         segments: &Segments,
@@ -131,7 +131,7 @@ impl Log {
     /// Appends a block that no contents match: a read of it fails. Otherwise works as [`Log::append_data`].
     pub(crate) fn append_damaged(
         &self,
-        object: &Object,
+        object: &CachedObject,
         facts: &Facts,
         block: u64,
         segments: &Segments,
@@ -153,7 +153,7 @@ impl Log {
         &self,
         current: &Current,
         open: &mut Open,
-        (object, facts): (&Object, &Facts),
+        (object, facts): (&CachedObject, &Facts),
         block: u64,
         pages: &[(Page, u64)],
     ) -> Placed {
@@ -176,7 +176,7 @@ impl Log {
     pub(crate) fn append_cut(
         &self,
         whose: Whose,
-        object: &Object,
+        object: &CachedObject,
         facts: &Facts,
         size: u64,
         last: Option<&(Page, u64)>,
@@ -202,7 +202,7 @@ impl Log {
     pub(crate) fn append(
         &self,
         whose: Whose,
-        object: &Object,
+        object: &CachedObject,
         facts: &Facts,
         record: Option<fn(u16, u64, u64) -> Record>,
         (first, second): (u64, u64),

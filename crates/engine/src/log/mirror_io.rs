@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::event::Event;
 use crate::format::Place;
 use crate::io::{Device, DeviceError, Durability};
-use crate::plant;
+use crate::planted_bugs;
 use crate::pool::deadline::GivenUp;
 use crate::segments::Segment;
 use crate::wait::all;
@@ -40,7 +40,7 @@ pub(crate) async fn write_legs(
         }
     }
     // This includes losses that another task found.
-    if !plant::active("a frame is acknowledged before a lost leg is recorded") {
+    if !planted_bugs::active("a frame is acknowledged before a lost leg is recorded") {
         record_losses(core).await;
     }
     if core.losses.load(Ordering::Acquire) != losses {
@@ -85,7 +85,7 @@ pub(crate) async fn read_leg(
 pub(crate) async fn lose(core: &Core, index: u16) {
     drop_device(core, index);
     // This holds for a second caller as well: no task continues before the loss is durable.
-    if !plant::active("a frame is acknowledged before a lost leg is recorded") {
+    if !planted_bugs::active("a frame is acknowledged before a lost leg is recorded") {
         record_losses(core).await;
     }
     look_at_devices(core);

@@ -19,7 +19,7 @@ pub(crate) mod undurable;
 pub(crate) mod user_records;
 pub(crate) mod writer;
 
-pub(crate) use reserve::{Moving, RESERVE, Whose};
+pub(crate) use reserve::{LOG_RESERVE, Moving, Whose};
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 
 use crate::buffer::Buffer;
 use crate::log::gathered::Gathered;
-use crate::plant::threads;
+use crate::planted_bugs::threads;
 use crate::segments::{Opened, Reach, SegmentId};
 use crate::wait::Gate;
 use crate::{Completion, Error, Seq};
@@ -181,8 +181,9 @@ impl Log {
     /// Calls `done` once frame `seq` is durable or the log is broken; at once if either is already so.
     pub(crate) fn when_durable(&self, seq: Seq, done: Completion) {
         let early = threads::active("a frame is durable before it is waited for").then(|| self.durable());
-        let before =
-            u64::from(crate::plant::active("a frame is acknowledged when the one before it is durable"));
+        let before = u64::from(crate::planted_bugs::active(
+            "a frame is acknowledged when the one before it is durable",
+        ));
         let result = {
             let mut state = self.state.lock();
             match state.broken {

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::format::content_hash;
 use crate::index::leaf::{Entry, Page};
-use crate::index::object::{Busy, Object};
+use crate::index::object::{Busy, CachedObject};
 use crate::log::Whose;
 use crate::log::records::facts_of;
-use crate::{Result, Seq, plant};
+use crate::{Result, Seq, planted_bugs};
 
 /// The result of reappending a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) enum Again {
 /// The log takes no records any more.
 pub(crate) async fn append_again(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     block: u64,
     copy: &Entry,
     page: Option<Page>,
@@ -63,7 +63,7 @@ pub(crate) async fn append_again(
             if let Some(placed) = placed {
                 state.last_frame = placed.seq;
                 let (segment, checksum) = (placed.segment, placed.checksums[0]);
-                let dirty = !plant::active("what is moved within the log is taken for clean");
+                let dirty = !planted_bugs::active("what is moved within the log is taken for clean");
                 let moved = Entry { segment, checksum, slot: placed.slot, dirty, hit: copy.hit };
                 let damaged = state.is_damaged(&(block..block + 1));
                 state.set_entry(block, moved, &core.segments);
@@ -71,7 +71,7 @@ pub(crate) async fn append_again(
                     state.set_damaged(block, true, &core.segments);
                 }
                 core.segments.release(segment);
-                let stays = plant::active("blocks moved while they are destaged stay dirty");
+                let stays = planted_bugs::active("blocks moved while they are destaged stay dirty");
                 if state.busy == Busy::Destage && contents.is_some() && !stays {
                     state.moves.moved(block, *copy, moved);
                 }

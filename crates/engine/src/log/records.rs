@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use crate::core::Core;
 use crate::format::{Facts, Record};
-use crate::index::object::{Object, State};
+use crate::index::object::{CachedObject, State};
 use crate::log::Whose;
-use crate::plant::threads;
+use crate::planted_bugs::threads;
 use crate::{Result, Seq};
 
 /// Logs that no older copy of `range` counts. Skips dirty blocks: a write may arrive during the wait for room,
 /// and is newer than the copies to be invalidated. Returns the last frame with such a record.
-pub(crate) async fn invalidate(core: &Core, object: &Object, range: Range<u64>) -> Result<Seq> {
+pub(crate) async fn invalidate(core: &Core, object: &CachedObject, range: Range<u64>) -> Result<Seq> {
     let (mut from, mut last) = (range.start, object.lock().last_frame);
     while from < range.end {
         let (done, frame) = try_invalidate(core, object, from..range.end)?;
@@ -25,7 +25,7 @@ pub(crate) async fn invalidate(core: &Core, object: &Object, range: Range<u64>) 
 
 /// Logs as many invalidations of `range` as there is room for now. Returns the block up to which that is done,
 /// and the last frame.
-fn try_invalidate(core: &Core, object: &Object, range: Range<u64>) -> Result<(u64, Seq)> {
+fn try_invalidate(core: &Core, object: &CachedObject, range: Range<u64>) -> Result<(u64, Seq)> {
     let record = |object, block, count| Record::Invalidate { object, block, count };
     let mut state = object.lock();
     let dirty: Vec<_> = state.dirty_in(range.clone(), usize::MAX).iter().map(|(block, _)| *block).collect();
@@ -41,7 +41,7 @@ fn try_invalidate(core: &Core, object: &Object, range: Range<u64>) -> Result<(u6
 }
 
 /// Returns the object's facts for a record. The record must be logged before `state` is unlocked.
-pub(crate) fn facts_of(object: &Object, state: &State) -> Facts {
+pub(crate) fn facts_of(object: &CachedObject, state: &State) -> Facts {
     let size = if state.gone { 0 } else { state.size };
     Facts { key: object.key.clone(), size, mtime: state.mtime }
 }
@@ -53,7 +53,7 @@ pub(crate) fn facts_of(object: &Object, state: &State) -> Facts {
 pub(crate) async fn append(
     core: &Core,
     whose: Whose,
-    object: &Object,
+    object: &CachedObject,
     record: Option<fn(u16, u64, u64) -> Record>,
 ) -> Result<Seq> {
     let early = threads::active("facts are taken before the wait for room");
@@ -74,7 +74,7 @@ pub(crate) async fn append(
 pub(crate) fn try_append(
     core: &Core,
     whose: Whose,
-    object: &Object,
+    object: &CachedObject,
     state: &mut State,
     record: Option<fn(u16, u64, u64) -> Record>,
     arguments: (u64, u64),

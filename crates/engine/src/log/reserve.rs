@@ -2,11 +2,11 @@
 //! segments are for such tasks alone. Otherwise no task could continue once all segments are in use.
 
 use super::{Log, State};
-use crate::plant;
+use crate::planted_bugs;
 
 /// Unused segments of each device that are left to movers. One mover takes at most one segment's worth of room to
 /// free a segment. Two movers may need room for the data of one segment.
-pub(crate) const RESERVE: usize = 2;
+pub(crate) const LOG_RESERVE: usize = 2;
 
 /// The kind of data that is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Log {
         let state = self.state.lock();
         // During a start there is no other place to write the records that make room.
         let open = state.movers > 0 || state.current.is_none();
-        if open || plant::active("writers take the reserve of the log") { 0 } else { RESERVE }
+        if open || planted_bugs::active("writers take the reserve of the log") { 0 } else { LOG_RESERVE }
     }
 
     /// Returns true if only movers may append to the current segment.
@@ -96,6 +96,6 @@ mod tests {
         drop(first);
         assert_eq!(log.spare(), 0);
         drop(second);
-        assert_eq!(log.spare(), RESERVE);
+        assert_eq!(log.spare(), LOG_RESERVE);
     }
 }

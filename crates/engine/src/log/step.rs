@@ -7,7 +7,7 @@ use super::{Closed, Current, Log, Open, State, Step};
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Footer, FrameHead, frame};
 use crate::log::gathered::Gathered;
-use crate::plant;
+use crate::planted_bugs;
 use crate::segments::{Opened, Reach};
 use crate::{Completion, Error, Seq};
 
@@ -39,7 +39,7 @@ impl Log {
     /// Returns the frame to be written now, for a thread other than the writer task.
     pub(crate) fn next_frame(&self, advance: impl FnOnce() -> Reach) -> Option<Closed> {
         let mut state = self.state.lock();
-        let alone = !state.stepping || plant::active("two write frames at once");
+        let alone = !state.stepping || planted_bugs::active("two write frames at once");
         let wanted = alone && state.broken.is_none() && state.wants_frame();
         if wanted { self.close_frame(&mut state, advance()) } else { None }
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::buffer::BLOCK;
 use crate::format::{Facts, Record, SegmentKind, content_hash};
 use crate::index::leaf::Page;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::{Key, Time};
 use crate::log::user_records::UserRecords;
 use crate::segments::Segments;
@@ -14,7 +14,7 @@ struct Bench {
     segments: Segments,
     notes: UserRecords,
     log: Log,
-    object: Object,
+    object: CachedObject,
     facts: Facts,
 }
 
@@ -29,7 +29,7 @@ fn bench(slots: usize) -> Bench {
         segments,
         notes: UserRecords::default(),
         log,
-        object: Object::new(0, key, Default::default()),
+        object: CachedObject::new(0, key, Default::default()),
         facts,
     }
 }

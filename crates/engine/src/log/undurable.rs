@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::volume::queue::found_damaged;
 
 /// Drops accepted data of an object that is not durable, and never will be: it is not read and not destaged. The
 /// contents that it replaced are lost as well.
-pub(crate) fn give_up_undurable(core: &Core, object: &Arc<Object>) {
+pub(crate) fn give_up_undurable(core: &Core, object: &Arc<CachedObject>) {
     let mut state = object.lock();
     let durable = core.log.durable();
     // The task that truncates the object handles the block at the new end first.

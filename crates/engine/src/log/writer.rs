@@ -9,8 +9,8 @@ use crate::format::{Footer, SegmentHeader, SegmentKind};
 use crate::io::Durability;
 use crate::log::mirror_io::{look_at_mirror, lose, record_losses, write_legs};
 use crate::log::undurable::give_up_undurable;
-use crate::log::{Closed, Moving, RESERVE, Step};
-use crate::plant;
+use crate::log::{Closed, LOG_RESERVE, Moving, Step};
+use crate::planted_bugs;
 use crate::segments::{Opened, SegmentId};
 
 /// Writes frames until the log is closed.
@@ -38,10 +38,10 @@ pub(crate) async fn write_frame(core: &Core, closed: Closed) {
     let buffer = Arc::new(buffer);
     let data = Slice::new(buffer.clone(), 0..blocks * BLOCK);
     let legs = core.segments.get(segment.id).map(|s| s.legs).unwrap_or_default();
-    let most = if plant::active("one leg is enough") { 1 } else { 2 };
+    let most = if planted_bugs::active("one leg is enough") { 1 } else { 2 };
     let legs: Vec<_> = legs.into_iter().take(most).map(|place| (place, data.clone())).collect();
     let durability =
-        if plant::active("frames are not flushed") { Durability::Later } else { Durability::Now };
+        if planted_bugs::active("frames are not flushed") { Durability::Later } else { Durability::Now };
     let begun = core.env.clock.now();
     let written = write_legs(core, &legs, start, durability).await;
     drop((legs, data));
@@ -61,7 +61,7 @@ pub(crate) async fn write_frame(core: &Core, closed: Closed) {
     }
     core.deliver(done, Ok(()));
     core.log.changed.wake();
-    if plant::active("a frame is acknowledged before a lost leg is recorded") {
+    if planted_bugs::active("a frame is acknowledged before a lost leg is recorded") {
         record_losses(core).await;
     }
 }
@@ -158,9 +158,9 @@ async fn next_log_segment(core: &Core) -> Option<Opened> {
             return None;
         }
         let legs = active.min(2);
-        for spare in [RESERVE, core.log.spare()] {
+        for spare in [LOG_RESERVE, core.log.spare()] {
             let Some(opened) = core.segments.open(SegmentKind::Log, legs, spare) else { continue };
-            core.log.set_reserved(spare < RESERVE && core.log.segment().is_some());
+            core.log.set_reserved(spare < LOG_RESERVE && core.log.segment().is_some());
             core.log.set_full(false);
             core.space.wake();
             return Some(opened);

@@ -14,7 +14,7 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::core::Core;
 use crate::format::{Body, Record};
 use crate::index::leaf::{Entry, Page};
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::log::footers::read_footer;
 use crate::log::mirror_io::read_leg;
 use crate::log::reappend::{Again, append_again};
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// A dirty block of the log's oldest segment.
 struct Live {
-    object: Arc<Object>,
+    object: Arc<CachedObject>,
     block: u64,
     copy: Entry,
 }

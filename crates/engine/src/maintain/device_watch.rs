@@ -12,7 +12,7 @@ use crate::core::env::Env;
 use crate::event::Event;
 use crate::io::{Device, DeviceError};
 use crate::log::mirror_io::lose;
-use crate::plant;
+use crate::planted_bugs;
 use crate::pool::deadline::{GivenUp, TICKS, Ticks, Watched};
 
 /// Gives up silent devices while a pool is recovered. Recovery sees their operations fail, and records that they are
@@ -27,7 +27,7 @@ pub(crate) async fn watch_until_service(
         env.clock.sleep(deadline / TICKS).await;
         ticks.advance();
         for device in late_ones(devices.clone(), &env, deadline).await {
-            if plant::active("a device is waited for while the pool is recovered") {
+            if planted_bugs::active("a device is waited for while the pool is recovered") {
                 continue;
             }
             device.give_up(GivenUp::Late);
@@ -57,7 +57,7 @@ fn tell_late(device: &Watched, env: &Env, after: Duration) {
 /// Returns true if one of the devices answers a read of its superblock within `time`. A device without an operation in
 /// flight may be as silent as the late ones.
 async fn any_answers(devices: &[Arc<Watched>], env: &Env, time: Duration) -> bool {
-    if plant::active("a device that owes no answer is taken for one that answers") {
+    if planted_bugs::active("a device that owes no answer is taken for one that answers") {
         return !devices.is_empty();
     }
     let mut reads: Vec<_> = devices.iter().map(|device| device.read(0, Buffer::zeroed(1))).collect();
@@ -105,7 +105,7 @@ async fn give_up_late(core: &Core) {
     let devices: Vec<_> = core.devices.read().iter().flatten().cloned().collect();
     let late = late_ones(devices, &core.env, core.settings.device_deadline).await;
     for device in late {
-        if plant::active("a device that does not answer is waited for") {
+        if planted_bugs::active("a device that does not answer is waited for") {
             continue;
         }
         device.give_up(GivenUp::Late);
@@ -126,7 +126,7 @@ fn give_up_newcomer(core: &Core) {
         tell_late(&newcomer, &core.env, core.settings.device_deadline);
     }
     let devices: Vec<_> = core.devices.read().iter().flatten().cloned().collect();
-    if plant::active("a device that is being added is waited for") {
+    if planted_bugs::active("a device that is being added is waited for") {
         return;
     }
     if devices.is_empty() || devices.iter().any(|device| !device.is_late()) {

@@ -13,7 +13,7 @@ use crate::pool::deadline::{GivenUp, TICKS, Watched};
 use crate::pool::{AlsoLost, PoolError, discard};
 use crate::tiers::evict::sweep;
 use crate::wait::before;
-use crate::{Error, plant};
+use crate::{Error, planted_bugs};
 
 /// The reason why a device could not be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -194,7 +194,7 @@ fn retire<'a>(core: &'a Core, index: u16, name: &str) -> Result<Retiring<'a>, Ch
 
 /// Destages until the other devices can do without the device.
 async fn drain(core: &Core, index: u16, name: &str) -> Result<(), ChangeError> {
-    if plant::active("a device leaves with what only it and another have") {
+    if planted_bugs::active("a device leaves with what only it and another have") {
         return Ok(());
     }
     let mut since = None;

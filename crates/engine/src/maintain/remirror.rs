@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::Error;
 use crate::core::Core;
 use crate::index::leaf::{Entry, Page};
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::log::footers::read_footer;
 use crate::log::mirror_io::look_at_mirror;
 use crate::log::reappend::{Again, append_again};
@@ -63,7 +63,7 @@ async fn rewrite(core: &Core, id: SegmentId, segment: &Segment) {
         Some(body) => core.objects.blocks_of(&body),
         None => dirty_blocks_of(core, id),
     };
-    let may = |object: &Object| object.volume.is_movable() || segment.dirty == segment.damaged;
+    let may = |object: &CachedObject| object.volume.is_movable() || segment.dirty == segment.damaged;
     let blocks: Vec<_> = blocks.into_iter().filter(|(object, _)| may(object)).collect();
     let mut blocks = blocks.as_slice();
     let _moving = moving(core);
@@ -87,7 +87,12 @@ async fn rewrite(core: &Core, id: SegmentId, segment: &Segment) {
 
 /// Returns a block's dirty copy in the segment, with its contents if they can be read; `None` if there is no such
 /// copy.
-async fn old(core: &Core, object: &Arc<Object>, block: u64, id: SegmentId) -> Option<(Entry, Option<Page>)> {
+async fn old(
+    core: &Core,
+    object: &Arc<CachedObject>,
+    block: u64,
+    id: SegmentId,
+) -> Option<(Entry, Option<Page>)> {
     let (copy, page, damaged) = {
         let state = object.lock();
         let copy = state.entry(block).copied().filter(|copy| copy.dirty && copy.segment == id)?;
@@ -104,7 +109,7 @@ async fn old(core: &Core, object: &Arc<Object>, block: u64, id: SegmentId) -> Op
 }
 
 /// Returns the dirty blocks of a segment whose records cannot be read, by a scan of all objects.
-fn dirty_blocks_of(core: &Core, id: SegmentId) -> Vec<(Arc<Object>, u64)> {
+fn dirty_blocks_of(core: &Core, id: SegmentId) -> Vec<(Arc<CachedObject>, u64)> {
     let mut blocks = Vec::new();
     for object in core.objects.all() {
         let dirty = object.lock().dirty_in(0..u64::MAX, usize::MAX);

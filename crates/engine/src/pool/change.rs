@@ -14,7 +14,7 @@ use super::table::{Member, Pool};
 use crate::buffer::{Buffer, Slice};
 use crate::format::DEVICES_MAX;
 use crate::io::{Device, DeviceError, Durability};
-use crate::plant;
+use crate::planted_bugs;
 use crate::segments::Reach;
 use crate::wait::all;
 
@@ -192,7 +192,7 @@ impl Pool {
         if let Err(error) = written {
             self.put_back(&newcomer);
             // Only the newcomer may carry this epoch, so nothing may be written in it.
-            if !plant::active("a device that was not added leaves its epoch") {
+            if !planted_bugs::active("a device that was not added leaves its epoch") {
                 self.change().await?;
             }
             return Err(error);

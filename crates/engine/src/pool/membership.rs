@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::Seq;
 use crate::io::Device;
-use crate::plant;
+use crate::planted_bugs;
 use crate::pool::deadline::{GivenUp, Watched};
 use crate::pool::{AlsoLost, Candidate, Member, Pool, PoolError, State};
 use crate::segments::Reach;
@@ -75,7 +75,7 @@ impl Members {
                 }
                 lent.to.clone()
             };
-            let waits = plant::active("a loss waits for a device that is being added");
+            let waits = planted_bugs::active("a loss waits for a device that is being added");
             newcomer.filter(|_| !waits).inspect(|newcomer| newcomer.give_up(GivenUp::Unused));
             None
         };
@@ -105,7 +105,7 @@ impl Members {
     /// Records durably on the remaining devices that a device is lost. Returns every device that the pool has given
     /// up so far. Recovery ignores data that is written to those devices alone from now on.
     pub(crate) async fn lose(&self, index: u16, set_epoch: impl FnOnce(u64)) -> AlsoLost {
-        if plant::active("a lost device is not recorded") {
+        if planted_bugs::active("a lost device is not recorded") {
             return AlsoLost::new();
         }
         let mut pool = self.take_at_once().await;
@@ -127,7 +127,7 @@ impl Members {
     /// Records durably that a log segment was opened, whose header is durable, and up to which frame the log is
     /// durable. Returns the devices that failed.
     pub(crate) async fn save_newest(&self, seq: u64, durable: Seq) -> Vec<u16> {
-        if plant::active("the end of the log is not recorded") {
+        if planted_bugs::active("the end of the log is not recorded") {
             return Vec::new();
         }
         let mut pool = self.take().await;
@@ -139,7 +139,7 @@ impl Members {
     /// Records the end of the log in both copies of all superblocks, since no frame is written for a while and either
     /// copy may rot.
     pub(crate) async fn rest(&self, durable: Seq) {
-        if plant::active("the end of the log is not recorded") {
+        if planted_bugs::active("the end of the log is not recorded") {
             return;
         }
         let mut pool = self.take().await;

@@ -30,7 +30,7 @@ use super::identify::Contents;
 use super::superblock::{State, Superblock};
 use crate::format::DEVICES_MAX;
 use crate::io::DeviceError;
-use crate::plant;
+use crate::planted_bugs;
 
 /// A device and its contents.
 pub(super) struct Seen {
@@ -49,7 +49,7 @@ pub(super) struct Decision {
     pub(super) notices: Vec<Notice>,
 }
 
-struct Found<'a> {
+struct PoolDevice<'a> {
     at: usize,
     name: &'a str,
     size: u64,
@@ -64,7 +64,7 @@ pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
     let mut found = Vec::new();
     for (at, Seen { name, size, contents }) in seen.iter().enumerate() {
         match contents {
-            Ok(Contents::Pool(superblock)) => found.push(Found { at, name, size: *size, superblock }),
+            Ok(Contents::Pool(superblock)) => found.push(PoolDevice { at, name, size: *size, superblock }),
             Ok(Contents::Blank) => blank = blank.or(Some(name)),
             Ok(Contents::Damaged) => notices.push(Notice::Damaged(name.clone())),
             Err(DeviceError::Silent) => notices.push(Notice::Silent(name.clone())),
@@ -100,7 +100,7 @@ pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
     Ok(Decision { superblock, devices, notices })
 }
 
-fn highest(found: &[Found<'_>], of: impl Fn(&Superblock) -> u64) -> u64 {
+fn highest(found: &[PoolDevice<'_>], of: impl Fn(&Superblock) -> u64) -> u64 {
     found.iter().map(|found| of(found.superblock)).max().unwrap_or(0)
 }
 
@@ -135,10 +135,10 @@ fn no_pool(notices: Vec<Notice>) -> PoolError {
 }
 
 /// Applies rows O7 and O8, and O9 for two pools.
-fn refuse_what_does_not_match(found: &[Found<'_>], newest: &Found<'_>) -> Result<(), PoolError> {
+fn refuse_what_does_not_match(found: &[PoolDevice<'_>], newest: &PoolDevice<'_>) -> Result<(), PoolError> {
     for other in found {
         if other.superblock.pool != newest.superblock.pool
-            && !plant::active("a device of another pool is left out")
+            && !planted_bugs::active("a device of another pool is left out")
         {
             if newest.superblock.in_use == 0 {
                 return Err(PoolError::Unfinished(newest.name.to_owned()));
@@ -152,7 +152,7 @@ fn refuse_what_does_not_match(found: &[Found<'_>], newest: &Found<'_>) -> Result
             });
         }
         let same =
-            |twin: &&Found<'_>| twin.at > other.at && twin.superblock.device == other.superblock.device;
+            |twin: &&PoolDevice<'_>| twin.at > other.at && twin.superblock.device == other.superblock.device;
         if let Some(twin) = found.iter().find(same) {
             return Err(PoolError::Duplicate { first: other.name.to_owned(), second: twin.name.to_owned() });
         }
@@ -161,7 +161,7 @@ fn refuse_what_does_not_match(found: &[Found<'_>], newest: &Found<'_>) -> Result
 }
 
 /// Applies rows O11 to O15. Returns the member's index, or the reason why the pool continues without it.
-fn member(found: &Found<'_>, newest: &Found<'_>) -> Result<Result<usize, Notice>, PoolError> {
+fn member(found: &PoolDevice<'_>, newest: &PoolDevice<'_>) -> Result<Result<usize, Notice>, PoolError> {
     let table = newest.superblock;
     let own = found.superblock;
     let split = || PoolError::Split { first: newest.name.to_owned(), second: found.name.to_owned() };

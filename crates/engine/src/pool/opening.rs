@@ -8,7 +8,7 @@ use super::looking::{Looked, look_at_all};
 use super::open::{Decision, Seen, decide};
 use super::superblock::Entry;
 use super::table::{Member, Pool};
-use super::watched::Watched;
+use super::watched::WitnessRecord;
 use crate::io::Device;
 
 impl Pool {
@@ -54,7 +54,7 @@ impl Pool {
             newest: superblock.newest,
             durable: superblock.durable,
             owner: superblock.owner,
-            watched: Watched::default(),
+            watched: WitnessRecord::default(),
             refused: Vec::new(),
         })
     }

@@ -11,7 +11,7 @@ use super::open::{Seen, decide};
 use super::table::Pool;
 use crate::event::Event;
 use crate::io::{Clock, Device, DeviceError, Witness};
-use crate::plant;
+use crate::planted_bugs;
 use crate::pool::deadline::{GivenUp, TICKS, Ticks, Watched};
 use crate::wait::{all, beside};
 
@@ -78,7 +78,7 @@ impl Patience {
         for one in late.iter().filter(|one| one.device.is_untold()) {
             (self.events)(Event::DeviceLate { device: one.device.name().to_owned(), after: self.deadline });
         }
-        if plant::active("a device is waited for while the pool is opened") {
+        if planted_bugs::active("a device is waited for while the pool is opened") {
             return;
         }
         // A device that is not late yet may be needed.
@@ -104,7 +104,7 @@ impl Patience {
 
     /// Returns true if the pool can be opened with these contents, and no other device knows a newer epoch in use.
     async fn are_enough(&self, seen: &[Seen]) -> bool {
-        if plant::active("a device that is needed is left out of the pool") {
+        if planted_bugs::active("a device that is needed is left out of the pool") {
             return true;
         }
         let Ok(decision) = decide(seen) else { return false };

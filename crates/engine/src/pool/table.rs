@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::error::{Notice, Uuid};
 use super::geometry::{Copy, segment_offset};
 use super::superblock::{OWNER_MAX, State};
-use super::watched::Watched;
+use super::watched::WitnessRecord;
 use crate::buffer::BLOCK;
 use crate::format::SegmentId;
 use crate::io::Device;
@@ -31,7 +31,7 @@ pub struct Pool {
     pub(super) newest: u64,
     pub(super) durable: u64,
     pub(super) owner: Vec<u8>,
-    pub(super) watched: Watched,
+    pub(super) watched: WitnessRecord,
     /// UUIDs of devices that could not be added. No data on them counts.
     pub(super) refused: Vec<u128>,
 }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 
 use super::frames::{Contents, Read};
-use super::headers::{Found, is_log};
+use super::headers::{ScannedSegment, is_log};
 use super::outcome::Recovered;
 use crate::format::{Body, Footer, Record};
 use crate::index::leaf::Entry;
-use crate::index::object::{Object, State};
+use crate::index::object::{CachedObject, State};
 use crate::index::objects::Objects;
 use crate::log::user_records::{UserRecord, UserRecords};
-use crate::plant;
+use crate::planted_bugs;
 use crate::pool::Pool;
 use crate::recover::load_clean::{Cold, void};
 use crate::segments::{Segment, SegmentId, Segments, Warmth};
@@ -30,7 +30,7 @@ pub(super) struct Applied {
     /// Segments of the log that lack a footer on some leg.
     pub(super) unsealed: Vec<(SegmentId, Footer)>,
     /// Objects with changes that the backing store may lack.
-    pub(super) unsure: Vec<Arc<Object>>,
+    pub(super) unsure: Vec<Arc<CachedObject>>,
     /// The segments to be loaded once service has started.
     pub(super) cold: Cold,
     pub(super) recovered: Recovered,
@@ -39,13 +39,13 @@ pub(super) struct Applied {
 /// Applies the log's records. Segments that are not part of the log are only put into the table.
 pub(super) fn apply(
     pool: &Pool,
-    mut live: Vec<Found>,
+    mut live: Vec<ScannedSegment>,
     read: &mut Read,
     doubtful: u64,
     volumes: Arc<Volumes>,
 ) -> Applied {
     let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
-    if plant::active("segments are applied newest first") {
+    if planted_bugs::active("segments are applied newest first") {
         live.reverse();
     }
     let segments = Segments::new(next_seq, free(pool, &live), totals(pool));
@@ -114,7 +114,7 @@ fn notes_of(body: &Body, id: SegmentId, notes: &UserRecords, segments: &Segments
 }
 
 /// Returns the unused segments of each device. The first one is used first.
-fn free(pool: &Pool, live: &[Found]) -> Vec<Vec<u32>> {
+fn free(pool: &Pool, live: &[ScannedSegment]) -> Vec<Vec<u32>> {
     let unused = |index: u16, segments: u32| {
         let mut used = vec![false; segments as usize];
         let legs = live.iter().flat_map(|found| &found.legs);
@@ -139,7 +139,7 @@ fn apply_body(
     id: SegmentId,
     objects: &Objects,
     segments: &Segments,
-) -> Vec<(Arc<Object>, Range<u64>)> {
+) -> Vec<(Arc<CachedObject>, Range<u64>)> {
     let known: Vec<_> = body.objects.iter().map(|facts| objects.get(&facts.key, segments)).collect();
     body.records.iter().for_each(|record| apply_record(record, &known, id, segments));
     for (object, facts) in known.iter().zip(&body.objects) {
@@ -151,9 +151,9 @@ fn apply_body(
     body.records.iter().filter_map(|record| void(record, &known)).collect()
 }
 
-fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, segments: &Segments) {
+fn apply_record(record: &Record, known: &[Arc<CachedObject>], id: SegmentId, segments: &Segments) {
     let cut = matches!(record, Record::Truncate { .. });
-    if cut && plant::active("cuts are not replayed") {
+    if cut && planted_bugs::active("cuts are not replayed") {
         return;
     }
     // R24 to R27.
@@ -166,14 +166,14 @@ fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, segments:
             let mut state = known[usize::from(*object)].lock();
             for (i, checksum) in checksums.iter().enumerate() {
                 let mut slot = slot + i as u16;
-                if plant::active("slots beyond 255 wrap at recovery") {
+                if planted_bugs::active("slots beyond 255 wrap at recovery") {
                     slot &= 0xff;
                 }
                 let copy = Entry { segment: id, checksum: *checksum, slot, dirty: true, hit: false };
                 state.set_entry(block + i as u64, copy, segments);
             }
         }
-        Record::Truncate { .. } if plant::active("a logged cut does not hold its segment") => {}
+        Record::Truncate { .. } if planted_bugs::active("a logged cut does not hold its segment") => {}
         Record::Truncate { object, .. } => {
             // R24.
             segments.hold(id);

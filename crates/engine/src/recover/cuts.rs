@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::core::Core;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::{BackingError, BackingResult, Time};
+use crate::recover::backing_sizes::TOGETHER;
 use crate::recover::outcome::OpenError;
-use crate::recover::settle::TOGETHER;
 use crate::request::truncate::log_carried_out;
 use crate::tiers::blocks::drop_object;
 use crate::volume::trouble::{ask, backing_failed, backing_worked};
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A truncation found in the log.
 #[derive(Clone)]
 struct Cut {
-    object: Arc<Object>,
+    object: Arc<CachedObject>,
     size: u64,
     mtime: Option<Time>,
 }

@@ -4,13 +4,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use super::headers::{Found, is_log};
+use super::headers::{ScannedSegment, is_log};
 use super::outcome::OpenError;
 use super::progress::RecoveryProgress;
 use crate::Seq;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame, key_hash};
-use crate::plant;
+use crate::planted_bugs;
 use crate::pool::{Pool, PoolError};
 use crate::segments::Reach;
 
@@ -89,7 +89,7 @@ impl Read {
     }
 
     /// Returns the state of a log that does not count any more: no segment, and a frame number that was never used.
-    fn nothing(pool: &Pool, found: &[Found]) -> Self {
+    fn nothing(pool: &Pool, found: &[ScannedSegment]) -> Self {
         let next_seq = found.iter().map(|found| found.seq).max().unwrap_or(0).max(pool.newest()) + 1;
         let next_seq = next_seq.max(pool.reach().tail);
         let first_frame = found.iter().map(|found| found.first_frame).max().unwrap_or(1).max(pool.durable());
@@ -101,7 +101,7 @@ impl Read {
     async fn add_frames(
         &mut self,
         pool: &Pool,
-        segment: &Found,
+        segment: &ScannedSegment,
         limit: Option<Seq>,
     ) -> Result<Vec<Frame>, OpenError> {
         let image = Image::read(pool, segment).await;
@@ -112,7 +112,7 @@ impl Read {
         {
             // R6, R7: the last frame is verified. R5: the next frame proves every other frame durable.
             proven -= 1;
-            self.last = image.verify(last).filter(|_| !plant::active("the last frame is not counted"));
+            self.last = image.verify(last).filter(|_| !planted_bugs::active("the last frame is not counted"));
             if self.last.is_none() {
                 image.must_know(last.head.start, last.head.blocks(), last.head.seq)?;
                 frames.pop();
@@ -120,7 +120,7 @@ impl Read {
             }
         }
         self.frames += frames.len() as u64;
-        if !plant::active("a stale leg counts at recovery") {
+        if !planted_bugs::active("a stale leg counts at recovery") {
             // R19.
             self.stale.extend(image.stale_legs(&frames[..proven.min(frames.len())]));
         }
@@ -129,7 +129,7 @@ impl Read {
 }
 
 impl Image {
-    async fn read(pool: &Pool, segment: &Found) -> Image {
+    async fn read(pool: &Pool, segment: &ScannedSegment) -> Image {
         let name = pool.segment_id(segment.seq);
         let mut legs = Vec::new();
         for place in &segment.legs {
@@ -139,13 +139,18 @@ impl Image {
     }
 
     /// Returns the good frames from the segment's front on, or [`OpenError::Hole`].
-    fn chain(&self, segment: &Found, epoch: u64, limit: Option<Seq>) -> Result<Vec<Frame>, OpenError> {
+    fn chain(
+        &self,
+        segment: &ScannedSegment,
+        epoch: u64,
+        limit: Option<Seq>,
+    ) -> Result<Vec<Frame>, OpenError> {
         let mut frames = Vec::<Frame>::new();
         let (mut start, mut seq) = (1, segment.first_frame);
         // R12, R13.
         let counts = |head: &FrameHead| {
-            let old = plant::active("frames of an older epoch count");
-            let behind = plant::active("frames behind the next segment's first one count");
+            let old = planted_bugs::active("frames of an older epoch count");
+            let behind = planted_bugs::active("frames behind the next segment's first one count");
             (old || head.epoch >= segment.epoch)
                 && head.epoch <= epoch
                 && (behind || limit.is_none_or(|limit| head.seq < limit))
@@ -226,7 +231,7 @@ impl Image {
                 let right = |data: &Vec<u8>| {
                     let right = bind(content_hash(data), self.name.pool, key, block, self.name.seq, slot);
                     // The second case marks a block that is known to be damaged.
-                    plant::active("the last frame is taken as it is")
+                    planted_bugs::active("the last frame is taken as it is")
                         || right == *checksum
                         || (right ^ 1 == *checksum && data.iter().all(|byte| *byte == 0))
                 };
@@ -278,7 +283,7 @@ impl Leg {
     }
 }
 
-async fn read_footer(pool: &Pool, segment: &Found) -> Option<Contents> {
+async fn read_footer(pool: &Pool, segment: &ScannedSegment) -> Option<Contents> {
     let name = pool.segment_id(segment.seq);
     let (mut body, mut legs) = (None, 0);
     for place in &segment.legs {
@@ -293,7 +298,7 @@ async fn read_footer(pool: &Pool, segment: &Found) -> Option<Contents> {
 /// Reads the log from its end back to its tail.
 pub(super) async fn read_log(
     pool: &Pool,
-    found: &[Found],
+    found: &[ScannedSegment],
     progress: &RecoveryProgress,
 ) -> Result<Read, OpenError> {
     let tail = pool.reach().tail;
@@ -314,10 +319,14 @@ pub(super) async fn read_log(
     if pool.members.len() == 1 { Ok(Read::nothing(pool, found)) } else { read }
 }
 
-async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) -> Result<Read, OpenError> {
+async fn read_back(
+    pool: &Pool,
+    found: &[ScannedSegment],
+    progress: &RecoveryProgress,
+) -> Result<Read, OpenError> {
     let mut read = Read::new(pool.reach(), 1);
     // The next newer segment. Frames from its first frame on do not count in the older segment.
-    let mut next: Option<&Found> = None;
+    let mut next: Option<&ScannedSegment> = None;
     let mut end_known = false;
     for segment in found.iter().filter(|found| is_log(found)).rev() {
         if end_known && segment.seq < read.reach.tail {
@@ -331,7 +340,7 @@ async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) ->
             None => {
                 let limit = next.map(|next| next.first_frame);
                 let frames = read.add_frames(pool, segment, limit).await?;
-                let may_miss = plant::active("the newest segment may be missing");
+                let may_miss = planted_bugs::active("the newest segment may be missing");
                 // R17.
                 if next.is_none() && segment.seq < pool.newest() && !may_miss {
                     return Err(OpenError::Hole { frame: segment.first_frame + frames.len() as Seq });
@@ -361,7 +370,9 @@ async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) ->
         _ => {}
     }
     // R18.
-    if read.next_frame <= pool.durable() && !plant::active("frames that were acknowledged may be missing") {
+    if read.next_frame <= pool.durable()
+        && !planted_bugs::active("frames that were acknowledged may be missing")
+    {
         return Err(OpenError::Hole { frame: read.next_frame });
     }
     read.contents.retain(|seq, _| *seq >= tail);
@@ -370,7 +381,7 @@ async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) ->
 
 /// Returns the reach of a frame, if it goes further than the reach in the superblocks.
 fn later(stored: Reach, head: &FrameHead) -> Reach {
-    if plant::active("the reach of the last frame does not count") {
+    if planted_bugs::active("the reach of the last frame does not count") {
         return stored;
     }
     let said = Reach::new(head.tail, head.oldest_position, head.oldest_seq);

@@ -9,7 +9,7 @@ use super::progress::RecoveryProgress;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Place, SegmentHeader, SegmentKind};
 use crate::io::DeviceError;
-use crate::plant;
+use crate::planted_bugs;
 use crate::pool::Pool;
 use crate::segments::{Order, Reach};
 use crate::wait::all;
@@ -19,7 +19,7 @@ const DEPTH: usize = 64;
 
 /// A segment as its headers describe it.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct ScannedSegment {
     pub(super) seq: u64,
     pub(super) position: u64,
     pub(super) kind: SegmentKind,
@@ -29,7 +29,7 @@ pub(super) struct Found {
     pub(super) legs: SmallVec<[Place; 2]>,
 }
 
-impl Found {
+impl ScannedSegment {
     pub(super) fn order(&self) -> Order {
         (self.position, self.kind == SegmentKind::Log, self.seq)
     }
@@ -37,9 +37,9 @@ impl Found {
 
 /// Reads the headers of all segments on all present devices. Returns the segments in order of `seq`, and the places
 /// of unreadable headers.
-pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<Found>, Vec<Place>) {
+pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<ScannedSegment>, Vec<Place>) {
     progress.begin(pool.present().map(|(member, _)| member.segments as usize).sum());
-    let mut found = BTreeMap::<u64, Found>::new();
+    let mut found = BTreeMap::<u64, ScannedSegment>::new();
     let mut unread = Vec::new();
     for (member, device) in pool.present() {
         let numbers: Vec<u32> = (0..member.segments).collect();
@@ -59,7 +59,7 @@ pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<Found
                 let header =
                     result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
                 // R1.
-                let early = plant::active("segments from before a device came back count");
+                let early = planted_bugs::active("segments from before a device came back count");
                 let Some(header) = header.filter(|header| early || header.epoch >= member.since_epoch) else {
                     continue;
                 };
@@ -71,12 +71,12 @@ pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<Found
 }
 
 /// Returns true if the segment is one of the log.
-pub(super) fn is_log(found: &Found) -> bool {
+pub(super) fn is_log(found: &ScannedSegment) -> bool {
     found.kind == SegmentKind::Log
 }
 
-fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
-    let new = Found {
+fn merge(found: &mut BTreeMap<u64, ScannedSegment>, header: SegmentHeader) {
+    let new = ScannedSegment {
         seq: header.seq,
         position: header.position,
         kind: header.kind,
@@ -85,9 +85,10 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
         previous: header.previous,
         legs: SmallVec::from_slice(&[header.here]),
     };
-    let known = found.entry(header.seq).or_insert_with(|| Found { legs: SmallVec::new(), ..new.clone() });
+    let known =
+        found.entry(header.seq).or_insert_with(|| ScannedSegment { legs: SmallVec::new(), ..new.clone() });
     // R2, R3: a start that was interrupted used this number as well; the later segment counts.
-    if new.epoch > known.epoch && !plant::active("a segment of an older life counts") {
+    if new.epoch > known.epoch && !planted_bugs::active("a segment of an older life counts") {
         *known = new;
     } else if new.epoch == known.epoch {
         known.legs.push(header.here);
@@ -97,13 +98,13 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
 /// Returns the segments that count, in the order in which they are freed. The copies in a doubtful segment of the log
 /// do not count, but the invalidations in it do. If `doubtful` is above any epoch, invalidations may stay unknown for
 /// long. Then only the log counts, and the other segments must be wiped.
-pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Found> {
+pub(super) fn live(mut found: Vec<ScannedSegment>, read: &Read, doubtful: u64) -> Vec<ScannedSegment> {
     let reach = read.reach;
     if read.dropped {
         return Vec::new();
     }
     found.iter_mut().for_each(|found| found.legs.retain(|place| !read.stale.contains(place)));
-    let counts = |found: &Found| {
+    let counts = |found: &ScannedSegment| {
         let in_log = is_log(found) && found.seq >= reach.tail;
         in_log
             || (found.order() >= reach.oldest
@@ -111,7 +112,7 @@ pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Fou
                 && (is_log(found) || found.epoch >= doubtful))
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
-    live.sort_unstable_by_key(Found::order);
+    live.sort_unstable_by_key(ScannedSegment::order);
     if let Some(missing) = missing_log(&live, reach) {
         live.retain(|found| found.order() > missing || (is_log(found) && found.seq >= reach.tail));
     }
@@ -120,8 +121,13 @@ pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Fou
 
 /// Returns the places of segments that are not `kept`, but that a later recovery could find. The records that
 /// invalidate them may be missing by then.
-pub(super) fn dropped(found: &[Found], reach: Reach, kept: &[u64], unread: Vec<Place>) -> Vec<Place> {
-    let counted = |found: &&Found| is_log(found) || found.order() >= reach.oldest;
+pub(super) fn dropped(
+    found: &[ScannedSegment],
+    reach: Reach,
+    kept: &[u64],
+    unread: Vec<Place>,
+) -> Vec<Place> {
+    let counted = |found: &&ScannedSegment| is_log(found) || found.order() >= reach.oldest;
     let gone = found.iter().filter(counted).filter(|found| !kept.contains(&found.seq));
     let mut gone: Vec<_> = gone.collect();
     // The oldest segments come first: the records that invalidate a segment are wiped after it.
@@ -131,7 +137,7 @@ pub(super) fn dropped(found: &[Found], reach: Reach, kept: &[u64], unread: Vec<P
 
 /// Returns the newest segment that was in the log, should still be present and is not. Its invalidations of older
 /// copies are unknown.
-fn missing_log(live: &[Found], reach: Reach) -> Option<Order> {
+fn missing_log(live: &[ScannedSegment], reach: Reach) -> Option<Order> {
     let mut logs = live.iter().filter(|found| is_log(found)).rev().peekable();
     while let Some(log) = logs.next() {
         let expected = (log.previous, true, log.previous);

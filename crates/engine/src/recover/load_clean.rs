@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::event::Event;
 use crate::format::{Body, Place, Record, SegmentKind};
 use crate::index::leaf::Entry;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::Durability;
 use crate::log::footers::read_footer_on;
 use crate::log::mirror_io::write_legs;
@@ -45,7 +45,7 @@ enum Step {
     Load(ColdSegment),
 }
 
-type Void = (Arc<Object>, Range<u64>);
+type Void = (Arc<CachedObject>, Range<u64>);
 
 #[derive(Clone, Copy)]
 struct ColdSegment {
@@ -165,7 +165,7 @@ async fn load_late(core: &Core, cold: &ColdSegment, body: &Body) {
 }
 
 /// Puts the blocks of a record into the index. Returns their number.
-fn take_late(core: &Core, cold: &ColdSegment, record: &Record, known: &[Arc<Object>]) -> usize {
+fn take_late(core: &Core, cold: &ColdSegment, record: &Record, known: &[Arc<CachedObject>]) -> usize {
     if let Some((object, range)) = void(record, known) {
         object.lock().void(range, &core.segments);
     }
@@ -216,7 +216,7 @@ async fn end_warming(core: &Core) {
 }
 
 /// Returns the range that a record invalidates.
-pub(crate) fn void(record: &Record, known: &[Arc<Object>]) -> Option<Void> {
+pub(crate) fn void(record: &Record, known: &[Arc<CachedObject>]) -> Option<Void> {
     let (object, range) = match record {
         Record::Truncate { object, size } => (object, size / BLOCK as u64..u64::MAX),
         Record::Invalidate { object, block, count } => (object, *block..block.saturating_add(*count)),

@@ -11,6 +11,7 @@
 //! recovery may be interrupted anywhere and begun again.
 
 mod apply;
+pub(crate) mod backing_sizes;
 pub(crate) mod cuts;
 pub(crate) mod disowned;
 mod frames;
@@ -18,7 +19,6 @@ mod headers;
 pub(crate) mod load_clean;
 pub(crate) mod outcome;
 pub(crate) mod progress;
-pub(crate) mod settle;
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::core::settings::Settings;
 use crate::core::{Core, Parts};
 use crate::event::Event;
 use crate::format::Place;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::{Device, Durability};
 use crate::log::mirror_io::write_legs;
 use crate::log::writer::write_footer;
@@ -46,7 +46,7 @@ use crate::wait::beside;
 pub(crate) struct Begun {
     pub(crate) core: Arc<Core>,
     /// The objects with changes that the backing store may lack.
-    pub(crate) unsure: Vec<Arc<Object>>,
+    pub(crate) unsure: Vec<Arc<CachedObject>>,
     pub(crate) cold: Cold,
     pub(crate) recovered: Recovered,
     pub(crate) progress: Arc<RecoveryProgress>,

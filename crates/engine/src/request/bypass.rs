@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::core::settings::Mode;
 use crate::format::Record;
 use crate::index::leaf::Page;
-use crate::index::object::{Object, State, blocks};
+use crate::index::object::{CachedObject, State, blocks};
 use crate::io::{BackingError, Time};
 use crate::log::Whose;
 use crate::log::records::{append, around, invalidate, try_append};
@@ -16,7 +16,7 @@ use crate::request::no_device::{disown, disown_copies};
 use crate::request::sync::{Unsynced, sync_file};
 use crate::tiers::blocks::{drop_object, forget_range};
 use crate::tiers::trim::trim_ram;
-use crate::volume::health::Asked;
+use crate::volume::health::InFlight;
 use crate::volume::queue::{hurry, queue};
 use crate::volume::trouble::{answered, ask};
 use crate::{Error, Result, Seq};
@@ -30,7 +30,7 @@ pub struct BypassWrite {
     fetch: u64,
     /// Blocks of which no copy can be read, and which the write overwrites whole.
     mended: Vec<u64>,
-    asked: Asked,
+    asked: InFlight,
     /// True if the backing store has the write durably.
     synced: bool,
     /// The number of failed syncs of the file before it was written.
@@ -53,7 +53,7 @@ struct Entered {
 /// is dirty, and invalidates older copies of the range.
 pub(crate) async fn begin_direct(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     offset: u64,
     len: u64,
 ) -> Result<BypassWrite> {
@@ -88,7 +88,7 @@ pub(crate) async fn begin_direct(
 /// Enters a bypass write of `bytes` if no other operation stands in its way.
 fn enter_direct(
     core: &Core,
-    object: &Object,
+    object: &CachedObject,
     range: &Range<u64>,
     bytes: Range<u64>,
 ) -> Result<Option<Entered>> {
@@ -113,7 +113,7 @@ fn enter_direct(
     let dropped: Vec<_> = around(range, &mended).map(|part| forget_range(core, &mut state, part)).collect();
     let copies = dropped.contains(&true);
     let copies = copies || state.may_be_copied(&core.segments);
-    let copies = copies && !crate::plant::active("direct writes void nothing");
+    let copies = copies && !crate::planted_bugs::active("direct writes void nothing");
     // The mark keeps out bypass writes of overlapping ranges, which would make this write's contents doubtful.
     let fetch = state.begin_own(range.clone());
     Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
@@ -121,10 +121,10 @@ fn enter_direct(
 
 /// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
 /// cached. `size` is the backing store's size, or at least the end of the written range. Until
-/// [`Object::begin_sync`] announces a sync, no copy of it goes to the cache devices.
+/// [`CachedObject::begin_sync`] announces a sync, no copy of it goes to the cache devices.
 pub(crate) async fn end_direct(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     direct: BypassWrite,
     written: Option<(u64, &[u8])>,
     size: u64,
@@ -160,7 +160,7 @@ pub(crate) async fn end_direct(
 /// Invalidates copies that cannot be read, after the backing store was given the whole blocks and has them
 /// durably. `failed` is the number of failed syncs of the file before the write. A sync that failed since may
 /// have dropped the new contents, and the next sync does not report that. Returns the frame of the last record.
-async fn mend(core: &Core, object: &Arc<Object>, mended: Vec<u64>, failed: u64) -> Result<Seq> {
+async fn mend(core: &Core, object: &Arc<CachedObject>, mended: Vec<u64>, failed: u64) -> Result<Seq> {
     sync_file(core, Unsynced { object, failed }).await?;
     let record = |object, block, count| Record::Invalidate { object, block, count };
     let mut last = 0;
@@ -191,7 +191,7 @@ async fn mend(core: &Core, object: &Arc<Object>, mended: Vec<u64>, failed: u64) 
 /// Ends a bypass write. Returns true if the log has a modification time of the object.
 fn leave_direct(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     range: &Range<u64>,
     fetch: u64,
     written: Option<(u64, &[u8])>,
@@ -216,7 +216,7 @@ fn leave_direct(
     logged
 }
 
-fn leave(object: &Object, fetch: u64) {
+fn leave(object: &CachedObject, fetch: u64) {
     let mut state = object.lock();
     state.end_fetch(fetch);
     state.directs -= 1;
@@ -224,7 +224,7 @@ fn leave(object: &Object, fetch: u64) {
     object.changed.wake();
 }
 
-fn cache_written(core: &Core, object: &Arc<Object>, state: &mut State, offset: u64, data: &[u8]) {
+fn cache_written(core: &Core, object: &Arc<CachedObject>, state: &mut State, offset: u64, data: &[u8]) {
     let end = offset + data.len() as u64;
     for block in blocks(offset, data.len() as u64) {
         let at = block * BLOCK as u64;
@@ -250,7 +250,7 @@ fn cache_written(core: &Core, object: &Arc<Object>, state: &mut State, offset: u
 /// Invalidates older copies of `range` durably, in the log or, without devices, in the backing store. This must
 /// be durable before the backing store has newer contents. Otherwise a copy found after a crash would hide them
 /// until it is evicted.
-pub(crate) async fn void_durably(core: &Core, object: &Object, range: Range<u64>) -> Result<Seq> {
+pub(crate) async fn void_durably(core: &Core, object: &CachedObject, range: Range<u64>) -> Result<Seq> {
     let voided = match invalidate(core, object, range.clone()).await {
         Ok(frame) => core.commit(frame).await.map(|()| frame),
         Err(error) => Err(error),
@@ -262,7 +262,7 @@ pub(crate) async fn void_durably(core: &Core, object: &Object, range: Range<u64>
 }
 
 /// Invalidates older copies of `range` durably, without the blocks `kept`.
-async fn void_around(core: &Core, object: &Object, range: &Range<u64>, kept: &[u64]) -> Result<Seq> {
+async fn void_around(core: &Core, object: &CachedObject, range: &Range<u64>, kept: &[u64]) -> Result<Seq> {
     let mut frame = 0;
     for part in around(range, kept) {
         frame = void_durably(core, object, part).await?;
@@ -273,7 +273,7 @@ async fn void_around(core: &Core, object: &Object, range: &Range<u64>, kept: &[u
 /// Writes in a mode that does not use the log. The data is durable when this returns.
 pub(crate) async fn write_direct(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     offset: u64,
     data: &[u8],
     now: Time,
@@ -302,7 +302,7 @@ pub(crate) async fn write_direct(
 
 /// Sets the modification time that destaging must leave behind. Has no effect on an object that never was in the
 /// log.
-pub(crate) async fn set_mtime(core: &Core, object: &Arc<Object>, mtime: Time) -> Result<()> {
+pub(crate) async fn set_mtime(core: &Core, object: &Arc<CachedObject>, mtime: Time) -> Result<()> {
     {
         let mut state = object.lock();
         if !state.logged {
@@ -325,7 +325,7 @@ pub(crate) async fn set_mtime(core: &Core, object: &Arc<Object>, mtime: Time) ->
 }
 
 /// Drops the object, which was removed from the backing store. No copy of it counts.
-pub(crate) async fn forget(core: &Core, object: &Arc<Object>) {
+pub(crate) async fn forget(core: &Core, object: &Arc<CachedObject>) {
     drop_object(core, object);
     if core.active() > 0 {
         // The record need not be durable: the key never names an object again, and destage finds it removed.

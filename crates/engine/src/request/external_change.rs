@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::Result;
 use crate::core::Core;
 use crate::error::Error;
-use crate::index::object::{Busy, Object};
+use crate::index::object::{Busy, CachedObject};
 use crate::io::{BackingError, Key};
 use crate::request::bypass::void_durably;
 
 /// Returns the object of `key` if it is in the index. `size` is the backing store's size, as in
 /// [`Engine::object`](crate::Engine::object).
-pub(crate) fn meet(core: &Core, key: &Key, size: u64) -> Option<Arc<Object>> {
+pub(crate) fn meet(core: &Core, key: &Key, size: u64) -> Option<Arc<CachedObject>> {
     let object = core.known(key)?;
     let mut state = object.lock();
     if !std::mem::replace(&mut state.sized, true) {
@@ -26,7 +26,7 @@ pub(crate) fn meet(core: &Core, key: &Key, size: u64) -> Option<Arc<Object>> {
 /// result is false: they will be written over the external change.
 pub(crate) async fn changed_outside(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     size: u64,
     number: u64,
 ) -> Result<bool> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::buffer::BLOCK;
 use crate::core::Core;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::{Disowned, Time};
 use crate::segments::SegmentId;
 use crate::tiers::blocks::forget_range;
@@ -27,7 +27,7 @@ const NOTED: SegmentId = SegmentId::MAX;
 
 /// Records that the devices' copies of `range` do not count. Without dirty blocks the record covers the whole
 /// object, which is then unknown to the devices.
-pub(crate) async fn disown(core: &Core, object: &Object, range: Range<u64>) -> Result<()> {
+pub(crate) async fn disown(core: &Core, object: &CachedObject, range: Range<u64>) -> Result<()> {
     let range = {
         let state = object.lock();
         // No block can become dirty any more.
@@ -41,7 +41,7 @@ pub(crate) async fn disown(core: &Core, object: &Object, range: Range<u64>) -> R
     disown_blocks(core, object, range).await
 }
 
-async fn disown_blocks(core: &Core, object: &Object, range: Range<u64>) -> Result<()> {
+async fn disown_blocks(core: &Core, object: &CachedObject, range: Range<u64>) -> Result<()> {
     let what = Disowned::Blocks(range.clone());
     core.env.backing.disown(core.pool_id, &object.key, what).await?;
     let mut state = object.lock();
@@ -54,7 +54,7 @@ async fn disown_blocks(core: &Core, object: &Object, range: Range<u64>) -> Resul
 
 /// Records, if no device is left, that clean copies of blocks do not count. The blocks are about to be
 /// overwritten, and are in order.
-pub(crate) async fn disown_copies(core: &Core, object: &Object, blocks: &[u64]) -> Result<()> {
+pub(crate) async fn disown_copies(core: &Core, object: &CachedObject, blocks: &[u64]) -> Result<()> {
     let (Some(first), Some(last), 0) = (blocks.first(), blocks.last(), core.active()) else {
         return Ok(());
     };
@@ -66,7 +66,12 @@ pub(crate) async fn disown_copies(core: &Core, object: &Object, blocks: &[u64]) 
 ///
 /// # Errors
 /// Nothing was done. The remaining part of the block at the new end is lost, or not destaged yet.
-pub(crate) async fn begin_unlogged_cut(core: &Core, object: &Object, size: u64, mtime: Time) -> Result<()> {
+pub(crate) async fn begin_unlogged_cut(
+    core: &Core,
+    object: &CachedObject,
+    size: u64,
+    mtime: Time,
+) -> Result<()> {
     let through = size / BLOCK as u64..size.div_ceil(BLOCK as u64);
     {
         let mut state = object.lock();
@@ -87,7 +92,7 @@ pub(crate) async fn begin_unlogged_cut(core: &Core, object: &Object, size: u64, 
 
 /// Records that an object is being truncated, and tries until that succeeds: a failed record may be found as
 /// well.
-pub(crate) async fn note_cut(core: &Core, object: &Object, size: u64, mtime: Time) -> Result<()> {
+pub(crate) async fn note_cut(core: &Core, object: &CachedObject, size: u64, mtime: Time) -> Result<()> {
     let noted = || core.env.backing.disown(core.pool_id, &object.key, Disowned::Cut { size, mtime });
     while let Err(error) = noted().await {
         backing_failed(core, &object.volume, error);
@@ -101,7 +106,7 @@ pub(crate) async fn note_cut(core: &Core, object: &Object, size: u64, mtime: Tim
 
 /// Records that the truncation in progress is carried out. `saved` says that the backing store has the block at
 /// the new end.
-pub(crate) async fn note_carried_out(core: &Core, object: &Object, saved: bool) -> Result<()> {
+pub(crate) async fn note_carried_out(core: &Core, object: &CachedObject, saved: bool) -> Result<()> {
     let range = {
         let mut state = object.lock();
         let through = state.size / BLOCK as u64..state.size.div_ceil(BLOCK as u64);

@@ -7,10 +7,10 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::core::Core;
 use crate::core::settings::Mode;
 use crate::index::leaf::{Entry, Page};
-use crate::index::object::{Busy, Fetch, Object, Source as Origin, State, blocks};
+use crate::index::object::{Busy, CachedObject, Fetch, Source as Origin, State, blocks};
 use crate::io::BackingError;
 use crate::log::mirror_io::{leg_to_read, read_leg};
-use crate::plant::threads;
+use crate::planted_bugs::threads;
 use crate::segments::SegmentId;
 use crate::tiers::copies::{is_right, rescue};
 use crate::tiers::trim::trim_ram;
@@ -60,7 +60,7 @@ enum Plan {
 
 /// Reads from memory only. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at
 /// the end of the object.
-pub(crate) fn try_read(core: &Core, object: &Object, offset: u64, buf: &mut [u8]) -> TriedRead {
+pub(crate) fn try_read(core: &Core, object: &CachedObject, offset: u64, buf: &mut [u8]) -> TriedRead {
     let mut state = object.lock();
     let len = clip(&state, offset, buf.len());
     let range = blocks(offset, len as u64);
@@ -95,7 +95,12 @@ pub(crate) fn try_read(core: &Core, object: &Object, offset: u64, buf: &mut [u8]
 
 /// Reads. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at the end of the
 /// object.
-pub(crate) async fn read(core: &Core, object: &Arc<Object>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+pub(crate) async fn read(
+    core: &Core,
+    object: &Arc<CachedObject>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize> {
     // A read that may ask the backing store never returns `None`.
     Ok(read_from(core, object, offset, buf, true).await?.unwrap_or_default())
 }
@@ -103,7 +108,7 @@ pub(crate) async fn read(core: &Core, object: &Arc<Object>, offset: u64, buf: &m
 /// Reads without asking the backing store. Returns `None` if some block is not cached, or its copies are bad.
 pub(crate) async fn read_cached(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     offset: u64,
     buf: &mut [u8],
 ) -> Result<Option<usize>> {
@@ -112,7 +117,7 @@ pub(crate) async fn read_cached(
 
 async fn read_from(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     offset: u64,
     buf: &mut [u8],
     backing: bool,
@@ -150,7 +155,7 @@ async fn read_from(
 }
 
 /// Returns one block's contents, for a write that keeps a part of them.
-pub(crate) async fn load(core: &Core, object: &Arc<Object>, block: u64) -> Result<Page> {
+pub(crate) async fn load(core: &Core, object: &Arc<CachedObject>, block: u64) -> Result<Page> {
     let mut contents = vec![0; BLOCK];
     read(core, object, block * BLOCK as u64, &mut contents).await?;
     Ok(Page::from(contents))
@@ -165,7 +170,7 @@ fn durable(core: &Core, state: &State, range: &Range<u64>) -> bool {
             _ => core.segments.get(entry.segment).map_or(u16::MAX, |segment| segment.durable),
         };
         known = Some((entry.segment, durable));
-        entry.slot < durable || crate::plant::active("reads do not wait for frames")
+        entry.slot < durable || crate::planted_bugs::active("reads do not wait for frames")
     })
 }
 
@@ -221,7 +226,7 @@ fn plan(core: &Core, state: &mut State, range: Range<u64>, backing: bool) -> Pla
 /// asked again.
 async fn fetch_runs(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     runs: Vec<Run>,
     offset: u64,
     buf: &mut [u8],
@@ -261,7 +266,7 @@ fn caches_reads(core: &Core) -> bool {
 }
 
 /// Returns the contents of a run; `None` if its copies moved meanwhile.
-async fn fetch_run(core: &Core, object: &Arc<Object>, run: &Run) -> Result<Option<Vec<Page>>> {
+async fn fetch_run(core: &Core, object: &Arc<CachedObject>, run: &Run) -> Result<Option<Vec<Page>>> {
     if run.copies.is_empty() {
         return fetch_backing(core, object, run.blocks.clone()).await.map(Some);
     }
@@ -297,7 +302,7 @@ async fn fetch_run(core: &Core, object: &Arc<Object>, run: &Run) -> Result<Optio
 }
 
 /// Reads whole blocks from the backing store. Bytes beyond its contents are zero.
-async fn fetch_backing(core: &Core, object: &Object, range: Range<u64>) -> Result<Vec<Page>> {
+async fn fetch_backing(core: &Core, object: &CachedObject, range: Range<u64>) -> Result<Vec<Page>> {
     let count = (range.end - range.start) as usize;
     let at = range.start * BLOCK as u64;
     let (mut buffer, result) = core.env.backing.read(&object.key, at, Buffer::zeroed(count)).await;

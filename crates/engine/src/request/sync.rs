@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::index::object::{Object, State};
+use crate::index::object::{CachedObject, State};
 use crate::io::{BackingError, BackingResult};
-use crate::plant;
+use crate::planted_bugs;
 
 /// An object whose file was written, and the number of failed syncs before the write.
 pub(crate) struct Unsynced<'a> {
-    pub(crate) object: &'a Arc<Object>,
+    pub(crate) object: &'a Arc<CachedObject>,
     pub(crate) failed: u64,
 }
 
@@ -21,7 +21,7 @@ pub(crate) async fn sync_files(core: &Core, files: &[Unsynced<'_>]) -> Vec<Backi
     let begun: Vec<_> = files.iter().map(|file| begin(&mut file.object.lock())).collect();
     let keys = || files.iter().map(|file| file.object.key.clone()).collect();
     let mut results = core.env.backing.sync(keys()).await;
-    if plant::active("only the sync is tried again") && results.iter().any(Result::is_err) {
+    if planted_bugs::active("only the sync is tried again") && results.iter().any(Result::is_err) {
         results = core.env.backing.sync(keys()).await;
     }
     let mut ended = Vec::with_capacity(files.len());
@@ -52,7 +52,7 @@ pub(crate) async fn sync_file(core: &Core, file: Unsynced<'_>) -> BackingResult<
 /// sync may have failed first, and have dropped the data that this sync was to make durable.
 async fn none_failed(file: &Unsynced<'_>, last: u64) -> BackingResult<()> {
     let Unsynced { object, failed } = file;
-    if plant::active("a failed sync counts for its caller only") {
+    if planted_bugs::active("a failed sync counts for its caller only") {
         return Ok(());
     }
     let ended = || object.lock().syncs.are_ended(last);

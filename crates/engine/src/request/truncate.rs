@@ -13,14 +13,14 @@ use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::core::Core;
 use crate::format::{Facts, Record, content_hash};
 use crate::index::leaf::Page;
-use crate::index::object::{Busy, Object, State};
+use crate::index::object::{Busy, CachedObject, State};
 use crate::io::{BackingError, BackingResult, Time};
 use crate::log::Whose;
 use crate::log::reappend::room_to_move;
 use crate::log::records::{append, facts_of};
 use crate::log::undurable::give_up_undurable;
 use crate::log::writer::moving;
-use crate::plant::threads;
+use crate::planted_bugs::threads;
 use crate::request::bypass::set_mtime;
 use crate::request::no_device::{begin_unlogged_cut, note_carried_out, note_cut};
 use crate::request::read::load;
@@ -30,7 +30,7 @@ use crate::volume::trouble::{ask, backing_failed, backing_worked};
 use crate::{Error, Result, Seq};
 
 /// Truncates or grows an object to `size` bytes, durably when this returns.
-pub(crate) async fn truncate(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+pub(crate) async fn truncate(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<()> {
     occupy(object).await?;
     let result = cut(core, object, size, now).await;
     let mut state = object.lock();
@@ -46,7 +46,7 @@ pub(crate) async fn truncate(core: &Core, object: &Arc<Object>, size: u64, now: 
 }
 
 /// Waits until no other task works on the object's backing file, and keeps other tasks from it.
-async fn occupy(object: &Object) -> Result<()> {
+async fn occupy(object: &CachedObject) -> Result<()> {
     let ready = || {
         let mut state = object.lock();
         if state.gone {
@@ -61,7 +61,7 @@ async fn occupy(object: &Object) -> Result<()> {
     object.changed.until(ready).await
 }
 
-async fn cut(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+async fn cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<()> {
     let old = object.lock().size;
     let mut unlogged = None;
     if size < old {
@@ -96,7 +96,7 @@ async fn cut(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Result<
 ///
 /// # Errors
 /// An error means that nothing was done.
-async fn log_cut(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Result<Option<Page>> {
+async fn log_cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<Option<Page>> {
     let last = last_of_cut(core, object, size).await?;
     let frame = loop {
         if let Some(seq) = try_log_cut(core, object, size, now, last.as_ref())? {
@@ -104,7 +104,7 @@ async fn log_cut(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Res
         }
         core.log.until(|| core.log.has_room(1).then_some(())).await;
     };
-    let early = crate::plant::active("a cut is carried out before its record is durable");
+    let early = crate::planted_bugs::active("a cut is carried out before its record is durable");
     if early || core.commit(frame).await.is_ok() {
         return Ok(None);
     }
@@ -117,7 +117,7 @@ async fn log_cut(core: &Core, object: &Arc<Object>, size: u64, now: Time) -> Res
 /// Returns the frame.
 fn try_log_cut(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     size: u64,
     now: Time,
     last: Option<&(Page, u64)>,
@@ -144,7 +144,7 @@ fn try_log_cut(
 }
 
 /// Returns the remaining part of the block at the new end, if only the cache has that block.
-async fn last_of_cut(core: &Core, object: &Arc<Object>, size: u64) -> Result<Option<(Page, u64)>> {
+async fn last_of_cut(core: &Core, object: &Arc<CachedObject>, size: u64) -> Result<Option<(Page, u64)>> {
     let partial = size / BLOCK as u64;
     let keep = (size % BLOCK as u64) as usize;
     if keep == 0 || !object.lock().entry(partial).is_some_and(|entry| entry.dirty) {
@@ -155,7 +155,7 @@ async fn last_of_cut(core: &Core, object: &Arc<Object>, size: u64) -> Result<Opt
 
 /// Reappends a truncation of segment `id` that is not carried out, so that the segment can leave the log. Returns
 /// the frame.
-pub(crate) async fn log_cut_again(core: &Core, object: &Arc<Object>, id: SegmentId) -> Result<Seq> {
+pub(crate) async fn log_cut_again(core: &Core, object: &Arc<CachedObject>, id: SegmentId) -> Result<Seq> {
     let is_there = |state: &State| state.truncating == Some(id) && !state.carried_out;
     loop {
         let (size, copy) = {
@@ -208,7 +208,7 @@ pub(crate) async fn log_cut_again(core: &Core, object: &Arc<Object>, id: Segment
 /// is the block at the new end, if the log was to have it and does not.
 async fn carry_out(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     size: u64,
     mtime: Option<Time>,
     last: Option<Page>,
@@ -244,7 +244,7 @@ async fn carry_out(
 
 async fn cut_backing(
     core: &Core,
-    object: &Object,
+    object: &CachedObject,
     size: u64,
     mtime: Option<Time>,
     last: Option<&Arc<Buffer>>,
@@ -263,7 +263,7 @@ async fn cut_backing(
 
 /// Logs that a truncation is carried out. Recovery must not repeat it over later bypass writes. `saved` says that
 /// the backing store has the block at the new end.
-pub(crate) async fn log_carried_out(core: &Core, object: &Arc<Object>, saved: bool) -> Result<()> {
+pub(crate) async fn log_carried_out(core: &Core, object: &Arc<CachedObject>, saved: bool) -> Result<()> {
     // From here on no task reappends the truncation. Behind the record of its end it would be carried out once
     // more.
     object.lock().carried_out = true;
@@ -292,7 +292,7 @@ pub(crate) async fn log_carried_out(core: &Core, object: &Arc<Object>, saved: bo
 /// Returns the first `keep` bytes of a page, filled up with zeros, and the content hash.
 fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
     let mut contents = page.to_vec();
-    if !crate::plant::active("cuts leave the last block as it was") {
+    if !crate::planted_bugs::active("cuts leave the last block as it was") {
         contents[keep..].fill(0);
     }
     let hash = content_hash(&contents);

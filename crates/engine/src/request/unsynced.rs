@@ -4,16 +4,16 @@
 
 use std::sync::Arc;
 
-use crate::index::object::{Object, blocks};
+use crate::index::object::{CachedObject, blocks};
 
 /// A sync of an object's backing file by the engine's user.
 #[must_use]
 pub struct Syncing {
-    object: Arc<Object>,
+    object: Arc<CachedObject>,
     number: u64,
 }
 
-impl Object {
+impl CachedObject {
     /// Begins a sync of `len` bytes of the object's backing file at `offset`, or of everything behind `offset` if
     /// `len` is 0. The sync makes durable all data written there with
     /// [`Engine::end_direct`](crate::Engine::end_direct) before this call. Returns `None` if there is no such data.

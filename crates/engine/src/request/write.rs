@@ -10,9 +10,9 @@ use crate::core::Core;
 use crate::core::settings::Mode;
 use crate::format::{Facts, content_hash};
 use crate::index::leaf::Page;
-use crate::index::object::{Busy, Object, Source, State, blocks};
+use crate::index::object::{Busy, CachedObject, Source, State, blocks};
 use crate::io::{BackingError, Time};
-use crate::plant::threads;
+use crate::planted_bugs::threads;
 use crate::request::bypass::write_direct;
 use crate::request::read::load;
 use crate::tiers::blocks::install;
@@ -79,7 +79,7 @@ struct Writing<'a> {
 /// Writes if that needs no waiting. `now` becomes the object's modification time.
 pub(crate) fn try_write(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     offset: u64,
     data: &[u8],
     now: Time,
@@ -102,7 +102,7 @@ pub(crate) fn try_write(
 /// object's modification time.
 pub(crate) async fn write(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     offset: u64,
     data: &[u8],
     now: Time,
@@ -119,7 +119,7 @@ pub(crate) async fn write(
 /// without a sync where the client asks for none.
 pub(crate) async fn write_log(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     offset: u64,
     data: &[u8],
     now: Time,
@@ -143,7 +143,7 @@ pub(crate) async fn write_log(
 }
 
 /// Writes one piece. Returns `None` if the piece goes to the backing store.
-async fn write_piece(core: &Core, object: &Arc<Object>, mut write: Writing<'_>) -> Result<Option<Seq>> {
+async fn write_piece(core: &Core, object: &Arc<CachedObject>, mut write: Writing<'_>) -> Result<Option<Seq>> {
     let range = blocks(write.offset, write.data.len() as u64);
     loop {
         let blocked = match attempt(core, object, &mut write)? {
@@ -187,7 +187,7 @@ async fn write_piece(core: &Core, object: &Arc<Object>, mut write: Writing<'_>) 
     }
 }
 
-fn unload(object: &Object, write: &mut Writing<'_>) {
+fn unload(object: &CachedObject, write: &mut Writing<'_>) {
     let mut state = object.lock();
     for loaded in write.loaded.drain(..) {
         state.end_fetch(loaded.fetch);
@@ -197,13 +197,13 @@ fn unload(object: &Object, write: &mut Writing<'_>) {
 }
 
 /// Returns true if a write of `len` bytes goes to the log in the mode in force.
-fn takes_log(core: &Core, _object: &Object, _offset: u64, _len: usize) -> bool {
+fn takes_log(core: &Core, _object: &CachedObject, _offset: u64, _len: usize) -> bool {
     core.effective_mode() == Mode::WriteBack
 }
 
 fn attempt(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     write: &mut Writing<'_>,
 ) -> Result<std::result::Result<Seq, Blocked>> {
     if !takes_log(core, object, write.offset, write.data.len()) {
@@ -272,7 +272,7 @@ fn attempt(
         write.paced = None;
     }
     let size = state.size.max(write.offset + write.data.len() as u64);
-    let logged = if crate::plant::active("sizes are not logged") { state.size } else { size };
+    let logged = if crate::planted_bugs::active("sizes are not logged") { state.size } else { size };
     let facts = Facts { key: object.key.clone(), size: logged, mtime: Some(write.now) };
     let Some(placed) = core.log.accept_data(object, &facts, range.start, &pages, &core.segments)? else {
         // No room, or the mode is about to change.
@@ -309,7 +309,7 @@ fn merge(state: &mut State, block: u64, write: &Writing<'_>) -> Option<Page> {
     // A block that is written from its start to the end of the file keeps no old contents.
     let keeps_nothing = at >= state.size
         || (from == at && to >= state.size)
-        || crate::plant::active("partial writes forget the old contents");
+        || crate::planted_bugs::active("partial writes forget the old contents");
     if !keeps_nothing {
         let loaded = write.loaded.iter().find(|l| l.block == block && state.is_current(l.fetch));
         let old = state.page(block).or_else(|| loaded.map(|loaded| &loaded.page))?;

@@ -2,7 +2,7 @@
 
 use super::{Inner, Order, Reach, Segment, SegmentId};
 use crate::format::{Place, SegmentKind};
-use crate::plant;
+use crate::planted_bugs;
 
 /// The condition under which a given-up leg may be used again.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Inner {
 
     /// Records that a segment of the log has `legs` legs. It is newer than all segments recorded before.
     pub(super) fn has_lone_leg(&mut self, legs: usize, seq: u64) {
-        if legs < 2 && !plant::active("lone legs are taken for mirrored") {
+        if legs < 2 && !planted_bugs::active("lone legs are taken for mirrored") {
             self.lone = seq;
         }
     }
@@ -85,7 +85,7 @@ impl Inner {
     pub(super) fn advance(&mut self) {
         while let Some(id) = self.log.front().copied() {
             let Some(segment) = self.get(id) else { break };
-            let dirty = segment.dirty > 0 && !plant::active("the tail does not wait for dirty blocks");
+            let dirty = segment.dirty > 0 && !planted_bugs::active("the tail does not wait for dirty blocks");
             if !segment.sealed || dirty || segment.holds > 0 {
                 break;
             }

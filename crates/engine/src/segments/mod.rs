@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use smallvec::SmallVec;
 
 use crate::format::{Place, SegmentKind};
-use crate::plant;
+use crate::planted_bugs;
 use forebay_common::lock::Mutex;
 
 use inner::Until;
@@ -197,7 +197,7 @@ impl Segments {
         if let Some(segment) = inner.get(id) {
             segment.live -= 1;
             segment.dirty -= u32::from(dirty);
-            inner.live -= u64::from(!plant::active("counters drift"));
+            inner.live -= u64::from(!planted_bugs::active("counters drift"));
             inner.dirty -= u64::from(dirty);
         }
     }

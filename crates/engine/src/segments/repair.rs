@@ -3,7 +3,7 @@
 
 use super::{Inner, SegmentId, Segments, Until};
 use crate::format::Place;
-use crate::plant::threads;
+use crate::planted_bugs::threads;
 
 /// A repair in progress. Its place is not reused until this is dropped.
 pub(crate) struct Repairing<'a> {

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Inner, Opened, Reach, Segment, SegmentId, Segments, Warmth};
 use crate::format::{Place, SegmentKind};
-use crate::plant;
+use crate::planted_bugs;
 
 /// The highest number of segments whose blocks may be written again to make room. Each start opens segments that it
 /// hardly uses, and these come later in the order. In larger pools such segments cost too little to matter.
@@ -73,7 +73,8 @@ impl Segments {
             if inner.totals[usize::from(place.device)] == 0 {
                 continue;
             }
-            let early = plant::active("legs are used again before it is durable that they are given up");
+            let early =
+                planted_bugs::active("legs are used again before it is durable that they are given up");
             if (until.is_past(reach) || early) && !inner.is_repaired(place) {
                 inner.free[usize::from(place.device)].push(place.segment);
             } else {

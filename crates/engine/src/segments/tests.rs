@@ -190,7 +190,7 @@ fn numbers_of_segments_come_again_only_when_they_are_not_in_use() {
 #[cfg(feature = "plant")]
 #[test]
 fn planted_bugs_of_segments_are_found() {
-    use crate::plant::IN_UNIT_TESTS;
+    use crate::planted_bugs::IN_UNIT_TESTS;
     let finders: [(&str, fn()); 1] = [(
         "legs are used again before it is durable that they are given up",
         a_second_leg_is_free_only_once_a_later_tail_is_durable,

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::index::leaf::{Entry, Page};
-use crate::index::object::{Object, State};
+use crate::index::object::{CachedObject, State};
 use crate::log::Placed;
 
 /// Drops the cached blocks of `range`. Returns true if the index had a copy of any of them on an SSD.
@@ -17,7 +17,7 @@ pub(crate) fn forget_range(core: &Core, state: &mut State, range: Range<u64>) ->
     copies > 0
 }
 
-pub(crate) fn drop_object(core: &Core, object: &Arc<Object>) {
+pub(crate) fn drop_object(core: &Core, object: &Arc<CachedObject>) {
     let mut state = object.lock();
     state.gone = true;
     state.mtime = None;
@@ -39,7 +39,7 @@ pub(crate) fn drop_object(core: &Core, object: &Arc<Object>) {
 pub(crate) fn install(
     core: &Core,
     state: &mut State,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     first: u64,
     pages: SmallVec<[(Page, u64); 4]>,
     placed: &Placed,

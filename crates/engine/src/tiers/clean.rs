@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::index::leaf::Page;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::wait::Gate;
 
 /// The highest number of blocks that may wait to be written.
@@ -14,7 +14,7 @@ const WAITING: usize = 1024;
 
 /// A block offered to the cache devices.
 pub(super) struct Offer {
-    pub(super) object: Arc<Object>,
+    pub(super) object: Arc<CachedObject>,
     pub(super) block: u64,
     pub(super) page: Page,
     /// The fetch that tells if the block was changed meanwhile.

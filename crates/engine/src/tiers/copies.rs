@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::event::Event;
 use crate::format::{Place, bind, content_hash};
 use crate::index::leaf::{Entry, Page};
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::{Device as _, Durability};
 use crate::log::mirror_io::{read_leg, write_legs};
 use crate::log::records::invalidate;
@@ -26,18 +26,24 @@ pub(crate) struct Rescued {
 }
 
 /// Returns true if `contents` match the copy's checksum.
-pub(crate) fn is_right(core: &Core, object: &Object, block: u64, copy: &Entry, contents: &[u8]) -> bool {
+pub(crate) fn is_right(
+    core: &Core,
+    object: &CachedObject,
+    block: u64,
+    copy: &Entry,
+    contents: &[u8],
+) -> bool {
     let Some(segment) = core.segments.get(copy.segment) else { return false };
     let content = content_hash(contents);
     bind(content, core.pool_id, object.key_hash, block, segment.seq, copy.slot) == copy.checksum
-        || crate::plant::active("checksums are not checked")
+        || crate::planted_bugs::active("checksums are not checked")
 }
 
 /// Tries the legs of a copy that could not be read, or (`thorough`) all its legs. Repairs the bad legs before the
 /// first good one.
 pub(crate) async fn rescue(
     core: &Core,
-    object: &Arc<Object>,
+    object: &Arc<CachedObject>,
     block: u64,
     copy: &Entry,
     thorough: bool,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::index::leaf::Page;
-use crate::index::object::{Object, Source};
-use crate::log::RESERVE;
+use crate::index::object::{CachedObject, Source};
+use crate::log::LOG_RESERVE;
 use crate::log::footers::read_footer;
 use crate::log::mirror_io::read_leg;
 use crate::segments::{Segment, SegmentId, Warmth};
@@ -23,7 +23,7 @@ const RUN: usize = 64;
 pub(crate) async fn run_evict(core: Arc<Core>) {
     loop {
         let ready = || {
-            if core.log.is_reserved() && core.finds_segments(RESERVE, true) {
+            if core.log.is_reserved() && core.finds_segments(LOG_RESERVE, true) {
                 core.log.set_reserved(false);
             }
             let wanted = is_short(&core).then(|| core.segments.first()).flatten();
@@ -92,7 +92,7 @@ async fn evict(core: &Core, id: SegmentId, segment: &Segment) {
     core.space.wake();
 }
 
-async fn evict_block(core: &Core, object: &Arc<Object>, block: u64, id: SegmentId, segment: &Segment) {
+async fn evict_block(core: &Core, object: &Arc<CachedObject>, block: u64, id: SegmentId, segment: &Segment) {
     let room = has_room_for_all(core);
     let (copy, fetch) = {
         let mut state = object.lock();

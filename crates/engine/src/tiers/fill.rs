@@ -13,9 +13,9 @@ use crate::core::Core;
 use crate::format::{Facts, Footer, Record, SegmentKind, bind, content_hash, footer};
 use crate::index::leaf::Entry;
 use crate::index::leaf::Page;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::Durability;
-use crate::log::RESERVE;
+use crate::log::LOG_RESERVE;
 use crate::log::gathered::Gathered;
 use crate::log::mirror_io::write_legs;
 use crate::log::writer::{write_footer, write_header};
@@ -27,7 +27,7 @@ const WRITE: usize = 128;
 /// The highest number of encoded bytes that one block takes in the footer: a record, and its object's facts.
 const RECORD: usize = 160;
 /// Segments of each device that clean blocks leave to the log.
-const SPARE: usize = RESERVE + 2;
+const SPARE: usize = LOG_RESERVE + 2;
 
 /// A clean segment that is being filled.
 struct Filling {
@@ -37,7 +37,7 @@ struct Filling {
 }
 
 /// Offers a block whose contents are in flight as `fetch`. The block is refused if too many wait.
-pub(crate) fn offer(core: &Core, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
+pub(crate) fn offer(core: &Core, object: &Arc<CachedObject>, block: u64, page: Page, fetch: u64) {
     if core.clean.is_full() {
         object.lock().end_fetch(fetch);
         return;
@@ -47,7 +47,7 @@ pub(crate) fn offer(core: &Core, object: &Arc<Object>, block: u64, page: Page, f
 
 /// Queues a block however many wait. The caller has waited for [`Clean::room`](super::clean::Clean::room), and has no
 /// other copy on the devices.
-pub(crate) fn keep(core: &Core, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
+pub(crate) fn keep(core: &Core, object: &Arc<CachedObject>, block: u64, page: Page, fetch: u64) {
     if core.active() == 0 || core.closing() {
         object.lock().end_fetch(fetch);
         return;

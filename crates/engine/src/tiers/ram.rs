@@ -6,10 +6,10 @@ use forebay_common::lock::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 
 /// A place in the queue, for a block that is in memory, or was.
-type Entry = (Weak<Object>, u64);
+type Entry = (Weak<CachedObject>, u64);
 
 /// The number of queue entries examined between two yields.
 const PIECE: usize = 256;
@@ -69,7 +69,7 @@ impl Ram {
     }
 
     /// Adds a block of `object` that was put into memory.
-    pub(crate) fn added(&self, object: &Arc<Object>, block: u64) {
+    pub(crate) fn added(&self, object: &Arc<CachedObject>, block: u64) {
         let pages = self.pages.fetch_add(1, Ordering::Relaxed);
         let mut queue = self.queue.lock();
         queue.back.push_back((Arc::downgrade(object), block));
@@ -94,12 +94,12 @@ impl Ram {
     }
 
     /// Takes the oldest block, if there are too many.
-    pub(crate) fn next_victim(&self) -> Option<(Weak<Object>, u64)> {
+    pub(crate) fn next_victim(&self) -> Option<(Weak<CachedObject>, u64)> {
         (self.pages() > self.most).then(|| self.queue.lock().pop()).flatten()
     }
 
     /// Puts a block at the end of the queue again.
-    pub(crate) fn spare(&self, object: &Arc<Object>, block: u64) {
+    pub(crate) fn spare(&self, object: &Arc<CachedObject>, block: u64) {
         self.queue.lock().back.push_back((Arc::downgrade(object), block));
     }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::index::object::{Object, Source};
+use crate::index::object::{CachedObject, Source};
 use crate::tiers::fill::offer;
 use crate::wait::pass;
 
 /// Returns true if a block that leaves memory and is on no SSD should be written to one. That is so if there is
 /// room, or if the ghost list has the block.
-fn is_worth_a_place(core: &Core, object: &Object, block: u64) -> bool {
+fn is_worth_a_place(core: &Core, object: &CachedObject, block: u64) -> bool {
     let known = core.ghosts.knows(object.key_hash, block);
     core.ghosts.note(object.key_hash, block);
     known || core.has_room()

@@ -3,7 +3,7 @@
 use forebay_common::lock::Mutex;
 use std::sync::{Arc, Weak};
 
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::volume::all::Volumes;
 use crate::volume::throttle::Throttle;
 use crate::wait::Gate;
@@ -15,7 +15,7 @@ pub(crate) struct Destager {
     pub(crate) work: Gate,
     pub(crate) throttle: Throttle,
     /// Objects with dirty blocks of which no copy could be read.
-    pub(crate) damaged: Mutex<Vec<Weak<Object>>>,
+    pub(crate) damaged: Mutex<Vec<Weak<CachedObject>>>,
 }
 
 impl Destager {

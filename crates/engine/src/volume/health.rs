@@ -29,12 +29,12 @@ impl Health {
 }
 
 /// A request to a volume, which is answered once this is dropped.
-pub(crate) struct Asked {
+pub(crate) struct InFlight {
     volume: Arc<Volume>,
     number: u64,
 }
 
-impl Asked {
+impl InFlight {
     /// Records that a part of the request was answered.
     pub(crate) fn goes_on(&self, now: Duration) {
         let mut health = self.volume.health.lock();
@@ -44,7 +44,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.volume.health.lock().asked.retain(|(number, _)| *number != self.number);
     }
@@ -74,12 +74,12 @@ impl Volume {
     }
 
     /// Records a request to the volume at `now`.
-    pub(super) fn ask(self: &Arc<Self>, now: Duration) -> Asked {
+    pub(super) fn ask(self: &Arc<Self>, now: Duration) -> InFlight {
         let mut health = self.health.lock();
         health.last += 1;
         let number = health.last;
         health.asked.push((number, now));
-        Asked { volume: self.clone(), number }
+        InFlight { volume: self.clone(), number }
     }
 
     /// Returns the volume's trouble, if any.

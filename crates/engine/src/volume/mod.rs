@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::volume::health::Health;
 use crate::volume::service_time::ServiceTime;
 use crate::volume::throttle::Room;
@@ -32,7 +32,7 @@ use crate::wait::Gate;
 pub(crate) struct Volume {
     pub(crate) id: u32,
     /// The objects that wait to be destaged, and since when each waits.
-    queue: Mutex<VecDeque<(Arc<Object>, Duration)>>,
+    queue: Mutex<VecDeque<(Arc<CachedObject>, Duration)>>,
     /// The time since which the oldest object of the batch in progress waits.
     batch: Mutex<Option<Duration>>,
     /// Wakes the volume's destage task.
@@ -66,7 +66,7 @@ pub(crate) struct Haste {
 }
 
 impl Volume {
-    fn push(&self, object: Arc<Object>, now: Duration) {
+    fn push(&self, object: Arc<CachedObject>, now: Duration) {
         self.queue.lock().push_back((object, now));
         self.work.wake();
     }
@@ -88,12 +88,12 @@ impl Volume {
     }
 
     /// Takes the object to be destaged next, with the time since which it waits.
-    pub(crate) fn next(&self) -> Option<(Arc<Object>, Duration)> {
+    pub(crate) fn next(&self) -> Option<(Arc<CachedObject>, Duration)> {
         self.queue.lock().pop_front()
     }
 
     /// Puts an object back into the queue, in first or last place.
-    pub(crate) fn again(&self, object: Arc<Object>, since: Duration, next: bool) {
+    pub(crate) fn again(&self, object: Arc<CachedObject>, since: Duration, next: bool) {
         let mut queue = self.queue.lock();
         if next { queue.push_front((object, since)) } else { queue.push_back((object, since)) }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::event::Event;
-use crate::index::object::{Object, State};
+use crate::index::object::{CachedObject, State};
 use crate::volume::Volume;
 
 /// A flush in progress; see [`flushing`].
@@ -40,7 +40,7 @@ pub(crate) fn start_lane(core: &Core, volume: Arc<Volume>) {
 }
 
 /// Marks a dirty block without a readable copy as damaged. The event is sent once, and destaging skips the block.
-pub(crate) fn found_damaged(core: &Core, object: &Arc<Object>, state: &mut State, block: u64) {
+pub(crate) fn found_damaged(core: &Core, object: &Arc<CachedObject>, state: &mut State, block: u64) {
     if state.damaged.is_empty() {
         core.destager.damaged.lock().push(Arc::downgrade(object));
     }
@@ -50,7 +50,7 @@ pub(crate) fn found_damaged(core: &Core, object: &Arc<Object>, state: &mut State
 }
 
 /// Queues an object for destaging if it needs that and is not queued yet.
-pub(crate) fn queue_if_dirty(core: &Core, object: &Arc<Object>, mut state: MutexGuard<'_, State>) {
+pub(crate) fn queue_if_dirty(core: &Core, object: &Arc<CachedObject>, mut state: MutexGuard<'_, State>) {
     let needed = state.needs_destage() || state.mtime.is_some();
     if needed && !std::mem::replace(&mut state.queued, true) {
         drop(state);
@@ -59,13 +59,13 @@ pub(crate) fn queue_if_dirty(core: &Core, object: &Arc<Object>, mut state: Mutex
 }
 
 /// Queues an object for destaging.
-pub(crate) fn queue(core: &Core, object: &Arc<Object>) {
+pub(crate) fn queue(core: &Core, object: &Arc<CachedObject>) {
     object.volume.push(object.clone(), core.env.clock.now());
     start_lane(core, object.volume.clone());
 }
 
 /// Moves an object to the front of the queue, since a task waits for it.
-pub(crate) fn hurry(core: &Core, object: &Arc<Object>) {
+pub(crate) fn hurry(core: &Core, object: &Arc<CachedObject>) {
     let volume = &object.volume;
     volume.hurried.store(true, Ordering::Relaxed);
     // The object is locked before the queue, as all other code does.

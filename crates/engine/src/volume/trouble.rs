@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::event::Event;
 use crate::io::BackingError;
 use crate::volume::Volume;
-use crate::volume::health::{Asked, Health, LATE};
+use crate::volume::health::{Health, InFlight, LATE};
 
 /// The delay of the watch from which on a jump of the clock or a suspended process is assumed. In such a time no
 /// volume could answer.
@@ -18,7 +18,7 @@ const OVERSLEPT: Duration = Duration::from_secs(5);
 const SHARE: u64 = 4;
 
 /// Records a request that is about to be sent to the volume.
-pub(crate) fn ask(core: &Core, volume: &Arc<Volume>) -> Asked {
+pub(crate) fn ask(core: &Core, volume: &Arc<Volume>) -> InFlight {
     let asked = volume.ask(core.env.clock.now());
     core.destager.volumes.asked.wake();
     asked
@@ -44,7 +44,7 @@ pub(crate) fn backing_worked(core: &Core, volume: &Volume) {
 }
 
 /// Records that the volume answered a request other than destaging, with success or failure.
-pub(crate) fn answered(core: &Core, volume: &Volume, asked: Asked) {
+pub(crate) fn answered(core: &Core, volume: &Volume, asked: InFlight) {
     drop(asked);
     look_again(core, volume, |_| ());
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use forebay_oplog::{Binding, Change, Entries, Found, Identity, Operation};
+use forebay_oplog::{Binding, Change, Entries, Identity, LogContents, Operation};
 
 use super::Name;
 
@@ -27,7 +27,7 @@ impl CutShort {
 /// Returns the changes that a killed server carried out without a record. `leads_to` returns the inode that a name
 /// leads to, or an error if that cannot be found out.
 pub(super) fn carried_out<E>(
-    found: &Found,
+    found: &LogContents,
     cut_short: &[CutShort],
     mut leads_to: impl FnMut(u32, &Binding) -> Result<Option<Identity>, E>,
 ) -> Vec<CutShort> {
@@ -77,7 +77,7 @@ fn name(operation: &Operation, entry: &Binding) -> Name {
 }
 
 /// Returns the inodes that the names of these changes lead to according to the log.
-fn last_words(found: &Found, cut_short: &[CutShort]) -> HashMap<Name, Option<Identity>> {
+fn last_words(found: &LogContents, cut_short: &[CutShort]) -> HashMap<Name, Option<Identity>> {
     let asked = cut_short.iter().flat_map(|it| names(&it.operation));
     let asked: HashSet<Name> = asked.map(|(name, _)| name).collect();
     let logged = found.operations.values().flatten().flat_map(names);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     /// Returns the numbers of the changes that count as carried out if the directory has these names.
-    fn done(found: &Found, changes: &[&[(&str, u8, u8)]], there: &[(&str, u8)]) -> Vec<u64> {
+    fn done(found: &LogContents, changes: &[&[(&str, u8, u8)]], there: &[(&str, u8)]) -> Vec<u64> {
         let leads_to = |_, entry: &Binding| {
             let there = there.iter().find(|(name, _)| name.as_bytes() == &entry.name[..]);
             Ok::<_, ()>(there.map(|(_, object)| handle(*object)))
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn what_is_found_done_was_carried_out() {
-        let none = Found::default();
+        let none = LogContents::default();
         let removal: &[_] = &[("a", 1, 0)];
         assert_eq!(done(&none, &[removal], &[("a", 1)]), []);
         assert_eq!(done(&none, &[removal], &[]), [1]);
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_another_change_of_the_name_came_after_was_carried_out() {
-        let none = Found::default();
+        let none = LogContents::default();
         let changes: &[&[_]] = &[&[("a", 0, 0)], &[("a", 1, 0), ("b", 0, 1)], &[("b", 1, 0)]];
         assert_eq!(done(&none, changes, &[]), [1, 2, 3]);
         assert_eq!(done(&none, changes, &[("b", 1)]), [1, 2]);
@@ -170,7 +170,7 @@ mod tests {
         };
         let found = |leads_to: &[u8]| {
             let operations = (1..).zip(leads_to).map(logged).collect();
-            Found { operations: [(3, operations)].into(), ..Found::default() }
+            LogContents { operations: [(3, operations)].into(), ..LogContents::default() }
         };
         let made: &[_] = &[("a", 0, 0)];
         assert_eq!(done(&found(&[5, 0]), &[made], &[("a", 6)]), [1]);
@@ -188,7 +188,7 @@ mod tests {
                 entries: Entries::new(),
                 answer: answer.into(),
             };
-            Found { changes: [(1, change)].into(), ..Found::default() }
+            LogContents { changes: [(1, change)].into(), ..LogContents::default() }
         };
         let removals: &[&[_]] = &[&[("a", 1, 0)], &[("b", 1, 0)]];
         assert_eq!(done(&found(b"c"), removals, &[]), [1, 2]);

@@ -3,12 +3,15 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use forebay_oplog::{Change, Entry, Found};
+use forebay_oplog::{Change, Entry, LogContents};
 
 use super::Name;
 
 /// Returns the changes that are not settled and did not happen.
-pub(super) fn decide(found: &Found, mut looks_right: impl FnMut(&Name, &Entry) -> bool) -> BTreeSet<u64> {
+pub(super) fn decide(
+    found: &LogContents,
+    mut looks_right: impl FnMut(&Name, &Entry) -> bool,
+) -> BTreeSet<u64> {
     let mut proven = HashSet::<Name>::new();
     let mut void = BTreeSet::new();
     let open = || found.changes.range(found.settled + 1..).filter(|(number, _)| !found.void.contains(number));
@@ -47,7 +50,7 @@ mod tests {
     }
 
     /// Returns changes 1, 2, ... of names in one directory; 0 is "gone".
-    fn found(settled: u64, changes: &[&[(&str, u8)]]) -> Found {
+    fn found(settled: u64, changes: &[&[(&str, u8)]]) -> LogContents {
         let change = |(number, entries): (u64, &&[(&str, u8)])| {
             let entry = |(name, object): &(&str, u8)| Entry {
                 dir: handle(1),
@@ -58,11 +61,11 @@ mod tests {
             let entries = entries.iter().map(entry).collect();
             (number, Change { number, confirmed: 0, filesystem: 3, entries, answer: Box::default() })
         };
-        Found { changes: (1..).zip(changes).map(change).collect(), settled, ..Found::default() }
+        LogContents { changes: (1..).zip(changes).map(change).collect(), settled, ..LogContents::default() }
     }
 
     /// Returns the changes that did not happen, given the names in the directory.
-    fn void(found: &Found, there: &[(&str, u8)]) -> Vec<u64> {
+    fn void(found: &LogContents, there: &[(&str, u8)]) -> Vec<u64> {
         let void = decide(found, |(_, _, name), entry| {
             let object = there.iter().find(|(other, _)| other.as_bytes() == &name[..]);
             object.map(|(_, object)| handle(*object)) == entry.object
@@ -130,7 +133,7 @@ mod tests {
             Record::Change(Box::new(Change { number: 10, confirmed: 9, ..removed.changes[&1].clone() })),
         ];
         let notes = notes.map(|record| record.encode());
-        let read = Found::read(notes.iter().map(Vec::as_slice)).unwrap();
+        let read = LogContents::read(notes.iter().map(Vec::as_slice)).unwrap();
         assert_eq!((read.settled, read.void.contains(&1), read.changes.len()), (9, true, 2));
     }
 }

@@ -6,7 +6,7 @@ mod decide;
 use std::collections::{BTreeSet, HashSet};
 
 use forebay_oplog::{
-    Binding, Entry, Found, Identity, Operation, Outcome, RECORD_MAX, Record, Tree, reconcile,
+    Binding, Entry, Identity, LogContents, Operation, Outcome, RECORD_MAX, Record, Tree, reconcile,
 };
 
 use crate::checkpoint::{Checkpoints, noted};
@@ -31,7 +31,7 @@ type Name = (u32, Identity, forebay_oplog::Name);
 /// 5. The request journal is emptied.
 /// 6. [`Recovery::conclude`]: a checkpoint. Clients may be served.
 pub struct Recovery {
-    found: Found,
+    found: LogContents,
     log: u64,
     /// The changes that a killed server may have carried out without a record.
     cut_short: Vec<CutShort>,
@@ -49,13 +49,13 @@ impl Recovery {
         notes: impl IntoIterator<Item = &'a [u8]>,
         cut_short: Vec<CutShort>,
     ) -> Option<Self> {
-        let found = Found::read(notes)?;
+        let found = LogContents::read(notes)?;
         let last = found.last();
         Some(Recovery { found, log, cut_short, last, given_up: Vec::new() })
     }
 
     /// Returns the contents of the log.
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &LogContents {
         &self.found
     }
 

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use crate::identity::Identity;
 use crate::intent::RenameIntent;
 use crate::operation::Operation;
-use crate::plant;
+use crate::planted_bugs;
 
 /// The operations that are known to have been carried out. Where such an operation changed something, the tree holds
 /// its result or a newer one.
@@ -34,7 +34,7 @@ pub(super) struct CarriedOut {
 impl CarriedOut {
     pub(super) fn of(intents: &[RenameIntent], operations: &[Operation]) -> Self {
         let horizon = intents.iter().map(|intent| intent.number).max();
-        let horizon = horizon.filter(|_| !plant::active("the horizon is the checkpoint")).unwrap_or(0);
+        let horizon = horizon.filter(|_| !planted_bugs::active("the horizon is the checkpoint")).unwrap_or(0);
         let mut known = CarriedOut { horizon, below: BTreeMap::new() };
         for intent in intents {
             known.raise(intent.dirs, intent.number);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::fold::{Fold, Place};
 use super::view::View;
 use crate::identity::Identity;
-use crate::plant;
+use crate::planted_bugs;
 use crate::tree::Tree;
 
 #[derive(Debug, Default)]
@@ -59,5 +59,5 @@ pub(super) fn decide<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<Dec
 /// Returns true if the crash lost a missing object, that is, no client removed it.
 fn is_new(fold: &Fold, object: Identity) -> bool {
     fold.objects.get(&object).is_some_and(|known| known.new.is_some())
-        && !plant::active("5: what is gone is not made again")
+        && !planted_bugs::active("5: what is gone is not made again")
 }

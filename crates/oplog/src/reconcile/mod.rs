@@ -31,7 +31,7 @@ use crate::Name;
 use crate::identity::Identity;
 use crate::object::Kind;
 use crate::operation::Operation;
-use crate::plant;
+use crate::planted_bugs;
 use crate::tree::Tree;
 use carried_out::CarriedOut;
 use decide::Decided;
@@ -81,7 +81,7 @@ pub fn reconcile<T: Tree>(
     checkpoint: u64,
 ) -> Result<Outcome, T::Error> {
     let mut intents = tree.intents()?;
-    if plant::active("intents are not read") {
+    if planted_bugs::active("intents are not read") {
         intents.clear();
     }
     let carried_out = CarriedOut::of(&intents, operations);
@@ -104,7 +104,7 @@ pub fn reconcile<T: Tree>(
 /// Sets the attributes. This comes last, since each change of a name changes the times of its directory. An object that
 /// was made and removed since the checkpoint is left out: after a power cut another object may have its identity.
 fn set_attributes<T: Tree>(view: &mut View<'_, T>, fold: &Fold, decided: &Decided) -> Result<(), T::Error> {
-    if plant::active("attributes stay as they are") {
+    if planted_bugs::active("attributes stay as they are") {
         return Ok(());
     }
     let is_there = |object: &Identity, new: bool| !new || decided.bound.contains(object);

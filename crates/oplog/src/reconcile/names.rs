@@ -8,7 +8,7 @@ use super::view::View;
 use super::{Name, SetAside};
 use crate::identity::Identity;
 use crate::object::Kind;
-use crate::plant;
+use crate::planted_bugs;
 use crate::tree::Tree;
 
 /// The longest name, in bytes.
@@ -55,16 +55,20 @@ impl<T: Tree> Names<'_, T> {
             Some(object) if !self.decided.wanted.contains(&object) => Verdict::Leave,
             // Row 3. An administrator may have moved an object here that the log knows only by its attributes.
             Some(_) if wanted || known && gone => {
-                match plant::active("3: what is in the way and known stays") {
+                match planted_bugs::active("3: what is in the way and known stays") {
                     true => Verdict::SetAside,
                     false => Verdict::Detach,
                 }
             }
             // Row 4.
-            Some(_) if plant::active("4: what is in the way and unknown is removed") => Verdict::Detach,
+            Some(_) if planted_bugs::active("4: what is in the way and unknown is removed") => {
+                Verdict::Detach
+            }
             Some(_) => Verdict::SetAside,
-            None if plant::active("11: what was removed stays") => Verdict::Leave,
-            None if plant::active("12: what has the name of something removed is removed") => Verdict::Detach,
+            None if planted_bugs::active("11: what was removed stays") => Verdict::Leave,
+            None if planted_bugs::active("12: what has the name of something removed is removed") => {
+                Verdict::Detach
+            }
             // Row 11.
             None if known && (wanted || gone) => Verdict::Detach,
             // Row 12.
@@ -119,7 +123,7 @@ impl<T: Tree> Names<'_, T> {
                 let moving = self.view.moving(*object);
                 self.view.rename(*object, &moving, place)?;
             } else if self.decided.missing.contains(object)
-                || !plant::active("2: what lost its name stays without")
+                || !planted_bugs::active("2: what lost its name stays without")
             {
                 self.view.link(*object, place)?;
             }
@@ -135,7 +139,8 @@ impl<T: Tree> Names<'_, T> {
             let homes = self.fold.entries.iter().filter(|(_, bound)| bound.known.contains(&object));
             let homes: Vec<&Place> = homes.map(|(home, _)| home).collect();
             let lost = self.decided.bound.contains(&object) && !self.decided.wanted.contains(&object);
-            let strange = homes.is_empty() && !plant::active("4: what is in the way and unknown is removed");
+            let strange =
+                homes.is_empty() && !planted_bugs::active("4: what is in the way and unknown is removed");
             if strange || lost || !self.remove(object, &place)? {
                 let home = self.home(&homes, &place)?;
                 self.set_aside_as(object, &place, &home)?;

@@ -7,7 +7,7 @@ use super::fold::Place;
 use crate::given::Given;
 use crate::identity::Identity;
 use crate::object::{Attributes, Kind, New};
-use crate::plant;
+use crate::planted_bugs;
 use crate::tree::Tree;
 
 pub(super) struct View<'a, T: Tree> {
@@ -99,7 +99,7 @@ impl<'a, T: Tree> View<'a, T> {
         };
         // The properties come before the alias: otherwise a crash could leave the object without them.
         self.tree.give(inner, given)?;
-        if !plant::active("5: the alias comes last") {
+        if !planted_bugs::active("5: the alias comes last") {
             self.tree.alias(object, inner)?;
         }
         self.inner.insert(object, inner);
@@ -151,7 +151,7 @@ impl<'a, T: Tree> View<'a, T> {
         let mut aliases = Vec::new();
         for (outer, inner) in self.inner {
             if self.tree.attributes(inner)?.is_some() {
-                if plant::active("5: the alias comes last") {
+                if planted_bugs::active("5: the alias comes last") {
                     self.tree.alias(outer, inner)?;
                 }
                 aliases.push((outer, inner));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::identity::IDENTITY_MAX;
-use crate::object::{Attributes, Kind, New, Object, Time};
+use crate::object::{Attributes, Kind, LoggedObject, New, Time};
 use crate::operation::{Binding, Bindings};
 use crate::{Access, Flags, Given, RECORD_MAX, RenameIntent};
 
@@ -23,14 +23,14 @@ fn largest() -> Record {
     Record::Change(Box::new(Change { number: 1 << 40, confirmed: 3, filesystem: 5, entries, answer }))
 }
 
-fn object(len: u8, kind: Kind, new: Option<New>) -> Object {
+fn object(len: u8, kind: Kind, new: Option<New>) -> LoggedObject {
     let atime = Time { sec: i64::MIN, nsec: 999_999_999 };
     let mtime = Time { sec: 1 << 33, nsec: 0 };
     let attributes = Attributes { kind, mode: 0o7777, uid: u32::MAX, gid: 7, atime, mtime };
-    Object { identity: identity(len), attributes, new, access: Access::Set }
+    LoggedObject { identity: identity(len), attributes, new, access: Access::Set }
 }
 
-fn operation(entries: impl IntoIterator<Item = Binding>, objects: Vec<Object>) -> Record {
+fn operation(entries: impl IntoIterator<Item = Binding>, objects: Vec<LoggedObject>) -> Record {
     let entries = entries.into_iter().collect::<Bindings>();
     Record::Operation(Box::new(Operation {
         number: 1 << 50,
@@ -61,7 +61,7 @@ fn records() -> Vec<Record> {
             vec![(SmallVec::from_slice(b"security.label"), [3; 40].into()), (long(), Box::default())];
         let given = Given { acl: flags.map(|_| [9; 44].into()), xattrs, flags };
         let access = Access::Given(Box::new(given));
-        Object { access, ..object(8, Kind::File, Some(New::Plain)) }
+        LoggedObject { access, ..object(8, Kind::File, Some(New::Plain)) }
     };
     vec![
         largest(),
@@ -73,7 +73,7 @@ fn records() -> Vec<Record> {
         operation([], vec![object(8, Kind::File, None)]),
         operation([made(Some(identity(8)))], vec![object(8, Kind::Fifo, Some(New::Plain))]),
         operation([made(Some(identity(9)))], vec![object(9, Kind::Block, Some(New::Device(7, u32::MAX)))]),
-        operation([], vec![Object { access: Access::Kept, ..object(8, Kind::Directory, None) }]),
+        operation([], vec![LoggedObject { access: Access::Kept, ..object(8, Kind::Directory, None) }]),
         operation([made(Some(identity(8)))], vec![given(None)]),
         operation([made(Some(identity(8)))], vec![given(Some(flags))]),
         operation([made(None)], vec![object(9, Kind::Symlink, Some(New::Link(Box::from(*b"to/it"))))]),

@@ -6,7 +6,7 @@ mod calls;
 mod check;
 mod client;
 mod faults;
-pub mod plant;
+pub mod planted_bugs;
 #[cfg(test)]
 pub(crate) mod scenarios;
 mod server;

@@ -20,7 +20,7 @@ use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Backing, BackingError, BackingResult, Clock as _, Disowned, Io, Key, Time};
 use forebay_oplog::{Identity, Kind};
 
-use super::plant;
+use super::planted_bugs;
 use super::server::Server;
 use crate::backing::file::{Change, File};
 use crate::content::Content;
@@ -298,7 +298,7 @@ impl State {
     /// Returns the file system's own identity of a file of the cache.
     fn find(&mut self, object: &Key) -> BackingResult<Identity> {
         let outer = Identity::from_name(object.as_bytes()).ok_or(BackingError::Io(22))?;
-        let found = match plant::active("aliases are not applied to keys") {
+        let found = match planted_bugs::active("aliases are not applied to keys") {
             true => Some(outer).filter(|outer| self.volume.inode(*outer).is_ok()),
             false => self.volume.resolve(outer),
         };
@@ -312,7 +312,8 @@ impl State {
     }
 
     fn file(&mut self, inner: Identity) -> &mut File {
-        if plant::active("a new file has the contents of another") && !self.files.contains_key(&inner) {
+        if planted_bugs::active("a new file has the contents of another") && !self.files.contains_key(&inner)
+        {
             let other = self.files.values().next().map(|other| other.current.clone()).unwrap_or_default();
             self.files.insert(inner, File { current: other, ..File::default() });
         }

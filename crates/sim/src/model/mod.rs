@@ -19,7 +19,7 @@ pub use look::Reading;
 type Block = Register<Runs, Overwrite>;
 
 /// The known state of an object.
-struct Object {
+struct ModelObject {
     size: Register<u64, Resize>,
     mtime: Register<Time, Time>,
     /// Blocks that are not in this map are zeros.
@@ -58,7 +58,7 @@ struct Operation {
 /// The model of a whole world.
 #[derive(Default)]
 pub struct Model {
-    objects: BTreeMap<u8, Object>,
+    objects: BTreeMap<u8, ModelObject>,
     operations: BTreeMap<u32, Operation>,
     next: u32,
     /// True if both copies of something may be lost, after which errors are possible.
@@ -92,7 +92,7 @@ impl Model {
             (block, Block::new(runs))
         };
         let blocks = blocks(&all).map(block).collect();
-        let new = Object {
+        let new = ModelObject {
             size: Register::new(size),
             mtime: Register::new(mtime),
             blocks,

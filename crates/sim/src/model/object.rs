@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay_engine::buffer::BLOCK;
 
-use super::{Block, Object, Reading, blocks, within};
+use super::{Block, ModelObject, Reading, blocks, within};
 use crate::stamp::{Generation, Place, Runs, describe, plausible};
 
 /// Lets uncertain contents of a block be cut off from the start of `tail` on.
@@ -21,7 +21,7 @@ fn may_end(register: &mut Block, tail: &Range<usize>) {
     }
 }
 
-impl Object {
+impl ModelObject {
     pub(super) fn settle(&mut self, logged: bool, lossy: bool) {
         if self.readers == 0 {
             for id in self.whole.drain(..) {

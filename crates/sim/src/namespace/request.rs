@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_oplog::{Access, Binding, Identity, Kind, Name, New, Object, Operation, RenameIntent};
+use forebay_oplog::{Access, Binding, Identity, Kind, LoggedObject, Name, New, Operation, RenameIntent};
 
 use super::volume::{Refused, Volume, time};
 
@@ -113,7 +113,7 @@ pub fn carry_out(
     let objects = worker.objects.iter().map(|(object, new)| {
         let inner = worker.inner(*object)?;
         let attributes = worker.volume.inode(inner)?.attributes;
-        Ok(Object { identity: *object, attributes, new: new.clone(), access: Access::Set })
+        Ok(LoggedObject { identity: *object, attributes, new: new.clone(), access: Access::Set })
     });
     let operation = Operation {
         number,

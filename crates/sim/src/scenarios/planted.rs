@@ -94,7 +94,7 @@ const FINDERS: &[(&str, fn())] = &[
 
 #[test]
 fn each_bug_that_is_planted_for_scenarios_is_found_by_one() {
-    let bugs = [forebay_engine::plant::IN_SCENARIOS, crate::joined::plant::IN_SCENARIOS];
+    let bugs = [forebay_engine::planted_bugs::IN_SCENARIOS, crate::joined::planted_bugs::IN_SCENARIOS];
     for bug in bugs.into_iter().flatten() {
         let finder = FINDERS.iter().find(|(found, _)| found == bug);
         let (_, scenario) = finder.unwrap_or_else(|| panic!("no scenario looks for: {bug}"));

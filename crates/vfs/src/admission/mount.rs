@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::admission::reserve::{self, PATIENCE, Space};
+use crate::admission::reserve::{self, FreeSpace, PATIENCE};
 use crate::question::Question;
 
 /// The mount of a file system.
@@ -12,7 +12,7 @@ pub(crate) struct Mount {
     /// A directory of the file system.
     dir: OwnedFd,
     /// The free space, for the reserve of the cache.
-    space: Arc<Question<Option<Space>>>,
+    space: Arc<Question<Option<FreeSpace>>>,
 }
 
 impl Mount {
@@ -21,7 +21,7 @@ impl Mount {
     }
 
     /// Asks for the free space for users without privilege; `None` if there is no answer soon.
-    pub(crate) fn free_space(self: &Arc<Self>) -> Option<Space> {
+    pub(crate) fn free_space(self: &Arc<Self>) -> Option<FreeSpace> {
         let mount = self.clone();
         self.space.anew(PATIENCE, move || reserve::space(&*mount)).flatten()
     }

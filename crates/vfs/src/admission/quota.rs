@@ -17,9 +17,10 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::admission::mount::Mount;
-use crate::admission::reserve::{PATIENCE, Reserve, Room, Space, now};
+use crate::admission::reserve::{FreeSpace, PATIENCE, Reserve, Room};
 use crate::cred::Acting;
 use crate::question::Question;
+use crate::sys::coarse_millis;
 use crate::sys::{self, Limits, QuotaKind};
 
 /// The time between two checks for quotas, in milliseconds.
@@ -34,7 +35,7 @@ struct Owner {
     id: u32,
     reserve: Reserve,
     account: Arc<Account>,
-    asked: Arc<Question<Option<Space>>>,
+    asked: Arc<Question<Option<FreeSpace>>>,
 }
 
 /// Whom the files of one user and one group are charged to.
@@ -102,14 +103,14 @@ impl Quotas {
 
     /// Returns true if the kernel has to be asked before anything is charged. The kernel may have to wait for the disk.
     pub(crate) fn is_due(&self) -> bool {
-        now() >= self.due.load(Ordering::Relaxed)
+        coarse_millis() >= self.due.load(Ordering::Relaxed)
     }
 
     /// Returns the account to which the files of `uid` and `gid` on a file system are charged, or `None` without
     /// quotas.
     pub(crate) fn charge(&self, mount: &Arc<Mount>, uid: u32, gid: u32) -> Option<Arc<Charge>> {
         if self.is_due() {
-            self.due.store(now() + REFRESH, Ordering::Relaxed);
+            self.due.store(coarse_millis() + REFRESH, Ordering::Relaxed);
             self.look(mount);
         }
         if !self.in_force.load(Ordering::Relaxed) {
@@ -173,7 +174,7 @@ impl Owner {
     }
 
     /// Asks the kernel as [`Owner::look`]; `None` also if there is no answer soon.
-    fn ask(self: &Arc<Self>, mount: &Arc<Mount>) -> Option<Space> {
+    fn ask(self: &Arc<Self>, mount: &Arc<Mount>) -> Option<FreeSpace> {
         let (owner, mount) = (self.clone(), mount.clone());
         self.asked.anew(PATIENCE, move || owner.look(mount.as_fd())).flatten()
     }
@@ -184,7 +185,7 @@ impl Owner {
 
     /// Asks the kernel, which answers each user about their own quota. Where this kind of quotas is off, or the server
     /// may not act as the owner, there is no limit. `None` after any other error.
-    fn look(&self, mount: BorrowedFd<'_>) -> Option<Space> {
+    fn look(&self, mount: BorrowedFd<'_>) -> Option<FreeSpace> {
         let (limits, acted) = {
             let acting = match self.kind {
                 QuotaKind::User => Acting::with_ids(Some(self.id), None),
@@ -207,13 +208,13 @@ impl Owner {
 
 impl Limits {
     /// Returns the bytes that may be used, and the bytes left of them, at `now` seconds since 1970.
-    fn space(&self, now: u64) -> Space {
+    fn space(&self, now: u64) -> FreeSpace {
         let over = self.soft > 0 && self.used > self.soft && self.grace_ends > 0 && now >= self.grace_ends;
         let limit = [(self.hard, true), (self.soft, over)].into_iter();
         let limit = limit.filter(|(limit, counts)| *limit > 0 && *counts).map(|(limit, _)| limit).min();
         match limit {
-            None => Space { all: u64::MAX, free: u64::MAX },
-            Some(limit) => Space { all: limit, free: limit.saturating_sub(self.used) },
+            None => FreeSpace { all: u64::MAX, free: u64::MAX },
+            Some(limit) => FreeSpace { all: limit, free: limit.saturating_sub(self.used) },
         }
     }
 }

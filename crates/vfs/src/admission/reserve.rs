@@ -1,6 +1,7 @@
 //! The reserve of the backing store: space for the data that the cache accepts, so that an acknowledged write can
 //! always be destaged.
 
+use crate::sys::coarse_millis;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub(crate) struct Reserve {
 
 /// The space of a file system, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Space {
+pub(crate) struct FreeSpace {
     pub(crate) all: u64,
     pub(crate) free: u64,
 }
@@ -45,7 +46,7 @@ pub(crate) struct Room<'a> {
 impl Reserve {
     /// Returns true if the backing store has to be asked before `len` bytes are taken.
     pub(crate) fn is_due(&self, len: u64) -> bool {
-        let (now, due) = (now(), self.due.load(Ordering::Relaxed));
+        let (now, due) = (coarse_millis(), self.due.load(Ordering::Relaxed));
         let short = self.left.load(Ordering::Relaxed) < len as i64;
         now >= due || short && now + REFRESH >= due + REFRESH_SHORT
     }
@@ -58,13 +59,13 @@ impl Reserve {
         &self,
         len: u64,
         dirty: impl FnOnce() -> u64,
-        look: impl FnOnce() -> Option<Space>,
+        look: impl FnOnce() -> Option<FreeSpace>,
     ) -> Option<Room<'_>> {
         if self.is_due(len) {
-            self.due.store(now() + REFRESH, Ordering::Relaxed);
+            self.due.store(coarse_millis() + REFRESH, Ordering::Relaxed);
             let left = self.left.load(Ordering::Acquire);
             let taken = self.pending.load(Ordering::Acquire) + dirty();
-            if let Some(Space { all, free }) = look() {
+            if let Some(FreeSpace { all, free }) = look() {
                 let margin = (all / MARGIN_PART).min(MARGIN_MAX);
                 let there = free.min(i64::MAX as u64) as i64 - taken as i64 - margin as i64;
                 // Bytes that other threads have taken since `left` was read stay taken.
@@ -93,15 +94,9 @@ impl Drop for Room<'_> {
 }
 
 /// Returns the space of the file system that `fd` is on, for users without privilege.
-pub(crate) fn space(fd: impl AsFd) -> Option<Space> {
+pub(crate) fn space(fd: impl AsFd) -> Option<FreeSpace> {
     let stat = rustix::fs::fstatvfs(fd).ok()?;
-    Some(Space { all: stat.f_blocks * stat.f_frsize, free: stat.f_bavail * stat.f_frsize })
-}
-
-/// Milliseconds of the monotonic clock; never 0.
-pub(crate) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
+    Some(FreeSpace { all: stat.f_blocks * stat.f_frsize, free: stat.f_bavail * stat.f_frsize })
 }
 
 #[cfg(test)]
@@ -110,8 +105,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn space(free: u64) -> impl FnOnce() -> Option<Space> {
-        move || Some(Space { all: 64 * MIB, free })
+    fn space(free: u64) -> impl FnOnce() -> Option<FreeSpace> {
+        move || Some(FreeSpace { all: 64 * MIB, free })
     }
 
     #[test]
@@ -155,6 +150,6 @@ mod tests {
     #[test]
     fn no_limit_is_no_overflow() {
         let reserve = Reserve::default();
-        assert!(reserve.take(MIB, || MIB, || Some(Space { all: u64::MAX, free: u64::MAX })).is_some());
+        assert!(reserve.take(MIB, || MIB, || Some(FreeSpace { all: u64::MAX, free: u64::MAX })).is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{Engine, Object as Cached};
+use forebay_engine::{CachedObject as Cached, Engine};
 use forebay_runtime::block_on;
 use smallvec::SmallVec;
 

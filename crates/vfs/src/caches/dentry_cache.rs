@@ -24,7 +24,7 @@ pub(crate) struct Child {
 
 /// The cached answer for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum CachedName {
     /// The name leads to this inode.
     Here(KernelHandle),
     /// The name leads to this inode if the inode still has this version. A caller that finds it so may call
@@ -57,18 +57,18 @@ impl DentryCache {
     }
 
     /// Returns the inode that `name` leads to, or a negative entry, if the name is cached under `stamp`.
-    pub(crate) fn get(&self, stamp: Stamp, name: &[u8]) -> Option<Found> {
+    pub(crate) fn get(&self, stamp: Stamp, name: &[u8]) -> Option<CachedName> {
         if self.stamp != Some(stamp) {
             return None;
         }
         match self.known.get(name) {
             Some(CachedDentry { child, changes }) if *changes == stamp.changes => {
-                Some(Found::Here(child.kernel))
+                Some(CachedName::Here(child.kernel))
             }
             Some(CachedDentry { child, .. }) => {
-                child.version.map(|version| Found::HereIf(child.kernel, version))
+                child.version.map(|version| CachedName::HereIf(child.kernel, version))
             }
-            None => self.absent.contains(name).then_some(Found::Nowhere),
+            None => self.absent.contains(name).then_some(CachedName::Nowhere),
         }
     }
 
@@ -168,8 +168,8 @@ mod tests {
         Child { kernel: kernel(n), version: Some(version(n)) }
     }
 
-    fn here(n: u8) -> Option<Found> {
-        Some(Found::Here(kernel(n)))
+    fn here(n: u8) -> Option<CachedName> {
+        Some(CachedName::Here(kernel(n)))
     }
 
     fn stamp(sec: i64, changes: u64) -> Stamp {
@@ -193,12 +193,12 @@ mod tests {
         names.learn(stamp(1, 0), b"a", Some(child(1)));
         names.learn(stamp(1, 0), b"b", Some(child(2)));
         names.learn(stamp(1, 0), b"nowhere", None);
-        assert_eq!(names.get(stamp(1, 0), b"nowhere"), Some(Found::Nowhere));
+        assert_eq!(names.get(stamp(1, 0), b"nowhere"), Some(CachedName::Nowhere));
         names.carry(stamp(1, 0), stamp(2, 1), &[(b"a", None), (b"c", Some(child(3)))]);
         let at = stamp(2, 1);
         assert_eq!(names.get(at, b"nowhere"), None, "others may have made it");
         let found = [names.get(at, b"a"), names.get(at, b"b"), names.get(at, b"c")];
-        let [Some(Found::HereIf(b, of_b)), Some(Found::HereIf(c, _))] = [found[1], found[2]] else {
+        let [Some(CachedName::HereIf(b, of_b)), Some(CachedName::HereIf(c, _))] = [found[1], found[2]] else {
             panic!("{found:?}: others may have renamed them")
         };
         assert_eq!((found[0], b, c), (None, kernel(2), kernel(3)));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use forebay_engine::Object as Cached;
+use forebay_engine::CachedObject as Cached;
 use forebay_engine::io::Key;
 
 use crate::caches::overlay::{Overlay, Undestaged};

@@ -5,7 +5,7 @@
 
 use std::ops::Deref;
 
-use forebay_engine::Object as Cached;
+use forebay_engine::CachedObject as Cached;
 use forebay_engine::buffer::BLOCK;
 
 use crate::attr::{Attr, Time};
@@ -53,7 +53,7 @@ impl<C: Deref<Target = Cached>> Overlay<C> {
         };
         let mtime = self.undestaged.and_then(|undestaged| undestaged.mtime).unwrap_or(attr.mtime);
         // A write changes both; a modification time from the future was set and says nothing of when.
-        let past = if mtime == attr.mtime { mtime <= attr.backing_ctime } else { mtime <= now() };
+        let past = if mtime == attr.mtime { mtime <= attr.backing_ctime } else { mtime <= file_time() };
         let ctime = if past { base.max(mtime) } else { base };
         let Some(Undestaged { size, dirty, .. }) = self.undestaged else { return Attr { ctime, ..attr } };
         // Programs take a file with less than its size allocated for one with holes.
@@ -71,7 +71,7 @@ pub(crate) fn number(ctime: Time) -> u64 {
 }
 
 /// Returns the time of the clock that file times come from.
-pub(crate) fn now() -> Time {
+pub(crate) fn file_time() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     Time { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
 }

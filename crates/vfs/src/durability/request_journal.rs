@@ -38,7 +38,7 @@ const MAGIC: &[u8; 8] = b"FBWAY001";
 
 /// A request for a change, which a client may send again.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct LoggedReply {
     /// The answer, as [`Vfs::commit`](crate::Vfs::commit) takes it, for a change that is found done and that no client
     /// was told of.
     pub answer: Vec<u8>,
@@ -46,11 +46,11 @@ pub struct Asked {
     pub key: usize,
 }
 
-impl Asked {
+impl LoggedReply {
     /// Returns the request of a creation of several system calls. Its name does not show that all calls are done, so it
     /// holds no answer.
     pub(crate) fn in_several(&self) -> Self {
-        Asked { answer: self.answer[..self.key].to_vec(), key: self.key }
+        LoggedReply { answer: self.answer[..self.key].to_vec(), key: self.key }
     }
 }
 
@@ -116,7 +116,7 @@ impl RequestJournal {
         self: &Arc<Self>,
         filesystem: u32,
         entries: Bindings,
-        Asked { answer, key }: &Asked,
+        LoggedReply { answer, key }: &LoggedReply,
     ) -> Request {
         let (number, answered, slot) = {
             let mut inner = self.inner.lock();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn begin(under_way: &Arc<RequestJournal>, name: &[u8]) -> Request {
-        let asked = Asked { answer: b"key and reply".to_vec(), key: 3 };
+        let asked = LoggedReply { answer: b"key and reply".to_vec(), key: 3 };
         under_way.begin(3, [entry(name)].into_iter().collect(), &asked)
     }
 
@@ -284,7 +284,7 @@ mod tests {
         under_way.clear().unwrap();
         let entries = [entry(&[b'a'; 255]), entry(&[b'b'; 255])].into_iter().collect();
         // An IPv6 client's key and the longest reply.
-        let asked = Asked { answer: vec![1; 120], key: 42 };
+        let asked = LoggedReply { answer: vec![1; 120], key: 42 };
         let _under_way = under_way.begin(3, entries, &asked);
         assert_eq!(opened(dir.path(), LOG).len(), 1);
     }

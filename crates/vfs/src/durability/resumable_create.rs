@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use forebay_common::lock::Mutex;
 use forebay_metalog::CutShort;
 
-use crate::durability::request_journal::Asked;
+use crate::durability::request_journal::LoggedReply;
 use crate::sys::KernelHandle;
 
 /// Resumable creates by the key of the request.
@@ -32,7 +32,7 @@ impl ResumableCreates {
     /// Returns, once, the inode that this request created as `name` in `dir`, if a kill interrupted the creation.
     pub(crate) fn take(
         &self,
-        asked: &Asked,
+        asked: &LoggedReply,
         filesystem: u32,
         dir: &KernelHandle,
         name: &[u8],
@@ -64,7 +64,7 @@ mod tests {
         let (entries, reply) = ([entry].into_iter().collect(), b"key"[..].into());
         let operation = Operation { number: 1, filesystem: 3, entries, objects: Vec::new(), reply };
         let cut_short = CutShort { operation, key: 3 };
-        let asked = |key: &[u8]| Asked { answer: [key, b"a reply"].concat(), key: key.len() };
+        let asked = |key: &[u8]| LoggedReply { answer: [key, b"a reply"].concat(), key: key.len() };
         let take = |key: &[u8]| begun.take(&asked(key), 3, &handle(1), b"name");
         begun.keep(&cut_short, handle(7));
         assert_eq!(take(b"yek"), None, "another request");

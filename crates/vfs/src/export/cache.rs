@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 use forebay_common::lock::Mutex;
 use forebay_engine::io::Key;
-use forebay_engine::{Engine, Error as CacheError, Mode, Object as Cached};
+use forebay_engine::{CachedObject as Cached, Engine, Error as CacheError, Mode};
 use forebay_runtime::block_on;
 use rustix::fs::FileType;
 

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{Object as Cached, Version};
+use forebay_engine::{CachedObject as Cached, Version};
 use forebay_runtime::block_on;
 
 use crate::attr::Attr;

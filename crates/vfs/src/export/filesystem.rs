@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use forebay_common::lock::Mutex;
-use forebay_engine::Object as Cached;
+use forebay_engine::CachedObject as Cached;
 use forebay_metalog::Making;
 use forebay_oplog::Removals;
 use rustix::fs::{FileType, Mode, OFlags};

@@ -20,11 +20,11 @@ use forebay_runtime::block_on;
 use crate::attr::Attr;
 use crate::caches::inode::Inode;
 use crate::durability::journal::Order;
-use crate::durability::request_journal::{Asked, Request};
+use crate::durability::request_journal::{LoggedReply, Request};
 use crate::error::{Error, Result};
 use crate::export::filesystem::{Filesystem, Scheme};
 use files::attributes;
-pub(crate) use forebay_oplog::{Access, Binding, Object, Rights};
+pub(crate) use forebay_oplog::{Access, Binding, LoggedObject, Rights};
 use log::CacheLog;
 
 /// The result of a file system's checkpoints, reported when it changes.
@@ -50,7 +50,7 @@ pub(crate) struct Did {
     /// Each name that it changed.
     pub(crate) bindings: Bindings,
     /// The objects that it touched, as they are now.
-    pub(crate) objects: Vec<Object>,
+    pub(crate) objects: Vec<LoggedObject>,
     /// The rights that a new inode was to have.
     pub(crate) made: Option<Rights>,
     /// The ticket of a creation, from before the creation.
@@ -113,14 +113,14 @@ impl Filesystem {
 
     /// Returns the inode that a killed server made for this request: see
     /// [`ResumableCreates`](crate::durability::resumable_create::ResumableCreates).
-    pub(crate) fn begun(&self, asked: &Asked, dir: &Inode, name: &[u8]) -> Option<Identity> {
+    pub(crate) fn begun(&self, asked: &LoggedReply, dir: &Inode, name: &[u8]) -> Option<Identity> {
         let linked = self.linked()?;
         linked.cache.begun.take(asked, linked.number(), &dir.kernel, name)
     }
 
     /// Writes the change that is about to be carried out to the request journal, in case the server is killed before
     /// the record is in the log. The caller's locks keep other changes from these names.
-    pub(crate) fn under_way(&self, bindings: Bindings, asked: Option<&Asked>) -> Option<Request> {
+    pub(crate) fn under_way(&self, bindings: Bindings, asked: Option<&LoggedReply>) -> Option<Request> {
         let (linked, asked) = self.linked().zip(asked)?;
         Some(linked.cache.under_way.begin(linked.number(), bindings, asked))
     }
@@ -158,13 +158,13 @@ pub(crate) fn binding(
 }
 
 /// Returns the log's description of an inode with these attributes. `new` is set if the change made the inode.
-pub(crate) fn object(inode: &Inode, attr: &Attr, new: Option<New>, access: Access) -> Option<Object> {
-    Some(Object { identity: inode.kernel, attributes: attributes(attr)?, new, access })
+pub(crate) fn object(inode: &Inode, attr: &Attr, new: Option<New>, access: Access) -> Option<LoggedObject> {
+    Some(LoggedObject { identity: inode.kernel, attributes: attributes(attr)?, new, access })
 }
 
 /// Returns the log's descriptions of inodes that existed before, as they are now. They include changes that only the
 /// cache has, which may be destaged and forgotten before the record is. The change has set neither mode nor owner.
-pub(crate) fn objects(inodes: &[&Inode]) -> Vec<Object> {
+pub(crate) fn objects(inodes: &[&Inode]) -> Vec<LoggedObject> {
     let object = |inode: &&Inode| object(inode, &inode.attr().ok()?, None, Access::Kept);
     inodes.iter().filter_map(object).collect()
 }
@@ -195,7 +195,7 @@ mod tests {
             atime: time,
             mtime: time,
         };
-        let object = |new| Object { identity: kernel, attributes, new, access: Access::Set };
+        let object = |new| LoggedObject { identity: kernel, attributes, new, access: Access::Set };
         let entry =
             Binding { dir: kernel, name: [b'n'; 255][..].into(), was: Some(kernel), now: Some(kernel) };
         let record = |entries: usize, objects| {

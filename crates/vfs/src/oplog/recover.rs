@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_engine::UserRecord;
 use forebay_metalog::{CutShort, Start};
-use forebay_oplog::{Binding, Name, Object as LoggedObject, Operation, Rights, SetAside};
+use forebay_oplog::{Binding, LoggedObject, Name, Operation, Rights, SetAside};
 use forebay_runtime::block_on;
 use rustix::io::Errno;
 
@@ -212,7 +212,7 @@ impl Start for Recovered<'_> {
 
 /// Decides about the changes in the log whose result is not known yet, and logs the decisions. Returns the answers of
 /// all changes in it that happened, oldest first.
-pub(crate) fn settle(
+pub(crate) fn conclude(
     cache: &Cache,
     recovery: Recovery,
     filesystems: &[(u32, Arc<Filesystem>)],

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::Object as Cached;
+use forebay_engine::CachedObject as Cached;
 
 use crate::export::filesystem::Filesystem;
 use crate::sys::KernelHandle;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time as CacheTime;
-use forebay_engine::{Engine, Logged as Accepted, Object as Cached, Tried, TriedRead};
+use forebay_engine::{CachedObject as Cached, Engine, Logged as Accepted, Tried, TriedRead};
 use forebay_runtime::block_on;
 
 use crate::attr::{Attr, Time};
 use crate::caches::inode::Inode;
-use crate::caches::overlay::{Undestaged, now};
+use crate::caches::overlay::{Undestaged, file_time};
 use crate::cred::Cred;
 use crate::durability::journal::{Data, SyncRequest};
 use crate::error::{Error, Result, from_cache};
@@ -170,7 +170,7 @@ impl Vfs {
             return self.write_direct(linked, write, wait);
         };
         charge.iter().for_each(|charge| cached.charge(&charge.account));
-        let now = cache_time(now());
+        let now = cache_time(file_time());
         let accepted = match engine.try_write(cached, write.offset, write.data, now) {
             Ok(Tried::Accepted(frame)) => Ok(Accepted { len: write.data.len(), frame }),
             Ok(Tried::Wait) if wait.allowed() => {
@@ -240,8 +240,8 @@ impl Vfs {
         drop(own);
         let done = written.as_ref().ok().map(|len| (write.offset, &write.data[..*len]));
         let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
-        let ended =
-            block_on(engine.end_direct(cached, direct, done, end, cache_time(now()))).map_err(from_cache);
+        let ended = block_on(engine.end_direct(cached, direct, done, end, cache_time(file_time())))
+            .map_err(from_cache);
         let (len, frame) = (written?, ended?);
         rooms.into_iter().for_each(|room| room.used(space_of(write.offset, len)));
         // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
@@ -284,14 +284,14 @@ impl Vfs {
         if cached.size() == size && Undestaged::of(cached).is_none() && object.raw_attr()?.size == size {
             return Ok(());
         }
-        let now = cache_time(mtime.unwrap_or_else(now));
+        let now = cache_time(mtime.unwrap_or_else(file_time));
         block_on(linked.cache.engine.truncate(cached, size, now)).map_err(from_cache)
     }
 
     /// Tells the engine of a modification time that was set.
     pub(crate) fn touch_cached(&self, fs: &Filesystem, object: &Inode, mtime: Option<Time>) -> Result<()> {
         let Some((linked, cached)) = fs.linked().zip(object.link.get()) else { return Ok(()) };
-        let mtime = cache_time(mtime.unwrap_or_else(now));
+        let mtime = cache_time(mtime.unwrap_or_else(file_time));
         block_on(linked.cache.engine.set_mtime(cached, mtime)).map_err(from_cache)
     }
 }

@@ -14,7 +14,7 @@ use crate::caches::inode::Change;
 use crate::caches::stamp::Stamp;
 use crate::cred::Cred;
 use crate::durability::journal::SyncRequest;
-use crate::durability::request_journal::{self, Asked};
+use crate::durability::request_journal::{self, LoggedReply};
 use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::filesystem::{Scheme, require_dir};
@@ -53,7 +53,7 @@ pub struct Renamed {
 struct Caller<'a> {
     cred: &'a Cred,
     /// The request, if it may not be carried out twice.
-    asked: Option<&'a Asked>,
+    asked: Option<&'a LoggedReply>,
 }
 
 /// A name to remove.
@@ -97,7 +97,7 @@ impl<'a> Renaming<'a> {
     }
 
     /// Returns the log's description of the directory after the change.
-    pub(crate) fn logged(&self) -> Option<oplog::Object> {
+    pub(crate) fn logged(&self) -> Option<oplog::LoggedObject> {
         oplog::object(&self.dir.object, &self.change.after()?, None, Access::Kept)
     }
 
@@ -123,7 +123,7 @@ impl<'a> Renaming<'a> {
 
 impl Vfs {
     /// Removes the name of anything but a directory.
-    pub fn remove(&self, dir: &Target, name: &[u8], cred: &Cred, asked: Option<&Asked>) -> Changed<()> {
+    pub fn remove(&self, dir: &Target, name: &[u8], cred: &Cred, asked: Option<&LoggedReply>) -> Changed<()> {
         if let Err(error) = changeable(dir, name) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
@@ -133,7 +133,7 @@ impl Vfs {
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, dir: &Target, name: &[u8], cred: &Cred, asked: Option<&Asked>) -> Changed<()> {
+    pub fn rmdir(&self, dir: &Target, name: &[u8], cred: &Cred, asked: Option<&LoggedReply>) -> Changed<()> {
         let failed = |error| Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         match name {
             b"." => return failed(Error::INVALID),
@@ -201,7 +201,7 @@ impl Vfs {
         to: &Target,
         to_name: &[u8],
         cred: &Cred,
-        asked: Option<&Asked>,
+        asked: Option<&LoggedReply>,
     ) -> Renamed {
         let refused = require_dir(&to.object)
             .and_then(|()| changeable(from, from_name))
@@ -312,7 +312,7 @@ impl Vfs {
         dir: &Target,
         name: &[u8],
         cred: &Cred,
-        asked: Option<&Asked>,
+        asked: Option<&LoggedReply>,
     ) -> Changed<Option<Attr>> {
         let refused = changeable(dir, name).and_then(|()| {
             match (target.export.id == dir.export.id, target.object.is_dir()) {
@@ -368,7 +368,7 @@ impl Vfs {
         &self,
         dir: &Target,
         victim: Option<KernelHandle>,
-    ) -> Option<Arc<forebay_engine::Object>> {
+    ) -> Option<Arc<forebay_engine::CachedObject>> {
         let (kernel, fs) = (victim?, &dir.export.fs);
         if fs.aliases.has(&kernel) && fs.is_gone(&kernel) {
             // Left behind, it is removed at the next start.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::attr::{SetAttr, SetTime, Time};
 use crate::caches::inode::{GoodFor, Inode, Opened};
 use crate::cred::Cred;
-use crate::durability::request_journal::Asked;
+use crate::durability::request_journal::LoggedReply;
 use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::vfs::Vfs;
@@ -97,7 +97,7 @@ impl Vfs {
         name: &[u8],
         how: Create,
         cred: &Cred,
-        asked: Option<&Asked>,
+        asked: Option<&LoggedReply>,
     ) -> Changed<Made> {
         let size = match how {
             Create::Unchecked(set) | Create::Guarded(set) => set.size,

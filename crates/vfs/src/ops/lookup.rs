@@ -106,8 +106,8 @@ impl Vfs {
         let stamp = dir.object.stamp(attr);
         let known = stamp.and_then(|stamp| self.known_name(dir, stamp, name));
         match known {
-            Some(dentry_cache::Found::Nowhere) => return Err(NONE),
-            Some(dentry_cache::Found::Here(kernel)) => {
+            Some(dentry_cache::CachedName::Nowhere) => return Err(NONE),
+            Some(dentry_cache::CachedName::Here(kernel)) => {
                 let attr = match fs.inodes.get(&kernel) {
                     Some(object) => object.attr().ok(),
                     None => fs.known(&kernel, wait, |known| Some(known.attr)),
@@ -116,7 +116,7 @@ impl Vfs {
                     return Ok(found(&kernel, attr));
                 }
             }
-            Some(dentry_cache::Found::HereIf(..)) | None => {}
+            Some(dentry_cache::CachedName::HereIf(..)) | None => {}
         }
         let notices = fs.notices();
         let child = fs.child(&dir.object, name, !wait.allowed());
@@ -132,15 +132,15 @@ impl Vfs {
     }
 
     /// Returns the cached answer for a name in a directory that was just seen in this state.
-    fn known_name(&self, dir: &Target, stamp: Stamp, name: &[u8]) -> Option<dentry_cache::Found> {
+    fn known_name(&self, dir: &Target, stamp: Stamp, name: &[u8]) -> Option<dentry_cache::CachedName> {
         let (fs, names) = (&dir.export.fs, dir.object.names.as_ref()?);
         let known = names.lock().get(stamp, name)?;
-        let dentry_cache::Found::HereIf(kernel, version) = known else { return Some(known) };
+        let dentry_cache::CachedName::HereIf(kernel, version) = known else { return Some(known) };
         if !fs.catch_up() || !fs.versions.holds(version) {
             return None;
         }
         names.lock().prove(stamp, name, version);
-        Some(dentry_cache::Found::Here(kernel))
+        Some(dentry_cache::CachedName::Here(kernel))
     }
 
     fn parent(&self, dir: &Target, wait: Wait) -> Result<Found> {

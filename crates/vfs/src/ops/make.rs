@@ -5,7 +5,7 @@ use rustix::fs::{FileType, Mode};
 
 use crate::attr::SetAttr;
 use crate::cred::Cred;
-use crate::durability::request_journal::Asked;
+use crate::durability::request_journal::LoggedReply;
 use crate::error::Result;
 use crate::export::Target;
 use crate::export::vfs::Vfs;
@@ -39,7 +39,7 @@ impl Vfs {
         special: Special<'_>,
         set: &SetAttr,
         cred: &Cred,
-        asked: Option<&Asked>,
+        asked: Option<&LoggedReply>,
     ) -> Changed<Made> {
         let new = match special {
             Special::Symlink(text) => New::Link(text.into()),

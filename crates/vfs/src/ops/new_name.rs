@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::attr::{Attr, SetAttr};
 use crate::caches::access_cache::want;
 use crate::cred::Cred;
-use crate::durability::request_journal::{self, Asked};
+use crate::durability::request_journal::{self, LoggedReply};
 use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::inherited;
@@ -31,7 +31,7 @@ pub(super) struct Wanted<'a> {
     /// The length of a symbolic link's text that is too long for a record, in bytes.
     pub(super) unrecorded: Option<usize>,
     /// The request, if it may not be carried out twice.
-    pub(super) asked: Option<Cow<'a, Asked>>,
+    pub(super) asked: Option<Cow<'a, LoggedReply>>,
 }
 
 /// The result of a creation.
@@ -177,7 +177,7 @@ impl Vfs {
 
 /// Returns the request as the request journal keeps it: if the server is killed in a creation with these attributes,
 /// this is known of it.
-pub(super) fn journaled_request<'a>(set: &SetAttr, asked: &'a Asked) -> Cow<'a, Asked> {
+pub(super) fn journaled_request<'a>(set: &SetAttr, asked: &'a LoggedReply) -> Cow<'a, LoggedReply> {
     if is_one_call(set) { Cow::Borrowed(asked) } else { Cow::Owned(asked.in_several()) }
 }
 

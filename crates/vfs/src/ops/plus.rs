@@ -19,6 +19,7 @@ use crate::export::vfs::Vfs;
 use crate::handle::Handle;
 use crate::ops::list::{Entry, EntryPlus, ListEnd};
 use crate::sys::KernelHandle;
+use crate::sys::coarse_millis;
 use crate::wait::Wait;
 
 /// The time in milliseconds for which a listing believes attributes that it saw before. It counts for an inode that was
@@ -57,12 +58,6 @@ struct Went {
 /// Returns true for the names of the directory itself and its parent.
 fn is_dot(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
-}
-
-/// Milliseconds of the monotonic clock, a tick late at most.
-fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
 impl Vfs {
@@ -129,7 +124,7 @@ impl Vfs {
         };
         let mut kept = kept.ok_or(Error::WouldBlock)?;
         let Some(mut at) = kept.find(state, cookie) else { return unknown };
-        let (mut from, now) = (cookie, now());
+        let (mut from, now) = (cookie, coarse_millis());
         let told = target.export.fs.catch_up();
         while let Some(known) = kept.get(at) {
             let (ino, reached) = (known.ino, known.cookie);
@@ -201,7 +196,7 @@ impl Vfs {
         let version = version.filter(|version| fs.versions.holds(*version));
         // Only announced changes move the backing file's own attributes. Of directories only the names are watched.
         let own = destaged && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
-        let until = if own && fs.watch.is_some() { CHANGE } else { now() + FRESH };
+        let until = if own && fs.watch.is_some() { CHANGE } else { coarse_millis() + FRESH };
         let lasting = version.map(|version| Seen { attr, handle, version, until });
         if let (Some(version), Some(stamp)) = (version, stamp)
             && fs.inodes.get(&kernel).is_none()

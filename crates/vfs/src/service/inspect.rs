@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_engine::Object as Cached;
+use forebay_engine::CachedObject as Cached;
 use forebay_runtime::block_on;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;

@@ -15,7 +15,7 @@ use crate::export::filesystem::Filesystem;
 use crate::export::vfs::Vfs;
 use crate::oplog::checkpoint::Checkpoints;
 use crate::oplog::log::CacheLog;
-use crate::oplog::recover::{Recovery, recover, settle};
+use crate::oplog::recover::{Recovery, conclude, recover};
 use crate::oplog::{Checkpointed, OpLog};
 use crate::state::{Before, filesystem_numbers};
 
@@ -93,7 +93,7 @@ impl Vfs {
         }
         // The checkpoints start first, because settling appends to the log, which may be full of user records.
         cache.checkpoints.start()?;
-        let answers = settle(&cache, recovery, store.filesystems())?;
+        let answers = conclude(&cache, recovery, store.filesystems())?;
         // Attributes read before now may lack operations of the log, and the cache was not asked for them.
         for (_, fs) in store.filesystems() {
             fs.anything_changed();

@@ -4,7 +4,7 @@ use forebay_metalog::{Did, Pending, make_durable};
 use forebay_oplog::Operation;
 
 use super::*;
-use crate::joined::plant;
+use crate::joined::planted_bugs;
 
 impl Server {
     /// Carries out a change of names or attributes, and waits until it is durable. Also returns the object that lost
@@ -39,10 +39,10 @@ impl Server {
         self.look_whether_gone(removing);
         self.pause().await;
         let (number, mut reply) = (done.operation.number, done.operation.reply.clone());
-        if plant::active("a reply is lost") {
+        if planted_bugs::active("a reply is lost") {
             reply = Box::default();
         }
-        if plant::active("an answer is kept before the record is durable") {
+        if planted_bugs::active("an answer is kept before the record is durable") {
             let answer = Answer::Done { number, made: done.made() };
             self.inner.lock().replies.end(xid, answer);
         }

@@ -5,11 +5,11 @@ use forebay_engine::io::{Backing as _, BackingError, Time};
 
 use super::*;
 use crate::front::{Writing, durable, put_log};
-use crate::joined::plant;
+use crate::joined::planted_bugs;
 
 impl Server {
     /// Returns the engine's object of a file. `None` if the handle is stale.
-    pub(in crate::joined) fn object(&self, file: Identity) -> Option<Arc<Object>> {
+    pub(in crate::joined) fn object(&self, file: Identity) -> Option<Arc<CachedObject>> {
         let size = self.store.lock().content(file)?.size;
         let mut inner = self.inner.lock();
         Some(inner.objects.entry(file).or_insert_with(|| self.engine.object(&key(file), size)).clone())
@@ -42,7 +42,7 @@ impl Server {
         if self.is_touched(file) {
             // Recovery might recreate the file, and would find none of these bytes in the log.
             self.hits.hit(Fault::JoinedDirectOfNew);
-            if !plant::active("a write past the log does not wait for a checkpoint") {
+            if !planted_bugs::active("a write past the log does not wait for a checkpoint") {
                 self.checkpoint().await.map_err(Self::io_error)?;
             }
         }
@@ -66,7 +66,7 @@ impl Server {
     /// Carries out COMMIT: every answered write of the file is durable at the return, and so is the frame.
     pub(in crate::joined) async fn commit(&self, file: Identity, frame: Seq) -> Result<(), Error> {
         let uncommitted = self.inner.lock().uncommitted.get(&file).copied().unwrap_or_default();
-        if uncommitted.made > uncommitted.stable && !plant::active("COMMIT does not sync") {
+        if uncommitted.made > uncommitted.stable && !planted_bugs::active("COMMIT does not sync") {
             self.sync(file, 0, 0).await?;
             self.hits.hit(Fault::JoinedCommit);
             let mut inner = self.inner.lock();
@@ -101,7 +101,7 @@ impl Server {
         begin();
         let backing = self.store.lock().content(file).map_or(0, |content| content.size);
         if object.size() != size || object.unsettled().is_some() || backing != size {
-            if plant::active("a cut goes past the cache") {
+            if planted_bugs::active("a cut goes past the cache") {
                 self.store.truncate(&key(file), size).await?;
             } else {
                 self.engine.truncate(&object, size, self.now()).await?;
@@ -110,13 +110,13 @@ impl Server {
         let mut made = Ok(());
         if self.is_touched(file) {
             self.hits.hit(Fault::JoinedCutOfNew);
-            if !plant::active("a change of size does not wait for a checkpoint") {
+            if !planted_bugs::active("a change of size does not wait for a checkpoint") {
                 made = self.checkpoint().await;
             }
         }
         let changed = self.change_locked(xid, request, locked, true).await;
         // That commit may succeed though the checkpoint's commit was late, and recovery may still make the file.
-        if !plant::active("a change of size is answered though its checkpoint was late") {
+        if !planted_bugs::active("a change of size is answered though its checkpoint was late") {
             made.map_err(Self::io_error)?;
         }
         changed.map(drop).map_err(|refused| match refused {

@@ -4,7 +4,7 @@ use forebay_metalog::StartError;
 
 use super::files::Recovered;
 use super::*;
-use crate::joined::plant;
+use crate::joined::planted_bugs;
 
 impl Server {
     /// Returns true if changes have to wait for more than their records.
@@ -37,7 +37,7 @@ impl Server {
         let mut files = [(0, Recovered(self.store.clone()))];
         recovery.decide(&**self.sequence.log(), &mut files).await?;
         let replies = recovery.conclude(&self.sequence, &self.checkpoints, &mut files).await?;
-        let remembers = !plant::active("replies in the log are not remembered");
+        let remembers = !planted_bugs::active("replies in the log are not remembered");
         self.inner.lock().replies = Replies::of(replies.into_iter().filter(|_| remembers));
         Ok(())
     }

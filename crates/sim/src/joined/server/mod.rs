@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 use forebay_engine::io::Clock as _;
-use forebay_engine::{Engine, Error, Object, Seq, UserRecordId};
+use forebay_engine::{CachedObject, Engine, Error, Seq, UserRecordId};
 use forebay_metalog::{Checkpointed, Checkpoints, Failure as _, Making, Recovery, Sequence, Slots, Way};
 use forebay_oplog::{Identity, Proof, Removals};
 
@@ -44,10 +44,10 @@ struct Uncommitted {
 
 #[derive(Default)]
 struct Inner {
-    removals: Removals<Arc<Object>>,
+    removals: Removals<Arc<CachedObject>>,
     locked: BTreeSet<Identity>,
     writers: BTreeMap<Identity, u32>,
-    objects: BTreeMap<Identity, Arc<Object>>,
+    objects: BTreeMap<Identity, Arc<CachedObject>>,
     uncommitted: BTreeMap<Identity, Uncommitted>,
     replies: Replies,
     /// The changes carried out in this session, in that order.

@@ -1,7 +1,7 @@
 //! Replies kept for repeated requests, as in `nfs`: in memory, and filled from the log at a start.
 
 use super::*;
-use crate::joined::plant;
+use crate::joined::planted_bugs;
 
 /// The number that identifies a request.
 pub(in crate::joined) type Xid = u64;
@@ -83,7 +83,9 @@ impl Server {
                         inner.replies.0.insert(xid, None);
                         return None;
                     }
-                    Some(None) if plant::active("a request sent again does not wait for the first") => {
+                    Some(None)
+                        if planted_bugs::active("a request sent again does not wait for the first") =>
+                    {
                         return None;
                     }
                     Some(None) if waited => {}

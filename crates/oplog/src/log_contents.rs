@@ -7,7 +7,7 @@ use crate::record::{Change, Record};
 
 /// The contents of all user records in the log.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct LogContents {
     /// Changes that the file system itself made durable, by number.
     pub changes: BTreeMap<u64, Change>,
     /// All changes up to this number are settled: durable, or known never to have happened.
@@ -21,10 +21,10 @@ pub struct Found {
     pub checkpoints: HashMap<u32, u64>,
 }
 
-impl Found {
+impl LogContents {
     /// Reads the user records in the order of the log. Returns `None` if one of them is no record of this version.
     pub fn read<'a>(notes: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
-        let mut found = Found::default();
+        let mut found = LogContents::default();
         for note in notes {
             match Record::decode(note)? {
                 Record::Change(change) => {
@@ -70,7 +70,7 @@ impl Found {
 
     /// Returns the replies of all changes that happened, oldest first.
     pub fn replies(self) -> impl Iterator<Item = Box<[u8]>> {
-        let Found { changes, void, operations, .. } = self;
+        let LogContents { changes, void, operations, .. } = self;
         let changes = changes.into_iter().filter(|(number, _)| !void.contains(number));
         let mut replies: BTreeMap<u64, Box<[u8]>> =
             changes.map(|(number, change)| (number, change.answer)).collect();
@@ -91,7 +91,7 @@ mod tests {
             Record::Operation(Box::new(Operation { number, filesystem: 3, entries, objects, reply }))
         };
         let notes = [1, 2, 3, 7, 1, 3, 8, 1, 9].map(|number| operation(number).encode());
-        let found = Found::read(notes.iter().map(Vec::as_slice)).unwrap();
+        let found = LogContents::read(notes.iter().map(Vec::as_slice)).unwrap();
         let numbers: Vec<_> = found.of(3).0.iter().map(|operation| operation.number).collect();
         assert_eq!((numbers, found.last()), (vec![1, 2, 3, 7, 8, 9], 9));
     }

@@ -1,6 +1,6 @@
 //! Deliberate bugs, one at a time, to prove that the simulator finds them.
 
-forebay_common::plants![
+forebay_common::planted_bugs![
     "2: what lost its name stays without",
     "3: what is in the way and known stays",
     "4: what is in the way and unknown is removed",

@@ -1,6 +1,6 @@
 //! Planted bugs, one at a time, to prove that the simulator finds them.
 
-forebay_common::plants![
+forebay_common::planted_bugs![
     "late copies replace newer ones",
     "late copies count though they were dropped",
     "frames are not flushed",
@@ -68,7 +68,7 @@ forebay_common::plants![
 pub mod threads {
     use forebay_common::lock::MutexGuard;
 
-    forebay_common::plants![
+    forebay_common::planted_bugs![
         "facts are taken before the wait for room",
         "a repair does not ask whether its place is still a leg",
         "a place is used again before its repair has ended",

@@ -34,9 +34,9 @@ type Known = BTreeMap<String, u64>;
 /// Returns the bugs with `part` in their names.
 pub(crate) fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
     let bugs = match worlds {
-        Worlds::Engine => forebay_engine::plant::PLANTS,
-        Worlds::Names => forebay_oplog::plant::PLANTS,
-        Worlds::Joined => joined::plant::PLANTS,
+        Worlds::Engine => forebay_engine::planted_bugs::PLANTS,
+        Worlds::Names => forebay_oplog::planted_bugs::PLANTS,
+        Worlds::Joined => joined::planted_bugs::PLANTS,
     };
     bugs.iter().copied().filter(|bug| bug.contains(part)).collect()
 }

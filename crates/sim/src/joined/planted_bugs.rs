@@ -1,6 +1,6 @@
 //! Deliberate bugs of the simulated server, one at a time, to prove that joined worlds find them.
 
-forebay_common::plants![
+forebay_common::planted_bugs![
     "aliases are not applied to keys",
     "a reply is lost",
     "replies in the log are not remembered",

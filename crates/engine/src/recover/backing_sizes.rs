@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::buffer::BLOCK;
 use crate::core::Core;
-use crate::index::object::Object;
+use crate::index::object::CachedObject;
 use crate::io::{BackingError, BackingResult};
 use crate::recover::outcome::OpenError;
 use crate::recover::progress::RecoveryProgress;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// An object whose size is unknown.
 struct Unsure {
-    object: Arc<Object>,
+    object: Arc<CachedObject>,
     /// The size that the backing file must get. It stays once it is set. A file that is longer after a failed sync
     /// may be shorter after a power cut.
     longer: Option<u64>,
@@ -34,33 +34,33 @@ struct Unsure {
 
 /// Looks up the sizes of objects with changes that the backing store may lack, and queues their dirty blocks for
 /// destaging.
-pub(crate) async fn settle(
+pub(crate) async fn look_up_sizes(
     core: &Core,
-    unsure: Vec<Arc<Object>>,
+    unsure: Vec<Arc<CachedObject>>,
     progress: &RecoveryProgress,
 ) -> Result<(), OpenError> {
     progress.begin(unsure.len());
-    let mut volumes = BTreeMap::<u32, Vec<Arc<Object>>>::new();
+    let mut volumes = BTreeMap::<u32, Vec<Arc<CachedObject>>>::new();
     for object in unsure {
         volumes.entry(core.env.backing.volume(&object.key)).or_default().push(object);
     }
     for objects in volumes.values() {
         for together in objects.chunks(TOGETHER) {
             let unsure = together.iter().map(|object| Unsure { object: object.clone(), longer: None });
-            settle_together(core, unsure.collect(), progress).await?;
+            look_up_together(core, unsure.collect(), progress).await?;
         }
     }
     Ok(())
 }
 
 /// Settles objects of one volume. After a pause, repeats those for which the backing store reports an error.
-async fn settle_together(
+async fn look_up_together(
     core: &Core,
     mut left: Vec<Unsure>,
     progress: &RecoveryProgress,
 ) -> Result<(), OpenError> {
     for round in 0.. {
-        let results = settle_once(core, &mut left).await;
+        let results = look_up_once(core, &mut left).await;
         let (mut again, mut failed) = (Vec::new(), None);
         for (unsure, result) in left.into_iter().zip(results) {
             match result {
@@ -91,7 +91,7 @@ async fn settle_together(
 }
 
 /// Takes over the sizes, and extends files that must be longer. Returns one result for each object.
-async fn settle_once(core: &Core, objects: &mut [Unsure]) -> Vec<BackingResult<()>> {
+async fn look_up_once(core: &Core, objects: &mut [Unsure]) -> Vec<BackingResult<()>> {
     let backing = &core.env.backing;
     let keys = objects.iter().map(|unsure| unsure.object.key.clone()).collect();
     let sizes = backing.sizes(keys).await;
@@ -115,7 +115,7 @@ async fn settle_once(core: &Core, objects: &mut [Unsure]) -> Vec<BackingResult<(
 }
 
 /// Takes over the size in the backing store. Returns a larger size if the backing file must get it.
-fn take_size(object: &Object, size: u64) -> Option<u64> {
+fn take_size(object: &CachedObject, size: u64) -> Option<u64> {
     let mut state = object.lock();
     // A truncation that is not carried out leaves the backing file too large.
     if state.truncating.is_none() {

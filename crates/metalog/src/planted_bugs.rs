@@ -1,6 +1,6 @@
 //! Deliberate bugs, one at a time, to prove that joined worlds of the simulator find them.
 
-forebay_common::plants![
+forebay_common::planted_bugs![
     "answered before the record is durable",
     "a RENAME says nothing in its slot",
     "a checkpoint without a commit",
