@@ -76,13 +76,11 @@ proptest! {
 
     #[test]
     fn attributes_from_any_bytes(message in message()) {
-        if let Ok(fattr) = Fattr::decode(&mut Reader::new(&message)) {
-            if let Ok(attributes) = fattr.attributes() {
-                let mut out = Vec::new();
-                attributes.encode(&fattr.mask, &mut out);
-                let again = Fattr::decode(&mut Reader::new(&out)).unwrap();
-                prop_assert_eq!(again.attributes().unwrap(), attributes);
-            }
-        }
+        let Ok(fattr) = Fattr::decode(&mut Reader::new(&message)) else { return Ok(()) };
+        let Ok(attributes) = fattr.attributes() else { return Ok(()) };
+        let mut out = Vec::new();
+        attributes.encode(&fattr.mask, &mut out);
+        let again = Fattr::decode(&mut Reader::new(&out)).unwrap();
+        prop_assert_eq!(again.attributes().unwrap(), attributes);
     }
 }
