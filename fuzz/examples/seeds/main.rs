@@ -2,6 +2,8 @@
 //! fuzz/corpus`.
 
 mod engine;
+mod nfs4;
+mod small;
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -18,6 +20,9 @@ fn main() -> io::Result<()> {
     write(&corpus.join("rpc_call"), rpc_messages())?;
     write(&corpus.join("nfs3_args"), nfs3_messages())?;
     write(&corpus.join("mount_portmap"), mount_and_portmap_messages())?;
+    write(&corpus.join("nfs4_compound"), nfs4::compounds())?;
+    write(&corpus.join("nfs4_reply"), nfs4::replies())?;
+    write(&corpus.join("small_programs"), small::messages())?;
     write(&corpus.join("superblock"), engine::superblocks())?;
     write(&corpus.join("segment_header"), engine::segment_headers())?;
     write(&corpus.join("frame"), engine::frames())?;
