@@ -100,7 +100,7 @@ impl State {
             }
         }
         ensure(total == self.ranges.len(), || "the trees and the lists of locks differ".into())?;
-        for (ticket, grant) in &self.waiters.grants {
+        for (ticket, grant) in self.waiters.grants() {
             let lock = Lock { range: grant.range, kind: grant.kind, owner: grant.owner };
             let held = self.ranges.of(grant.owner, grant.file).any(|(range, _)| range.overlaps(grant.range));
             ensure(held, || format!("grant {ticket} of {lock:?} is not held"))?;

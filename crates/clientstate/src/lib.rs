@@ -16,9 +16,9 @@
 //!
 //! # A call
 //!
-//! Each call takes an [`Effects`] and adds to it: records for the log, the promise about them, and actions. The executor
-//! of a request collects the effects of its operations. It appends all records with the reply's own as one piece. It
-//! carries out the actions and answers when the promise holds.
+//! Each call takes an [`Effects`] and adds to it: records for the log, the promise about them, and actions. The
+//! executor of a request collects the effects of its operations. It appends all records with the reply's own as one
+//! piece. It carries out the actions and answers when the promise holds.
 //!
 //! # Locks of the server
 //!

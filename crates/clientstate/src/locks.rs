@@ -20,7 +20,6 @@ pub(crate) struct LockState {
     pub(crate) owner: u32,
     pub(crate) file: u32,
     pub(crate) open: u32,
-    pub(crate) is_revoked: bool,
 }
 
 /// The owner that a LOCK names.
@@ -180,7 +179,7 @@ impl State {
             return number;
         }
         let stateid = recovered.unwrap_or_else(|| StateId { seqid: 1, other: self.next_other() });
-        let state = LockState { stateid, client, owner, file, open, is_revoked: false };
+        let state = LockState { stateid, client, owner, file, open };
         let number = self.lock_states.insert(state) as u32;
         self.lock_index.insert((owner, file), number);
         self.locks_of_open.insert((open, number));

@@ -7,7 +7,7 @@ use crate::ranges::Lock;
 use crate::record::Record;
 use crate::state::State;
 use crate::tables::{Holder, OwnerKey, OwnerKind};
-use crate::waiters::Waiter;
+use crate::waiters::{Grant, Waiter};
 use crate::{
     Conflict, Cookie, Durability, Effects, Error, FileKey, HostKey, LockKind, NlmOwner, Now, Range, Share,
     WRITE,
@@ -106,9 +106,7 @@ impl State {
         let answer = match self.clear_way(file, wanted, now, fx) {
             Ok(()) => {
                 self.stop_waiting(file, owner, args.range);
-                self.waiters
-                    .grants
-                    .retain(|_, grant| (grant.owner, grant.file, grant.range) != (owner, file, args.range));
+                self.drop_grants(owner, |grant| (grant.file, grant.range) == (file, args.range));
                 self.set_range(owner, file, args.range, Some(args.kind));
                 let record =
                     Record::NlmLock(args.owner.clone(), args.file.clone(), args.range, Some(args.kind));
@@ -128,6 +126,12 @@ impl State {
         };
         self.tidy_nlm_owner(owner);
         answer
+    }
+
+    fn drop_grants(&mut self, owner: u32, is_dropped: impl Fn(&Grant) -> bool) {
+        for (ticket, _) in self.waiters.grants_of(owner).into_iter().filter(|(_, grant)| is_dropped(grant)) {
+            self.waiters.remove_grant(ticket);
+        }
     }
 
     fn admit_lock(&mut self, now: Now, fx: &mut Effects) -> bool {
@@ -154,7 +158,10 @@ impl State {
 
     pub(crate) fn add_host(&mut self, key: &HostKey, state: i32, fx: &mut Effects) -> Option<u32> {
         if self.hosts.len() >= self.limits.hosts {
-            return None;
+            // A host without anything but its state number makes room.
+            let idle = self.hosts.iter().find(|(_, host)| host.owners.is_empty());
+            let idle = idle.map(|(_, host)| host.key.clone())?;
+            self.free_host(&idle, fx);
         }
         let host = self.hosts.insert(Host { key: key.clone(), state, owners: BTreeSet::new() }) as u32;
         self.by_host.insert(key.clone(), host);
@@ -202,9 +209,7 @@ impl State {
     /// Carries out NLM_UNLOCK. Freeing bytes that are not locked succeeds.
     pub fn nlm_unlock(&mut self, owner: &NlmOwner, file: &FileKey, range: Range, now: Now, fx: &mut Effects) {
         let (Some(number), Some(at)) = (self.find_nlm_owner(owner), self.files.find(file)) else { return };
-        self.waiters
-            .grants
-            .retain(|_, grant| (grant.owner, grant.file) != (number, at) || !grant.range.overlaps(range));
+        self.drop_grants(number, |grant| grant.file == at && grant.range.overlaps(range));
         self.set_range(number, at, range, None);
         self.freed.insert(at);
         fx.log(Durability::BeforeReply, Record::NlmLock(owner.clone(), file.clone(), range, None));
@@ -230,10 +235,9 @@ impl State {
             let waiter = self.waiters.queue.get(&(*of_file, *ticket));
             *of_file == at && waiter.is_some_and(|waiter| (waiter.range, waiter.kind) == (range, kind))
         });
-        let granted = self.waiters.grants.iter().find(|(_, grant)| {
-            (grant.owner, grant.file, grant.range, grant.kind) == (number, at, range, kind)
-        });
-        let granted = granted.map(|(ticket, _)| *ticket);
+        let mut granted = self.waiters.grants_of(number).into_iter();
+        let granted = granted.find(|(_, grant)| (grant.file, grant.range, grant.kind) == (at, range, kind));
+        let granted = granted.map(|(ticket, _)| ticket);
         if let Some((_, ticket)) = waits {
             self.dequeue(at, ticket);
             self.tidy_nlm_owner(number);
@@ -247,7 +251,7 @@ impl State {
     /// Takes a host's answer to GRANTED. If it refuses, or never answers, the lock is freed. Returns false if nobody
     /// waits for this answer any more: the server stops repeating GRANTED.
     pub fn nlm_granted(&mut self, ticket: u64, is_accepted: bool, now: Now, fx: &mut Effects) -> bool {
-        let Some(grant) = self.waiters.grants.remove(&ticket) else { return false };
+        let Some(grant) = self.waiters.remove_grant(ticket) else { return false };
         if !is_accepted {
             let crate::LockOwner::Nlm(owner) = self.describe_owner(grant.owner) else { return false };
             let file = self.files.at(grant.file).key.clone();
@@ -258,7 +262,7 @@ impl State {
 
     /// Returns true if the server should go on sending GRANTED.
     pub fn nlm_is_granting(&self, ticket: u64) -> bool {
-        self.waiters.grants.contains_key(&ticket)
+        self.waiters.is_granting(ticket)
     }
 
     /// Carries out NLM_SHARE.
@@ -382,7 +386,7 @@ impl State {
             for (file, ticket) in self.waiters.of(owner) {
                 self.dequeue(file, ticket);
             }
-            self.waiters.grants.retain(|_, grant| grant.owner != owner);
+            self.drop_grants(owner, |_| true);
             for file in self.ranges.files_of(owner) {
                 self.set_range(owner, file, WHOLE, None);
                 self.freed.insert(file);

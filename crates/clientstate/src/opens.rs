@@ -181,8 +181,8 @@ impl State {
         self.open_index.get(&(file, owner)).copied()
     }
 
-    /// Adds a share to an owner's open of a file. `recovered` has the name, the version and the history of a record, whose
-    /// share replaces the present one.
+    /// Adds a share to an owner's open of a file. `recovered` has the name, the version and the history of a record,
+    /// whose share replaces the present one.
     pub(crate) fn put_open(
         &mut self,
         client: ClientId,

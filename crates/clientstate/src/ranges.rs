@@ -204,8 +204,8 @@ impl Ranges {
         (at.last, at.last_write) = (last, last_write);
     }
 
-    /// Calls `found` for the locks that conflict with a lock of `owner`, in order of their first bytes, until it returns
-    /// false. Returns false if it did.
+    /// Calls `found` for the locks that conflict with a lock of `owner`, in order of their first bytes, until it
+    /// returns false. Returns false if it did.
     pub(crate) fn conflicts(&self, root: u32, wanted: Lock, found: &mut dyn FnMut(Lock) -> bool) -> bool {
         if root == EMPTY {
             return true;

@@ -178,14 +178,14 @@ impl State {
 
     /// Returns records that describe the present state: older records may be released when these are in the log.
     ///
-    /// The records are in the order of the things that they need. A caller that cannot hold its lock for all of them uses
-    /// [`State::snapshot_of`] and [`State::snapshot_hosts`].
+    /// The records are in the order of the things that they need. A caller that cannot hold its lock for all of them
+    /// uses [`State::snapshot_of`] and [`State::snapshot_hosts`].
     pub fn snapshot(&self) -> impl Iterator<Item = Record> + '_ {
         self.clients.keys().flat_map(|client| self.snapshot_of(*client)).chain(self.snapshot_hosts())
     }
 
-    /// Returns the records of one client. A snapshot is the records of all clients, then those of the hosts. Other calls
-    /// may come between, if their records go to the log between.
+    /// Returns the records of one client. A snapshot is the records of all clients, then those of the hosts. Other
+    /// calls may come between, if their records go to the log between.
     pub fn snapshot_of(&self, id: ClientId) -> Vec<Record> {
         let Some(client) = self.clients.get(&id).filter(|client| client.is_confirmed) else {
             return Vec::new();

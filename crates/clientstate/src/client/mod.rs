@@ -210,9 +210,7 @@ impl State {
             (client.sessions.clone(), client.is_confirmed, client.owner.clone());
         client.lease.end();
         for session in sessions {
-            if let Some(session) = self.sessions.remove(&session) {
-                session.destroy();
-            }
+            self.remove_session(session);
         }
         self.remove_states(id, fx);
         self.clients.remove(&id);

@@ -9,8 +9,8 @@ pub const CONN_BACK_CHAN: u32 = 2;
 
 /// Status flags of SEQUENCE (`SEQ4_STATUS_*`).
 ///
-/// `EXPIRED_ALL_STATE_REVOKED` and `EXPIRED_SOME_STATE_REVOKED` are never set: an expired client loses its record and its
-/// sessions with its state, and gets `BadSession`.
+/// `EXPIRED_ALL_STATE_REVOKED` and `EXPIRED_SOME_STATE_REVOKED` are never set: an expired client loses its record and
+/// its sessions with its state, and gets `BadSession`.
 pub mod status {
     /// No session of the client has a working back channel.
     pub const CB_PATH_DOWN: u32 = 0x1;

@@ -1,7 +1,8 @@
 //! A session: its channels, its connections and its slots.
 //!
-//! A session is a piece of its own. The server keeps an `Arc<Session>` beside each connection. SEQUENCE takes the lock of
-//! this session only, so requests of different sessions share no lock. [`Session::sequence`] has the table of cases.
+//! A session is a piece of its own. The server keeps an `Arc<Session>` beside each connection. SEQUENCE takes the
+//! lock of this session only, so requests of different sessions share no lock. [`Session::sequence`] has the table of
+//! cases.
 
 mod channel;
 mod slot;

@@ -279,8 +279,8 @@ impl Session {
 
     /// Ends a request, and returns the retransmissions that wait for its reply.
     ///
-    /// `logged` is `None` for a request that changes nothing. Otherwise the reply joins the records of the request, with
-    /// the given promise at least. A reply that is too long to be kept is not.
+    /// `logged` is `None` for a request that changes nothing. Otherwise the reply joins the records of the request,
+    /// with the given promise at least. A reply that is too long to be kept is not.
     pub fn complete(
         &self,
         slot_number: u32,
