@@ -72,8 +72,9 @@ impl State {
     /// | the owner has an open of this file | that open gets both shares, and the next version |
     /// | else | a new open |
     ///
-    /// A plain open goes to the log without a wait: a client that finds it lost opens again. An open that denies
-    /// anything, and a delegation, are durable before the reply.
+    /// A new plain open goes to the log without a wait: a client that finds it lost opens again. An open that denies
+    /// anything, and a delegation, are durable before the reply. The next version of an open is durable as well, so that
+    /// no client has a later version than a restarted server.
     pub fn open(&mut self, args: &OpenArgs, now: Now, fx: &mut Effects) -> Result<Opened, Error> {
         let result = self.open_unsettled(args, now, fx);
         self.settle(now, fx);
@@ -101,13 +102,14 @@ impl State {
         {
             self.remove_open(revoked, fx);
         }
-        if self.find_own(&key, &args.file).is_none() {
+        let is_new = self.find_own(&key, &args.file).is_none();
+        if is_new {
             self.admit_state(args.client, now, fx)?;
         }
         let number = self.put_open(args.client, &key, &args.file, share, None);
         let open = &self.opens[number as usize];
         let (stateid, denies) = (open.stateid, open.share.deny != 0);
-        let durability = if denies { Durability::BeforeReply } else { Durability::Loose };
+        let durability = if denies || !is_new { Durability::BeforeReply } else { Durability::Loose };
         fx.log(durability, self.describe_open(number));
         let delegation = self.delegate(args, number, now, fx);
         Ok(Opened { stateid, delegation })
@@ -255,7 +257,6 @@ impl State {
         let at = self.files.at_mut(open.file);
         at.count(open.share, false);
         at.count(share, true);
-        let denied = open.share.deny != 0;
         open.share = share;
         // Only values that are part of the new share remain.
         let within = |bits: u8, limit: u8| {
@@ -264,8 +265,7 @@ impl State {
         open.seen = (within(open.seen.0, share.access), within(open.seen.1, share.deny));
         open.stateid.seqid = next(open.stateid.seqid);
         let stateid = open.stateid;
-        let durability = if denied { Durability::BeforeReply } else { Durability::Loose };
-        fx.log(durability, self.describe_open(number));
+        fx.log(Durability::BeforeReply, self.describe_open(number));
         Ok(stateid)
     }
 

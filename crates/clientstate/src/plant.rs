@@ -9,7 +9,7 @@ forebay_common::plants![
     "replies are not recovered",
     "a reply is not in the log",
     "read locks do not conflict",
-    "an unlock leaves the end of the range",
+    "an unlock frees the end of the lock as well",
     "locks are not recovered",
     "an unlock need not be in the log",
     "a restarted client keeps its locks",

@@ -107,7 +107,7 @@ impl Ranges {
                 let rest = Range { first: old.first, last: range.first - 1 };
                 self.insert(root, (owner, file), rest, old_kind);
             }
-            if old.last > range.last && !crate::plant::active("an unlock leaves the end of the range") {
+            if old.last > range.last && !crate::plant::active("an unlock frees the end of the lock as well") {
                 let rest = Range { first: range.last + 1, last: old.last };
                 self.insert(root, (owner, file), rest, old_kind);
             }

@@ -146,8 +146,11 @@ impl Rig {
     }
 }
 
+/// Returns the durable part of a state: requests that change nothing leave no trace in the log.
 pub(crate) fn described(state: &State) -> Vec<Record> {
-    let mut records: Vec<_> = state.snapshot().collect();
+    let is_durable =
+        |record: &Record| !matches!(record, Record::Reply(reply) if reply.reply == Kept::Repeatable);
+    let mut records: Vec<_> = state.snapshot().filter(is_durable).collect();
     records.sort();
     records
 }
