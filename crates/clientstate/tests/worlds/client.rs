@@ -39,6 +39,8 @@ pub(crate) struct Client {
     renewed: Now,
     pub(crate) is_dead: bool,
     pub(crate) acknowledged: Vec<u64>,
+    /// The times at which delegations were first recalled.
+    pub(crate) recalled: BTreeMap<Other, Now>,
     next_token: u64,
 }
 
@@ -57,6 +59,7 @@ impl Client {
             renewed: 0,
             is_dead: false,
             acknowledged: vec![],
+            recalled: BTreeMap::new(),
             next_token: (index as u64 + 1) << 32,
         }
     }
@@ -177,13 +180,21 @@ impl Client {
             Outcome::Refused(Error::BadSession) => {
                 assert!(!self.is_certain(now), "{}: the session is gone within its lease", self.name);
                 let old = self.id;
-                self.connect(server, rng, now);
+                if self.connect(server, rng, now).is_none() {
+                    self.forget();
+                }
                 assert_ne!(self.id, old, "a client without a session has no state");
             }
             Outcome::Refused(Error::RetryUncachedRep) if request.0 == Op::Read => self.done(slot, now),
             Outcome::Refused(error) => panic!("{}: {request:?}: {error:?}", self.name),
             Outcome::Reply(reply) => {
-                self.believe(request.0, reply, server.crashes);
+                if let (Op::Return(held), Reply::Failed(Error::DelegRevoked | Error::BadStateid)) =
+                    (request.0, reply)
+                {
+                    self.revoked(held, server, rng, now);
+                } else {
+                    self.believe(request.0, reply, server.crashes);
+                }
                 if let Op::Change(token) = request.0 {
                     self.old[slot] = Some((self.sequences[slot], request.0, request.1));
                     self.acknowledged.push(token);
@@ -191,6 +202,17 @@ impl Client {
                 self.done(slot, now);
             }
         }
+    }
+
+    /// A delegation was not returned in time. A restarted server does not know it any more.
+    fn revoked(&mut self, held: StateId, server: &mut Server, rng: &mut Rng, now: Now) {
+        let recalled = self.recalled.get(&held.other);
+        let is_late = recalled.is_some_and(|at| now - at > LEASE);
+        assert!(is_late, "{}: {held:?} is revoked, recalled at {recalled:?}, now {now}", self.name);
+        for belief in self.files.values_mut() {
+            belief.delegation.take_if(|other| *other == Delegated { stateid: held, ..*other });
+        }
+        server.call(rng, now, |state, fx| state.free_stateid(self.id, held, now, fx).ok());
     }
 
     fn done(&mut self, slot: usize, now: Now) {
@@ -335,7 +357,9 @@ impl Client {
             };
             let belief = self.files.remove(&file).unwrap_or_default();
             if let Some(held) = belief.delegation {
-                server.state.return_delegation(self.id, held.stateid, now, fx).unwrap();
+                if server.state.return_delegation(self.id, held.stateid, now, fx).is_err() {
+                    _ = server.state.free_stateid(self.id, held.stateid, now, fx);
+                }
             }
             let open = match belief.open {
                 Some((open, _)) if server.state.test_stateid(self.id, open).is_ok() => Some(open),

@@ -93,8 +93,13 @@ impl World {
 
     /// Carries out the actions of the server. Call-backs may be lost; those of NLM are repeated by polling hosts.
     fn act(&mut self) {
-        let World { rng, now, server, hosts, .. } = self;
+        let World { rng, now, server, clients, hosts } = self;
         for action in std::mem::take(&mut server.actions) {
+            if let Action::Recall { client, stateid, .. } = &action {
+                for client in clients.iter_mut().filter(|known| known.id == *client) {
+                    client.recalled.entry(stateid.other).or_insert(*now);
+                }
+            }
             if let Action::Granted(granted) = &action
                 && !rng.chance(20)
             {
