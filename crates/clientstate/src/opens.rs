@@ -178,7 +178,7 @@ impl State {
         conflicts.find(|open| self.is_courtesy(open.client, now)).map(|open| open.client)
     }
 
-    fn find_own(&self, key: &OwnerKey, file: &FileKey) -> Option<u32> {
+    pub(crate) fn find_own(&self, key: &OwnerKey, file: &FileKey) -> Option<u32> {
         let (owner, file) = (self.owners.find(key)?, self.files.find(file)?);
         self.open_index.get(&(file, owner)).copied()
     }

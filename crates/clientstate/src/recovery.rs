@@ -56,6 +56,12 @@ impl Recovery {
                 if state.clients.contains_key(client) {
                     let stateid = StateId { seqid: *seqid, other: *other };
                     let key = open_owner(*client, owner);
+                    // In a second replay an earlier open of this owner comes back before it is closed again.
+                    let known = state.find_own(&key, file);
+                    let is_other = |open: &u32| state.opens[*open as usize].stateid.other != *other;
+                    if let Some(known) = known.filter(is_other) {
+                        state.remove_open(known, fx);
+                    }
                     state.put_open(*client, &key, file, *share, Some((stateid, *seen)));
                 }
             }
@@ -66,6 +72,11 @@ impl Recovery {
             }
             Record::Delegation { other, seqid, client, file, write } => {
                 if state.clients.contains_key(client) && !state.states.contains_key(other) {
+                    let known =
+                        state.files.find(file).and_then(|file| state.delegation_index.get(&(file, *client)));
+                    if let Some(known) = known.copied() {
+                        state.remove_delegation(known, fx);
+                    }
                     state.put_delegation(*client, file, *write, StateId { seqid: *seqid, other: *other });
                 }
             }
@@ -146,7 +157,15 @@ impl State {
                 let Some(Ref::Open(open)) = self.states.get(open).copied() else { return };
                 let client = self.opens[open as usize].client;
                 let stateid = StateId { seqid: *seqid, other: *other };
-                let number = self.put_lock_state(open, &lock_owner(client, owner), Some(stateid));
+                let key = lock_owner(client, owner);
+                let file = self.opens[open as usize].file;
+                let known =
+                    self.owners.find(&key).and_then(|owner| self.lock_index.get(&(owner, file)).copied());
+                let is_other = |known: &u32| self.lock_states[*known as usize].stateid.other != *other;
+                if let Some(known) = known.filter(is_other) {
+                    self.remove_lock_state(known, fx);
+                }
+                let number = self.put_lock_state(open, &key, Some(stateid));
                 let (owner, file) =
                     (self.lock_states[number as usize].owner, self.lock_states[number as usize].file);
                 if let Some((range, kind)) = range {

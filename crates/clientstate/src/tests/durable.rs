@@ -217,3 +217,31 @@ fn create_session_goes_on_after_a_snapshot() {
     assert_eq!(after.session(a, 3, "root"), Err(Error::SeqMisordered), "its session is gone");
     after.session(a, 4, "root").unwrap();
 }
+
+#[test]
+fn a_second_replay_does_not_mix_up_states_of_one_owner() {
+    let mut rig = Rig::new();
+    let a = rig.client("a");
+    for first in [0, 100] {
+        let lock = rig.lock(a, "l", "f", LockKind::Write, range(first, first + 9)).unwrap();
+        if first == 0 {
+            let free =
+                rig.call(|state, now, fx| state.unlock(a, lock, &file("f"), range(0, 9), now, fx)).unwrap();
+            rig.call(|state, now, fx| state.free_stateid(a, free, now, fx)).unwrap();
+        }
+        let args = OpenArgs { want: Want::Any, ..open_args(a, "o", "g", 3, 0) };
+        let opened = rig.call(|state, now, fx| state.open(&args, now, fx)).unwrap();
+        if first == 0 {
+            let held = opened.delegation.unwrap().stateid;
+            rig.call(|state, now, fx| state.return_delegation(a, held, now, fx)).unwrap();
+            rig.call(|state, now, fx| state.close(a, opened.stateid, &file("g"), now, fx)).unwrap();
+        }
+    }
+    rig.log = [&rig.log[..], &rig.log[..]].concat();
+    let after = rig.recovered();
+    assert_eq!(described(&after), described(&rig.state));
+    assert_eq!(after.counts(), rig.state.counts());
+    let found = rig.state.states.keys().filter(|other| after.states.contains_key(*other)).count();
+    assert_eq!((found, after.states.len()), (rig.state.states.len(), rig.state.states.len()));
+    assert_eq!(after.delegation_index.len(), 1);
+}

@@ -220,10 +220,6 @@ impl Client {
         self.renewed = now;
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.outstanding.iter().all(Option::is_none)
-    }
-
     pub(crate) fn drain(&mut self, server: &mut Server, rng: &mut Rng, now: Now) {
         (0..SLOTS).for_each(|slot| self.send(slot, server, rng, now));
     }
