@@ -221,6 +221,10 @@ impl Server {
         }
     }
 
+    pub(crate) fn is_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
     /// Completes a request that runs. Its reply is lost: the client has to send the request again.
     pub(crate) fn finish_one(&mut self, rng: &mut Rng, now: Now) {
         if !self.running.is_empty() {
