@@ -64,7 +64,8 @@ pub use opens::{Claim, OpenArgs, Opened};
 pub use record::{Kept, RECORD_MAX, Record, SlotReply, decode_all, encode_all};
 pub use recovery::Recovery;
 pub use session::{
-    Answer, CONN_BACK_CHAN, Channel, Directions, PERSIST, Request, Sequenced, Session, Waiter, status,
+    Answer, CONN_BACK_CHAN, CallbackEnd, Channel, Directions, PERSIST, Request, Sequenced, Session, Waiter,
+    status,
 };
 pub use state::{Counts, Origin, State};
 pub use types::{

@@ -12,7 +12,7 @@ forebay_common::plants![
     "an unlock frees the end of the lock as well",
     "locks are not recovered",
     "an unlock need not be in the log",
-    "a restarted client keeps its locks",
+    "a restarted client keeps its old state",
     "shares are not compared",
     "a close keeps the deny bits",
     "NLM locks are in a table of their own",

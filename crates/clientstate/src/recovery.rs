@@ -52,6 +52,11 @@ impl Recovery {
                     session.recover_dropped(*from);
                 }
             }
+            Record::Callback(session, slot, sequence) => {
+                if let Some(session) = state.sessions.get(session) {
+                    session.recover_callback(*slot, *sequence);
+                }
+            }
             Record::Open { other, seqid, client, owner, file, share, seen } => {
                 if state.clients.contains_key(client) {
                     let stateid = StateId { seqid: *seqid, other: *other };

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use crate::lease::Lease;
 use crate::record::Record;
 use crate::state::{Named, Ref, State};
-use crate::{
-    Action, ClientId, Durability, Effects, Error, Now, OwnerName, Principal, SessionId, StateId, plant,
-};
+use crate::{Action, ClientId, Durability, Effects, Error, Now, OwnerName, Principal, SessionId, StateId};
 
 pub use sessions::{CreateSession, Created, Direction};
 
@@ -233,12 +231,10 @@ impl State {
     fn remove_states(&mut self, id: ClientId, fx: &mut Effects) {
         let range = (id, Ref::Open(0))..=(id, Ref::Delegation(u32::MAX));
         let states: Vec<Ref> = self.of_client.range(range).map(|(_, state)| *state).collect();
-        let keeps_locks = plant::active("a restarted client keeps its locks");
         for state in states {
             match state {
                 Ref::Open(open) => self.remove_open(open, fx),
-                Ref::Lock(lock) if !keeps_locks => self.remove_lock_state(lock, fx),
-                Ref::Lock(_) => {}
+                Ref::Lock(lock) => self.remove_lock_state(lock, fx),
                 Ref::Delegation(delegation) => self.remove_delegation(delegation, fx),
             }
         }

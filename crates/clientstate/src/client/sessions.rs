@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::record::Record;
 use crate::session::{CONN_BACK_CHAN, Channel, Directions, PERSIST, Parts, Session};
 use crate::state::State;
-use crate::{ClientId, Connection, Durability, Effects, Error, Now, Principal, SessionId};
+use crate::{ClientId, Connection, Durability, Effects, Error, Now, Principal, SessionId, plant};
 
 /// The arguments of CREATE_SESSION.
 #[derive(Clone, Debug)]
@@ -140,7 +140,9 @@ impl State {
             if of_other && !self.may_be_replaced(old, now) {
                 return Err(Error::ClidInuse);
             }
-            self.remove_client(old, fx);
+            if !plant::active("a restarted client keeps its old state") {
+                self.remove_client(old, fx);
+            }
         }
         let client = self.clients.get_mut(&args.client).ok_or(Error::StaleClientid)?;
         client.is_confirmed = true;

@@ -105,6 +105,9 @@ impl Record {
                 }
             }
             Record::SlotsDropped(session, from) => out.u8(7).array(&session.0).u32(*from),
+            Record::Callback(session, slot, sequence) => {
+                out.u8(19).array(&session.0).u32(*slot).u32(*sequence)
+            }
             Record::Open { other, seqid, client, owner, file, share, seen } => out
                 .u8(8)
                 .array(other)
@@ -201,6 +204,7 @@ impl Reader<'_> {
             16 => Record::HostFreed(self.host()?),
             17 => Record::NlmLock(self.nlm_owner()?, self.file()?, self.range()?, self.kind()?),
             18 => Record::NlmShare(self.nlm_owner()?, self.file()?, self.share()?),
+            19 => Record::Callback(self.session()?, self.u32()?, self.u32()?),
             _ => return None,
         })
     }

@@ -56,6 +56,8 @@ pub enum Record {
     Reply(SlotReply),
     /// A session has no slots from this one on.
     SlotsDropped(SessionId, u32),
+    /// The sequence number of the last call-back in a slot of the back channel.
+    Callback(SessionId, u32, u32),
     /// An open and its present share.
     Open {
         /// The state and its version.

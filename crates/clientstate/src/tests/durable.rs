@@ -57,6 +57,7 @@ fn all() -> Vec<Record> {
         Record::NlmLock(nlm_owner("h", -1), file("f"), range(1, 2), None),
         Record::NlmShare(nlm_owner("h", -1), file("f"), Some(Share { access: 0, deny: 2 })),
         Record::NlmShare(nlm_owner("h", -1), file("f"), None),
+        Record::Callback(session, 1, 2),
     ]
 }
 
@@ -95,6 +96,7 @@ fn golden_bytes() {
         (17, 43),
         (18, 27),
         (18, 27),
+        (19, 25),
     ];
     assert_eq!(lengths, expected);
     let open = "080606060606060606060606060100000001000000000000000200\
@@ -126,7 +128,7 @@ fn every_record_comes_back_and_nothing_else_is_a_record() {
             }
         }
     }
-    for kind in [0, 19, 255] {
+    for kind in [0, 20, 255] {
         assert_eq!(Record::decode(&[&[kind][..], &[0; 100]].concat()), None);
     }
 }
@@ -173,6 +175,7 @@ fn busy() -> Rig {
     let session = rig.session_of(a);
     session.sequence(&slots::request(3, 1), rig.now).unwrap();
     rig.call(|_, now, fx| session.complete(3, b"reply", Some(Durability::Loose), now, fx));
+    rig.call(|_, _, fx| session.begin_callback(fx)).unwrap();
     rig
 }
 

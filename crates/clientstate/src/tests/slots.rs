@@ -180,3 +180,28 @@ fn a_recovered_slot_answers_from_the_log_and_jumps_once() {
     // A slot without any record accepts any number as well.
     assert!(is_new(session.sequence(&request(1, 77), 1)));
 }
+
+#[test]
+fn a_failed_call_back_does_not_move_its_slot() {
+    let mut rig = Rig::new();
+    let id = rig.client("a");
+    let session = rig.session_of(id);
+    let begin = |rig: &mut Rig| rig.call(|_, _, fx| session.begin_callback(fx));
+    assert_eq!(begin(&mut rig), Some((0, 1)));
+    assert_eq!(begin(&mut rig), Some((1, 1)), "one call-back in a slot");
+    session.end_callback(0, CallbackEnd::NotMoved);
+    assert_eq!(begin(&mut rig), Some((0, 1)));
+    session.end_callback(0, CallbackEnd::Unknown);
+    assert_eq!(begin(&mut rig), Some((2, 1)), "the caller sends the first one again");
+    session.end_callback(0, CallbackEnd::Moved);
+    assert_eq!(begin(&mut rig), Some((0, 2)));
+    session.end_callback(0, CallbackEnd::Misordered);
+    assert_eq!(begin(&mut rig), Some((0, 3)));
+    for _ in 3..16 {
+        begin(&mut rig).unwrap();
+    }
+    assert_eq!(begin(&mut rig), None);
+    let after = Rig::of(rig.recovered());
+    let again = after.session_of(id).begin_callback(&mut Effects::default());
+    assert_eq!(again, Some((0, 4)), "a restarted server goes on with the numbers");
+}

@@ -352,10 +352,10 @@ impl Client {
                 want: Want::None,
             };
             let belief = self.files.remove(&file).unwrap_or_default();
-            if let Some(held) = belief.delegation {
-                if server.state.return_delegation(self.id, held.stateid, now, fx).is_err() {
-                    _ = server.state.free_stateid(self.id, held.stateid, now, fx);
-                }
+            if let Some(held) = belief.delegation
+                && server.state.return_delegation(self.id, held.stateid, now, fx).is_err()
+            {
+                _ = server.state.free_stateid(self.id, held.stateid, now, fx);
             }
             let open = match belief.open {
                 Some((open, _)) if server.state.test_stateid(self.id, open).is_ok() => Some(open),

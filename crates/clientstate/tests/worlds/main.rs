@@ -10,6 +10,9 @@
 //! - no request is refused that RFC 8881 allows;
 //! - nothing is left when everything is unlocked and closed, and the dead are expired.
 
+// A panic is the assertion.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod client;
 mod host;
 mod rng;
