@@ -119,7 +119,10 @@ impl State {
         if let Some(unconfirmed) = named.unconfirmed {
             self.remove_client(unconfirmed, fx);
         }
-        if self.clients.len() >= self.limits.clients && !self.expire_one(now, fx) {
+        if self.clients.len() >= self.limits.clients
+            && !self.expire_one(now, fx)
+            && !self.drop_unconfirmed(fx)
+        {
             return Err(Error::Delay);
         }
         let id = self.next_client();
@@ -139,6 +142,17 @@ impl State {
         self.clients.insert(id, client);
         self.settle(now, fx);
         Ok(self.exchanged(id))
+    }
+
+    /// Removes the oldest unconfirmed record, so that a flood of EXCHANGE_ID keeps no client out. Returns false if
+    /// there is none.
+    fn drop_unconfirmed(&mut self, fx: &mut Effects) -> bool {
+        let unconfirmed = self.clients.iter().filter(|(_, client)| !client.is_confirmed);
+        let oldest = unconfirmed.min_by_key(|(id, client)| (client.lease.renewed(), **id)).map(|(id, _)| *id);
+        if let Some(id) = oldest {
+            self.remove_client(id, fx);
+        }
+        oldest.is_some()
     }
 
     fn exchanged(&self, id: ClientId) -> Exchanged {

@@ -74,8 +74,8 @@ impl State {
     /// | else | a new open |
     ///
     /// A new plain open goes to the log without a wait: a client that finds it lost opens again. An open that denies
-    /// anything, and a delegation, are durable before the reply. The next version of an open is durable as well, so that
-    /// no client has a later version than a restarted server.
+    /// anything, and a delegation, are durable before the reply. The next version of an open is durable as well. So no
+    /// client has a later version than a restarted server.
     pub fn open(&mut self, args: &OpenArgs, now: Now, fx: &mut Effects) -> Result<Opened, Error> {
         let result = self.open_unsettled(args, now, fx);
         self.settle(now, fx);

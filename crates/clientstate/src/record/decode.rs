@@ -7,6 +7,9 @@ use crate::{
     Range, SessionId, Share,
 };
 
+/// The slots of a session in a record. No instance grants more.
+const SLOTS_MAX: u32 = 1 << 16;
+
 /// Decodes records that belong together. Returns `None` for bytes that are no records, and for unknown kinds.
 pub fn decode_all(mut bytes: &[u8]) -> Option<Vec<Record>> {
     let mut records = Vec::new();
@@ -177,13 +180,14 @@ impl Reader<'_> {
     }
 
     fn channel(&mut self) -> Option<Channel> {
-        Some(Channel {
+        let channel = Channel {
             max_request: self.u32()?,
             max_response: self.u32()?,
             max_cached: self.u32()?,
             operations: self.u32()?,
             slots: self.u32()?,
-        })
+        };
+        (1..=SLOTS_MAX).contains(&channel.slots).then_some(channel)
     }
 
     fn host(&mut self) -> Option<HostKey> {

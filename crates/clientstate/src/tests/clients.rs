@@ -180,14 +180,24 @@ fn an_open_before_reclaim_complete_is_refused() {
 #[test]
 fn client_records_are_bounded_and_unconfirmed_ones_expire() {
     let mut rig = Rig::of(State::new(Limits { clients: 3, ..Limits::default() }, ORIGIN));
-    for name in ["a", "b", "c"] {
-        rig.exchange(name, 1, "root", 0).unwrap();
-    }
-    assert_eq!(rig.exchange("d", 1, "root", 0), Err(Error::Delay));
+    let a = rig.client("a");
+    let b = rig.exchange("b", 1, "root", 0).unwrap().client;
+    rig.client("c");
+    // A flood of new owners takes the place of unconfirmed records only.
+    let d = rig.exchange("d", 1, "root", 0).unwrap().client;
+    assert_eq!(rig.session(b, 1, "root"), Err(Error::StaleClientid));
+    rig.session(d, 1, "root").unwrap();
+    assert_eq!(rig.exchange("e", 1, "root", 0), Err(Error::Delay));
     rig.wait(91);
-    rig.exchange("d", 1, "root", 0).unwrap();
+    rig.exchange("e", 1, "root", 0).unwrap();
+    assert!(!rig.state.clients.contains_key(&a), "the client that expired first");
+    rig.wait(91);
     rig.call(|state, now, fx| state.tick(now, fx));
-    assert_eq!(rig.state.counts().clients, 1);
+    assert_eq!(
+        rig.state.counts().clients,
+        2,
+        "the unconfirmed record is gone, the expired clients have sessions"
+    );
 }
 
 #[test]
