@@ -143,7 +143,9 @@ fn computed() -> Vec<Step> {
             let scenarios = ["test", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features"];
             one(command("cargo", scenarios).args(["plant", "--lib", "planted"]))?;
             one(features_of_all("forebay-engine", "plant").args(["--quiet", "planted"]))?;
-            one(features_of_all("forebay-clientstate", "plant").args(["--quiet", "planted"]))?;
+            let worlds =
+                ["test", "--quiet", "--package", "forebay-clientstate", "--features", "plant", "--test"];
+            one(command("cargo", worlds).args(["worlds", "planted"]))?;
             let features =
                 ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
             // A seed that has found a bug before is run first. If it finds the bug, the seeds before it are not run.
