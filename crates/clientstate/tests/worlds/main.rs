@@ -18,12 +18,14 @@ mod host;
 mod rng;
 mod server;
 
+use std::collections::BTreeMap;
+
 use forebay_clientstate::*;
 
 use client::{BYTES, Client, FILES};
 use host::Host;
 use rng::Rng;
-use server::{Server, file_key};
+use server::{EVENTS, Server, file_key};
 
 const STEPS: u64 = 600;
 
@@ -35,8 +37,8 @@ struct World {
     hosts: Vec<Host>,
 }
 
-/// Runs the world of a seed. A violation panics.
-fn run(seed: u64) {
+/// Runs the world of a seed, and returns its events. A violation panics.
+fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     let mut rng = Rng::new(seed);
     let clients = 2 + rng.below(3) as usize;
     let hosts = rng.below(3) as usize;
@@ -52,6 +54,7 @@ fn run(seed: u64) {
         world.check();
     }
     world.end();
+    world.server.hits
 }
 
 impl World {
@@ -227,11 +230,17 @@ fn seeds() -> std::ops::Range<u64> {
 
 #[test]
 fn worlds_hold_their_promises() {
-    for seed in seeds() {
-        if std::panic::catch_unwind(|| run(seed)).is_err() {
+    let mut hits: BTreeMap<&str, u64> = BTreeMap::new();
+    let seeds = seeds();
+    for seed in seeds.clone() {
+        let Ok(found) = std::panic::catch_unwind(|| run(seed)) else {
             panic!("the world of seed {seed} broke a promise: SEEDS={seed}..{} repeats it", seed + 1);
-        }
+        };
+        found.into_iter().for_each(|(event, count)| *hits.entry(event).or_default() += count);
     }
+    println!("{hits:?}");
+    let never: Vec<_> = EVENTS.iter().filter(|event| !hits.contains_key(*event)).collect();
+    assert!(never.is_empty() || seeds.end - seeds.start < 100, "no world had {never:?}");
 }
 
 #[cfg(feature = "plant")]

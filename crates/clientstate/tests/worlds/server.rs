@@ -1,5 +1,7 @@
 //! A server in a world: the state, a log of which a prefix is durable, and requests that run.
 
+use std::collections::BTreeMap;
+
 use forebay_clientstate::*;
 
 use crate::rng::Rng;
@@ -96,7 +98,27 @@ pub(crate) struct Server {
     running: Vec<Call>,
     pub(crate) actions: Vec<Action>,
     pub(crate) crashes: u64,
+    /// The kinds of events of this world, each with its number.
+    pub(crate) hits: BTreeMap<&'static str, u64>,
 }
+
+/// The events that worlds must have, each in some world.
+pub(crate) const EVENTS: [&str; 14] = [
+    "crash",
+    "crash before an acknowledgement",
+    "snapshot",
+    "replay",
+    "in progress",
+    "refused",
+    "denied",
+    "share denied",
+    "delay",
+    "delegation",
+    "recall",
+    "hint",
+    "grant",
+    "client expired",
+];
 
 pub(crate) fn file_key(file: u8) -> FileKey {
     FileKey::new(&[file]).unwrap()
@@ -118,7 +140,13 @@ impl Server {
             running: vec![],
             actions: vec![],
             crashes: 0,
+            hits: BTreeMap::new(),
         }
+    }
+
+    fn hit(&mut self, event: &'static str) {
+        assert!(EVENTS.contains(&event), "{event} is not listed");
+        *self.hits.entry(event).or_default() += 1;
     }
 
     /// Appends the effects of a call to the log. Returns false if the server crashed before they were durable.
@@ -129,10 +157,20 @@ impl Server {
         }
         if fx.durability == Durability::BeforeReply {
             if rng.chance(2) {
+                self.hit("crash before an acknowledgement");
                 self.crash(rng, now);
                 return false;
             }
             self.durable = self.log.len();
+        }
+        for action in &fx.actions {
+            match action {
+                Action::Recall { .. } => self.hit("recall"),
+                Action::NotifyLock { .. } => self.hit("hint"),
+                Action::Granted(_) => self.hit("grant"),
+                Action::ClientGone(_) => self.hit("client expired"),
+                Action::FileUnused(_) => {}
+            }
         }
         self.actions.extend(fx.actions);
         assert_eq!(self.state.check(), Ok(()));
@@ -154,6 +192,7 @@ impl Server {
     /// Ends the server, and starts the next one with a prefix of the log that has everything acknowledged.
     pub(crate) fn crash(&mut self, rng: &mut Rng, now: Now) {
         self.crashes += 1;
+        self.hit("crash");
         let kept = self.durable + rng.below((self.log.len() - self.durable) as u64 + 1) as usize;
         self.log.truncate(kept);
         self.durable = kept;
@@ -175,6 +214,7 @@ impl Server {
 
     /// Replaces the log by a snapshot, client by client, behind leftovers of the old log.
     pub(crate) fn compact(&mut self, rng: &mut Rng) {
+        self.hit("snapshot");
         let from = rng.below(self.log.len() as u64 + 1) as usize;
         // Changes are counted, not recovered: they stay.
         let changes = self.log.iter().flat_map(|batch| batch.changes.clone()).collect();
@@ -201,10 +241,17 @@ impl Server {
             waiter: 1,
         };
         match session.sequence(&request, now) {
-            Err(error) => Outcome::Refused(error),
-            Ok(Sequenced::InProgress) => Outcome::Silence,
+            Err(error) => {
+                self.hit("refused");
+                Outcome::Refused(error)
+            }
+            Ok(Sequenced::InProgress) => {
+                self.hit("in progress");
+                Outcome::Silence
+            }
             Ok(Sequenced::NotKept(_)) => Outcome::Refused(Error::RetryUncachedRep),
             Ok(Sequenced::Replay(bytes)) => {
+                self.hit("replay");
                 let index = u64::from_le_bytes(bytes[..8].try_into().unwrap());
                 Outcome::Reply(self.replies[index as usize])
             }
@@ -244,6 +291,13 @@ impl Server {
             }
             _ => carry_out(&mut self.state, call.client, call.op, now, &mut fx),
         };
+        match reply {
+            Reply::Denied => self.hit("denied"),
+            Reply::Failed(Error::ShareDenied) => self.hit("share denied"),
+            Reply::Failed(Error::Delay) => self.hit("delay"),
+            Reply::Opened(Opened { delegation: Some(_), .. }) => self.hit("delegation"),
+            _ => {}
+        }
         self.replies.push(reply);
         let bytes = (self.replies.len() as u64 - 1).to_le_bytes();
         // Long enough that a client has to ask for it.
