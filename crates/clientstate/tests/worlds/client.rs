@@ -140,6 +140,13 @@ impl Client {
             self.connect(server, rng, now);
             return;
         }
+        // After a crash call-backs need a connection again.
+        if rng.chance(5) && self.is_certain(now) {
+            let bound =
+                server.state.bind_conn_to_session(self.session, Direction::ForeOrBoth, self.id.0, now);
+            assert!(bound.is_ok(), "{}: the session is gone within its lease", self.name);
+            self.renewed = now;
+        }
         let slot = rng.below(SLOTS as u64) as usize;
         if self.outstanding[slot].is_none() {
             if rng.chance(6) && self.misbehave(slot, server, rng, now) {
