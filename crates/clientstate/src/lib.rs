@@ -38,7 +38,7 @@ mod limits;
 mod locks;
 mod nlm;
 mod opens;
-pub mod plant;
+pub mod planted_bugs;
 mod ranges;
 mod record;
 mod recovery;

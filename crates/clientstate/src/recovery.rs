@@ -10,7 +10,9 @@ use crate::record::{Record, SlotReply};
 use crate::session::Parts;
 use crate::state::{Origin, Ref, State};
 use crate::tables::{Holder, OwnerKind};
-use crate::{ClientId, Effects, HostKey, Limits, LockOwner, Now, OwnerName, Principal, StateId, plant};
+use crate::{
+    ClientId, Effects, HostKey, Limits, LockOwner, Now, OwnerName, Principal, StateId, planted_bugs,
+};
 
 /// A state that is being made from records.
 ///
@@ -154,7 +156,7 @@ impl State {
     }
 
     fn recover_lock(&mut self, record: &Record, fx: &mut Effects) {
-        if plant::active("locks are not recovered") {
+        if planted_bugs::active("locks are not recovered") {
             return;
         }
         match record {

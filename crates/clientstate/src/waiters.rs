@@ -6,7 +6,9 @@ use crate::ranges::Lock;
 use crate::record::Record;
 use crate::state::State;
 use crate::tables::Holder;
-use crate::{Action, ClientId, Cookie, Durability, Effects, Granted, LockKind, LockOwner, Now, Range, plant};
+use crate::{
+    Action, ClientId, Cookie, Durability, Effects, Granted, LockKind, LockOwner, Now, Range, planted_bugs,
+};
 
 /// A blocked request for a lock.
 #[derive(Clone, Debug)]
@@ -159,7 +161,7 @@ impl State {
             if !self.files.contains(file) {
                 continue;
             }
-            if !plant::active("waiters are not served") {
+            if !planted_bugs::active("waiters are not served") {
                 self.serve(file, now, fx);
             }
             self.forget_if_idle(file, fx);

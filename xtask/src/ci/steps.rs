@@ -46,7 +46,10 @@ pub(crate) fn quick() -> Vec<Step> {
 /// other features and be built again. The planted bugs are in this build, each switched off except in the test that
 /// must find it.
 fn cargo_test(arguments: &[&str]) -> Command {
-    let mut command = command("cargo", ["test", "--workspace", "--features", "forebay-sim/plant,forebay-clientstate/plant"]);
+    let mut command = command(
+        "cargo",
+        ["test", "--workspace", "--features", "forebay-sim/plant,forebay-clientstate/plant"],
+    );
     command.args(arguments);
     command
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::record::Record;
 use crate::session::{CONN_BACK_CHAN, Channel, Directions, PERSIST, Parts, Session};
 use crate::state::State;
-use crate::{ClientId, Connection, Durability, Effects, Error, Now, Principal, SessionId, plant};
+use crate::{ClientId, Connection, Durability, Effects, Error, Now, Principal, SessionId, planted_bugs};
 
 /// The arguments of CREATE_SESSION.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl State {
             if of_other && !self.may_be_replaced(old, now) {
                 return Err(Error::ClidInuse);
             }
-            if !plant::active("a restarted client keeps its old state") {
+            if !planted_bugs::active("a restarted client keeps its old state") {
                 self.remove_client(old, fx);
             }
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::record::Record;
 use crate::state::{Ref, State};
 use crate::stateid::next;
-use crate::{Action, ClientId, Durability, Effects, Error, FileKey, Now, Share, StateId, plant};
+use crate::{Action, ClientId, Durability, Effects, Error, FileKey, Now, Share, StateId, planted_bugs};
 
 impl State {
     /// Carries out OPEN_DOWNGRADE. The new share must be one that the owner has opened with.
@@ -79,7 +79,7 @@ impl State {
         self.open_index.remove(&(open.file, open.owner));
         let file = self.files.at_mut(open.file);
         file.opens -= 1;
-        if plant::active("a close keeps the deny bits") {
+        if planted_bugs::active("a close keeps the deny bits") {
             file.count(Share { access: open.share.access, deny: 0 }, false);
         } else {
             file.count(open.share, false);

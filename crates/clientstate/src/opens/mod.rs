@@ -7,7 +7,8 @@ use crate::state::{Ref, State};
 use crate::stateid::next;
 use crate::tables::{Holder, OwnerKey, OwnerKind};
 use crate::{
-    ClientId, Delegated, Durability, Effects, Error, FileKey, Now, OwnerName, Share, StateId, Want, plant,
+    ClientId, Delegated, Durability, Effects, Error, FileKey, Now, OwnerName, Share, StateId, Want,
+    planted_bugs,
 };
 
 /// An open: one for each open owner and file.
@@ -160,7 +161,7 @@ impl State {
     ) -> Result<(), Error> {
         while let Some(number) = self.files.find(file)
             && self.files.at(number).excludes(share, own)
-            && !plant::active("shares are not compared")
+            && !planted_bugs::active("shares are not compared")
         {
             let Some(expired) = self.expired_sharer(number, share, now) else {
                 return Err(Error::ShareDenied);

@@ -251,7 +251,7 @@ mod plants {
     #[test]
     fn each_planted_bug_is_found() {
         let mut missed = Vec::new();
-        for bug in forebay_clientstate::plant::PLANTS {
+        for bug in forebay_clientstate::planted_bugs::PLANTS {
             plant(Some(bug));
             let found = (0..300).find(|seed| std::panic::catch_unwind(|| super::run(*seed)).is_err());
             plant(None);
