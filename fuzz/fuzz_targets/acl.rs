@@ -1,5 +1,5 @@
-//! Fuzzes ACLs: the bytes of an extended attribute, and an NFSv4 ACL of 13 bytes for each entry. A decoded or mapped ACL
-//! must survive all conversions.
+//! Fuzzes ACLs: the bytes of an extended attribute, and an NFSv4 ACL of 13 bytes for each entry. A decoded or mapped
+//! ACL must survive all conversions.
 #![no_main]
 
 use forebay_acl::nfsacl::{Owners, Role, from_list, to_list};

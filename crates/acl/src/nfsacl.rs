@@ -4,11 +4,14 @@
 //!
 //! | rule | list from ACL | ACL from list |
 //! |---|---|---|
-//! | mask | always present; an ACL without mask gets the permissions of the file's group as mask | a mask is dropped if the list has four entries and the mask equals the permissions of the file's group |
-//! | identity | the owner's and the group's numbers stand in their entries, 0 in the entries of the mask and of other users | counts only in named entries |
+//! | mask | always present; if the ACL has none, the permissions of the file's group | see below |
+//! | identity | owner and group have their numbers, mask and other users 0 | counts only in named entries |
 //! | default | every tag has [`DEFAULT`] added | [`DEFAULT`] is ignored |
 //! | order | by tag, then by number | any |
 //! | permissions | 0 to 7 | 0 to 7; higher bits of the mask are ignored, because Solaris sets some |
+//!
+//! A list without named entries may have a mask. If that mask equals the permissions of the file's group, the ACL has
+//! no mask.
 
 use crate::tagged::{NO_ID, Tagged, tag};
 use crate::{Invalid, Permissions, PosixAcl};

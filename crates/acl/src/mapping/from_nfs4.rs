@@ -97,10 +97,11 @@ struct State {
     unnamed: Verdict,
     users: BTreeMap<u32, Verdict>,
     groups: BTreeMap<u32, Verdict>,
-    /// Whether an entry names the owner, the group, or everyone. The default ACL is completed by these.
+    /// The principals that entries have named. The default ACL is completed for the missing ones.
     names: Names,
 }
 
+/// The principals that occur in an ACL.
 #[derive(Debug, Clone, Copy, Default)]
 struct Names {
     any: bool,
@@ -170,7 +171,7 @@ impl State {
         any.then_some(self)
     }
 
-    /// Returns the POSIX ACL with these verdicts. The mask, if one is needed, is the union of the entries it applies to.
+    /// Returns the POSIX ACL with these verdicts. If a mask is needed, it is the union of the entries it applies to.
     fn acl(&self, object: Object) -> Result<PosixAcl, Invalid> {
         let granted = |verdict: &Verdict| permissions(verdict.allowed, object);
         let named = |verdicts: &BTreeMap<u32, Verdict>| -> Vec<Named> {

@@ -25,7 +25,7 @@ pub use to_nfs4::to_nfs4;
 /// Most entries of an NFSv4 ACL: as many as the mapping makes of an access ACL and a default ACL.
 pub const MAX_ACES: usize = 4 * crate::posix::MAX_ENTRIES;
 
-/// Whether an ACL belongs to a directory.
+/// The kind of object that has an ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object {
     /// A file, or any other object that is not a directory.
