@@ -248,8 +248,8 @@ impl Part {
         }
     }
 
-    /// Asserts the invariants of a part with this much room: each place is in one queue, or free, and the index leads to
-    /// exactly the places that are used.
+    /// Asserts the invariants of a part with this much room: each place is in one queue, or free, and the index leads
+    /// to exactly the places that are used.
     #[cfg(test)]
     fn check(&self, room: usize) {
         assert!(self.records.len() <= room, "a part holds a fixed number of inodes");

@@ -202,7 +202,7 @@ impl Linked {
         Linked { cache, admission, logging, number }
     }
 
-    /// Asserts that the file of an inode in the inode cache refers to the engine's object, if the engine knows the file.
+    /// Asserts that an inode in the inode cache refers to the engine's object of its file, if the engine has one.
     #[cfg(test)]
     pub(crate) fn check(&self, object: &Inode) {
         let known = self.cache.engine.known(&self.key(&object.kernel));
