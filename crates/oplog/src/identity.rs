@@ -17,6 +17,13 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Returns the identity with these bytes, or `None` if they are too many.
+    pub fn new(kind: i32, handle: &[u8]) -> Option<Self> {
+        let mut bytes = [0; IDENTITY_MAX];
+        bytes.get_mut(..handle.len())?.copy_from_slice(handle);
+        Some(Identity { kind, len: handle.len() as u8, bytes })
+    }
+
     /// Returns the handle's own bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
