@@ -21,13 +21,10 @@ fn main() -> io::Result<()> {
     write(&corpus.join("rpc_call"), rpc_messages())?;
     write(&corpus.join("nfs3_args"), nfs3_messages())?;
     write(&corpus.join("mount_portmap"), mount_and_portmap_messages())?;
-<<<<<<< HEAD
     write(&corpus.join("nfs4_compound"), nfs4::compounds())?;
     write(&corpus.join("nfs4_reply"), nfs4::replies())?;
     write(&corpus.join("small_programs"), small::messages())?;
-=======
     write(&corpus.join("acl"), acls())?;
->>>>>>> acl
     write(&corpus.join("superblock"), engine::superblocks())?;
     write(&corpus.join("segment_header"), engine::segment_headers())?;
     write(&corpus.join("frame"), engine::frames())?;

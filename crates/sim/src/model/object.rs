@@ -29,7 +29,7 @@ impl ModelObject {
             }
             self.size.settle(logged, lossy);
             self.mtime.settle(logged, lossy);
-            let Object { blocks, unsettled, .. } = self;
+            let ModelObject { blocks, unsettled, .. } = self;
             unsettled.retain(|block| {
                 let Some(register) = blocks.get_mut(block) else { return false };
                 register.settle(logged, lossy);
