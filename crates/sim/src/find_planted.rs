@@ -33,12 +33,12 @@ type Known = BTreeMap<String, u64>;
 
 /// Returns the bugs with `part` in their names.
 pub(crate) fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
-    let bugs = match worlds {
-        Worlds::Engine => forebay_engine::planted_bugs::PLANTS,
-        Worlds::Names => forebay_oplog::planted_bugs::PLANTS,
-        Worlds::Joined => joined::planted_bugs::PLANTS,
+    let lists: &[&[&str]] = match worlds {
+        Worlds::Engine => &[forebay_engine::planted_bugs::PLANTS],
+        Worlds::Names => &[forebay_oplog::planted_bugs::PLANTS],
+        Worlds::Joined => &[joined::planted_bugs::PLANTS, forebay_metalog::planted_bugs::PLANTS],
     };
-    bugs.iter().copied().filter(|bug| bug.contains(part)).collect()
+    lists.iter().flat_map(|list| list.iter().copied()).filter(|bug| bug.contains(part)).collect()
 }
 
 /// Plants each bug with `part` in its name and looks for a seed that finds it.

@@ -128,7 +128,7 @@ impl Volume {
         self.fresh_but(|_| false)
     }
 
-    /// Returns an identity as [`Volume::fresh`] does, but none of these.
+    /// Returns an identity that the volume has not given out, but none of these.
     pub fn fresh_but(&self, but: impl Fn(&Identity) -> bool) -> Identity {
         let used = |number: u32| self.state.inodes.keys().any(|used| used.number() == Some(number.into()));
         let free = (4..u32::MAX).filter(|number| !used(*number));
