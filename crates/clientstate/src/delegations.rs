@@ -1,0 +1,273 @@
+//! Delegations: granted on a second open, recalled by a conflict, returned or revoked.
+
+use std::hash::BuildHasher;
+use std::sync::atomic::Ordering::Relaxed;
+
+use foldhash::fast::FixedState;
+
+use crate::opens::Claim;
+use crate::ranges::EMPTY;
+use crate::record::Record;
+use crate::state::{Ref, State};
+use crate::{Action, ClientId, Durability, Effects, Error, FileKey, Now, OpenArgs, StateId, WRITE, plant};
+
+/// Opens that are remembered to recognise a second one.
+const REMEMBERED: usize = 8192;
+/// Opens of a file that are looked at before a write delegation is granted. With more, there is none.
+const LOOKED_AT: usize = 16;
+
+/// A delegation.
+#[derive(Debug)]
+pub(crate) struct Delegation {
+    pub(crate) stateid: StateId,
+    pub(crate) client: ClientId,
+    pub(crate) file: u32,
+    pub(crate) write: bool,
+    pub(crate) recalled: Option<Now>,
+    /// True if the client did not return it in time. It is in nobody's way, and stays until FREE_STATEID.
+    pub(crate) is_revoked: bool,
+}
+
+/// A granted delegation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delegated {
+    /// The delegation.
+    pub stateid: StateId,
+    /// True for a write delegation.
+    pub write: bool,
+}
+
+/// The client's wish in an OPEN (`OPEN4_SHARE_ACCESS_WANT_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Want {
+    /// The server decides: on the client's second open of the file.
+    #[default]
+    NoPreference,
+    /// A delegation of any kind, now.
+    Any,
+    /// A read delegation, now.
+    Read,
+    /// A write delegation, now.
+    Write,
+    /// None. Also for a request to cancel a wish, since the server keeps no wishes.
+    None,
+}
+
+impl State {
+    /// Grants a delegation to the client of an open, if it deserves one.
+    ///
+    /// | condition | otherwise |
+    /// |---|---|
+    /// | the client's back channel works | none |
+    /// | the client has no delegation of the file, and there are fewer than the limit | none |
+    /// | nobody holds or awaits byte-range locks of the file | none |
+    /// | no open denies anything | none |
+    /// | the client wishes one, or has opened the file before; in a grace period it reclaims one | none |
+    /// | the open is for writing, and no other client has the file open or delegated | no write delegation |
+    /// | no open is for writing, and no other client has a write delegation | no read delegation |
+    pub(crate) fn delegate(
+        &mut self,
+        args: &OpenArgs,
+        open: u32,
+        now: Now,
+        fx: &mut Effects,
+    ) -> Option<Delegated> {
+        let (client, number) = (args.client, self.opens[open as usize].file);
+        let opened_before = self.remember(client, &args.file);
+        let wished = match (args.claim, args.want) {
+            (Claim::Previous(delegation), _) => delegation.is_some(),
+            (_, Want::NoPreference) => opened_before,
+            (_, want) => want != Want::None,
+        };
+        let file = self.files.at(number);
+        let is_quiet = file.root == EMPTY && file.waiters == 0 && file.counts[2..] == [0, 0];
+        if !wished
+            || !is_quiet
+            || !self.clients.get(&client)?.lease.has_back_channel()
+            || self.delegation_index.contains_key(&(number, client))
+            || self.delegations.len() >= self.limits.delegations
+            || self.states.len() >= self.limits.states
+            || self.is_recalled(number, now)
+        {
+            return None;
+        }
+        let writes = args.share.access & WRITE != 0 && args.want != Want::Read;
+        let write = writes && self.is_alone(number, client);
+        let others_write = self
+            .delegations_of(number)
+            .any(|(holder, at)| holder != client && self.delegations[at as usize].write);
+        if !write && (file.counts[1] > 0 || others_write) {
+            return None;
+        }
+        let stateid = StateId { seqid: 1, other: self.next_other() };
+        self.put_delegation(client, &args.file, write, stateid);
+        let record =
+            Record::Delegation { other: stateid.other, seqid: 1, client, file: args.file.clone(), write };
+        fx.log(Durability::BeforeReply, record);
+        Some(Delegated { stateid, write })
+    }
+
+    /// Remembers an open. Returns true if it was remembered before.
+    fn remember(&mut self, client: ClientId, file: &FileKey) -> bool {
+        self.opened_before.resize(REMEMBERED, 0);
+        let hash = FixedState::default().hash_one((client, file));
+        let place = &mut self.opened_before[hash as usize % REMEMBERED];
+        std::mem::replace(place, hash) == hash
+    }
+
+    fn delegations_of(&self, file: u32) -> impl Iterator<Item = (ClientId, u32)> + '_ {
+        let range = (file, ClientId(0))..=(file, ClientId(u64::MAX));
+        self.delegation_index.range(range).map(|(key, number)| (key.1, *number))
+    }
+
+    /// Returns true if a delegation of a file is being recalled: a new one would be recalled at once.
+    fn is_recalled(&self, file: u32, _now: Now) -> bool {
+        self.delegations_of(file).any(|(_, at)| self.delegations[at as usize].recalled.is_some())
+    }
+
+    /// Returns true if no other client and no NLM host has a file open or delegated.
+    fn is_alone(&self, file: u32, client: ClientId) -> bool {
+        let opens = self.open_index.range((file, 0)..=(file, u32::MAX)).take(LOOKED_AT);
+        let own = opens.filter(|(_, open)| self.opens[**open as usize].client == client).count();
+        own == self.files.at(file).opens as usize
+            && self.delegations_of(file).all(|(holder, _)| holder == client)
+    }
+
+    pub(crate) fn put_delegation(
+        &mut self,
+        client: ClientId,
+        file: &FileKey,
+        write: bool,
+        stateid: StateId,
+    ) -> u32 {
+        let file = self.files.get_or_add(file);
+        let delegation = Delegation { stateid, client, file, write, recalled: None, is_revoked: false };
+        let number = self.delegations.insert(delegation) as u32;
+        self.delegation_index.insert((file, client), number);
+        self.files.at_mut(file).delegations += 1;
+        self.attach(client, stateid, Ref::Delegation(number));
+        number
+    }
+
+    pub(crate) fn find_delegation(&self, client: ClientId, stateid: StateId) -> Result<u32, Error> {
+        match self.find_state(client, stateid)? {
+            Ref::Delegation(delegation) => Ok(delegation),
+            _ => Err(Error::BadStateid),
+        }
+    }
+
+    /// Announces a change of a file, or a look at it, by a client, by a v3 client or by the host (`None`): data,
+    /// attributes, a link, a removal, a rename. `writes` is false for a look. Delegations of other clients that are in
+    /// the way are recalled. The change waits with `Delay` until they are returned.
+    pub fn announce(
+        &mut self,
+        by: Option<ClientId>,
+        file: &FileKey,
+        writes: bool,
+        now: Now,
+        fx: &mut Effects,
+    ) -> Result<(), Error> {
+        let Some(number) = self.files.find(file) else { return Ok(()) };
+        let waits = self.recall(number, by, writes, now, fx);
+        self.settle(now, fx);
+        if waits { Err(Error::Delay) } else { Ok(()) }
+    }
+
+    /// Recalls delegations that are in the way. Returns true if any has not been returned.
+    ///
+    /// | a delegation in the way | then |
+    /// |---|---|
+    /// | of an expired client | that client loses its state |
+    /// | not recalled | it is recalled |
+    /// | recalled a lease time ago | it is revoked |
+    /// | recalled | the caller waits |
+    pub(crate) fn recall(
+        &mut self,
+        file: u32,
+        by: Option<ClientId>,
+        writes: bool,
+        now: Now,
+        fx: &mut Effects,
+    ) -> bool {
+        let leaves_reads = plant::active("a write open leaves read delegations");
+        let in_way = self.delegations_of(file).filter(|(holder, at)| {
+            let delegation = &self.delegations[*at as usize];
+            let conflicts = delegation.write || writes && !leaves_reads;
+            conflicts && by != Some(*holder) && !delegation.is_revoked
+        });
+        let in_way: Vec<_> = in_way.collect();
+        let mut waits = false;
+        for (holder, number) in in_way {
+            if self.is_courtesy(holder, now) {
+                self.remove_client(holder, fx);
+                continue;
+            }
+            let delegation = &mut self.delegations[number as usize];
+            match delegation.recalled {
+                Some(at) if now.saturating_sub(at) > self.limits.lease => self.revoke_delegation(number, fx),
+                Some(_) => waits = true,
+                None => {
+                    delegation.recalled = Some(now);
+                    self.recalled.insert((now, number));
+                    let (client, stateid) = (delegation.client, delegation.stateid);
+                    let file = self.files.at(delegation.file).key.clone();
+                    fx.act(Action::Recall { client, stateid, file });
+                    waits = true;
+                }
+            }
+        }
+        waits
+    }
+
+    /// Carries out DELEGRETURN.
+    pub fn return_delegation(
+        &mut self,
+        client: ClientId,
+        stateid: StateId,
+        now: Now,
+        fx: &mut Effects,
+    ) -> Result<(), Error> {
+        let number = self.find_delegation(client, stateid)?;
+        fx.log(Durability::BeforeReply, Record::DelegationReturned(stateid.other));
+        self.remove_delegation(number, fx);
+        self.settle(now, fx);
+        Ok(())
+    }
+
+    pub(crate) fn revoke_late_delegations(&mut self, now: Now, fx: &mut Effects) {
+        while let Some((at, number)) = self.recalled.first().copied()
+            && now.saturating_sub(at) > self.limits.lease
+        {
+            self.revoke_delegation(number, fx);
+        }
+    }
+
+    fn revoke_delegation(&mut self, number: u32, fx: &mut Effects) {
+        let delegation = &mut self.delegations[number as usize];
+        delegation.is_revoked = true;
+        if let Some(at) = delegation.recalled.take() {
+            self.recalled.remove(&(at, number));
+        }
+        fx.log(Durability::BeforeReply, Record::DelegationReturned(delegation.stateid.other));
+        self.freed.insert(delegation.file);
+        if let Some(client) = self.clients.get(&delegation.client) {
+            client.lease.revoked_delegations.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn remove_delegation(&mut self, number: u32, _fx: &mut Effects) {
+        let Some(delegation) = self.delegations.try_remove(number as usize) else { return };
+        if let Some(at) = delegation.recalled {
+            self.recalled.remove(&(at, number));
+        }
+        if delegation.is_revoked
+            && let Some(client) = self.clients.get(&delegation.client)
+        {
+            client.lease.revoked_delegations.fetch_sub(1, Relaxed);
+        }
+        self.delegation_index.remove(&(delegation.file, delegation.client));
+        self.files.at_mut(delegation.file).delegations -= 1;
+        self.detach(delegation.client, delegation.stateid, Ref::Delegation(number));
+        self.freed.insert(delegation.file);
+    }
+}

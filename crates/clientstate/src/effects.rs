@@ -1,0 +1,87 @@
+//! The consequences of a call: records for the log, and actions for the server.
+
+use crate::record::Record;
+use crate::{ClientId, Cookie, FileKey, LockKind, NlmOwner, OwnerName, Range, StateId};
+
+/// The promise that a reply makes about the records of its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// There are no records.
+    #[default]
+    None,
+    /// The records go to the log, and the reply does not wait for them.
+    Loose,
+    /// The reply and the actions wait until the records are durable.
+    BeforeReply,
+}
+
+/// The consequences of one or several calls.
+///
+/// All records of a request, with that of its reply, go to the log in one piece and in the order of the calls. So
+/// after a crash a request has happened with its reply, or has not happened.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Records in their order.
+    pub records: Vec<Record>,
+    /// The promise about these records.
+    pub durability: Durability,
+    /// Actions, to be carried out when the records have the promised durability.
+    pub actions: Vec<Action>,
+}
+
+impl Effects {
+    pub(crate) fn log(&mut self, durability: Durability, record: Record) {
+        self.records.push(record);
+        self.durability = self.durability.max(durability);
+    }
+
+    pub(crate) fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+}
+
+/// Something that the server has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send CB_RECALL to a client.
+    Recall {
+        /// The client.
+        client: ClientId,
+        /// The delegation.
+        stateid: StateId,
+        /// Its file.
+        file: FileKey,
+    },
+    /// Send CB_NOTIFY_LOCK to a client: a lock for which it waits may be free.
+    NotifyLock {
+        /// The client.
+        client: ClientId,
+        /// The lock owner that waits.
+        owner: OwnerName,
+        /// The file.
+        file: FileKey,
+    },
+    /// Send GRANTED to an NLM host, repeatedly, until `State::nlm_granted` has the answer.
+    Granted(Granted),
+    /// The server no longer knows the client. Cancel call-backs to it.
+    ClientGone(ClientId),
+    /// The file has neither opens nor locks left. If it was removed, its contents may be freed.
+    FileUnused(FileKey),
+}
+
+/// A blocked NLM lock that was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The number by which the answer refers to the grant.
+    pub ticket: u64,
+    /// The owner of the lock.
+    pub owner: NlmOwner,
+    /// The cookie of the request.
+    pub cookie: Cookie,
+    /// The file.
+    pub file: FileKey,
+    /// The range.
+    pub range: Range,
+    /// The kind.
+    pub kind: LockKind,
+}

@@ -1,0 +1,75 @@
+//! The grace period of a server whose log is lost, and the passage of time.
+
+use std::collections::BTreeSet;
+
+use crate::state::{Origin, State};
+use crate::{Effects, Limits, Now, OwnerName, plant};
+
+/// A grace period.
+#[derive(Debug)]
+pub(crate) struct Grace {
+    until: Now,
+    /// The clients that may still reclaim; `None` if nobody knows them.
+    expected: Option<BTreeSet<OwnerName>>,
+}
+
+impl State {
+    /// Returns the state of a server that has never had clients. There is no grace period.
+    pub fn new(limits: Limits, origin: Origin) -> State {
+        State::empty(limits, origin)
+    }
+
+    /// Returns the state of a server that has lost its log. The grace period lasts a lease time. It ends early when all
+    /// known clients have said RECLAIM_COMPLETE; with `None` the server does not know its clients.
+    pub fn without_log(limits: Limits, origin: Origin, known: Option<Vec<OwnerName>>, now: Now) -> State {
+        let until = now + limits.lease;
+        let mut state = State::empty(limits, origin);
+        let expected = known.map(|known| known.into_iter().collect::<BTreeSet<_>>());
+        if expected.as_ref().is_none_or(|expected| !expected.is_empty()) {
+            state.grace = Some(Grace { until, expected });
+        }
+        state
+    }
+
+    /// Returns true in a grace period. The executor refuses REMOVE and RENAME as well then.
+    pub fn in_grace(&self, now: Now) -> bool {
+        self.grace.as_ref().is_some_and(|grace| now < grace.until)
+    }
+
+    pub(crate) fn grace_completed(&mut self, owner: &OwnerName, _now: Now) {
+        let Some(Grace { expected: Some(expected), .. }) = &mut self.grace else { return };
+        expected.remove(owner);
+        if expected.is_empty() {
+            self.grace = None;
+        }
+    }
+
+    /// Lets time pass: the server calls it about once a second.
+    ///
+    /// | state | since | then |
+    /// |---|---|---|
+    /// | a client record that was never confirmed | a lease time | removed |
+    /// | an expired client without sessions and state | a lease time | removed |
+    /// | an expired client | the courtesy time | removed with its state |
+    /// | a recalled delegation | a lease time | revoked |
+    /// | a request for a lock that its client has not repeated | a lease time | forgotten |
+    /// | the grace period | a lease time | ended |
+    pub fn tick(&mut self, now: Now, fx: &mut Effects) {
+        if self.grace.is_some() && !self.in_grace(now) {
+            self.grace = None;
+        }
+        let (lease, courtesy) = (self.limits.lease, self.limits.courtesy);
+        let ended = self.clients.iter().filter(|(_, client)| {
+            let quiet = now.saturating_sub(client.lease.renewed());
+            let holds_nothing = client.states == 0 && client.sessions.is_empty();
+            quiet > lease && (!client.is_confirmed || holds_nothing) || quiet > courtesy
+        });
+        let ended: Vec<_> = ended.map(|(id, _)| *id).collect();
+        if !plant::active("an expired client keeps its locks") {
+            ended.into_iter().for_each(|id| self.remove_client(id, fx));
+        }
+        self.revoke_late_delegations(now, fx);
+        self.forget_late_waiters(now);
+        self.settle(now, fx);
+    }
+}

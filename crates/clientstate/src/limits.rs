@@ -1,0 +1,70 @@
+//! Bounds on memory and times.
+
+use crate::SECOND;
+
+/// The longest reply that a slot keeps and a record holds, in bytes. A record of the cache's log has 4,000 bytes.
+pub const REPLY_MAX: usize = 3_900;
+
+/// Replies up to this length, in bytes, are kept although the client did not ask for it.
+pub const SMALL_REPLY: usize = 256;
+
+/// Bounds on memory and times. At a bound on numbers, expired clients lose their state first. Then the request gets
+/// [`Delay`](crate::Error::Delay), or the error named below.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The time without a request after which a client is expired, in nanoseconds.
+    pub lease: u64,
+    /// The time that an expired client keeps state without a conflict, in nanoseconds.
+    pub courtesy: u64,
+    /// Client records.
+    pub clients: usize,
+    /// Sessions of a client; a further CREATE_SESSION gets `Nospc`.
+    pub sessions_per_client: usize,
+    /// Connections of a session that the server remembers; a further one replaces the oldest.
+    pub connections_per_session: usize,
+    /// Slots of a session.
+    pub slots: u32,
+    /// Slots of a session under memory pressure.
+    pub slots_under_pressure: u32,
+    /// The longest request and reply of a channel, in bytes.
+    pub message: u32,
+    /// The longest reply that a slot keeps, in bytes; at most [`REPLY_MAX`].
+    pub cached_reply: u32,
+    /// Operations of a request.
+    pub operations: u32,
+    /// Opens, lock states and delegations of all clients, and of one client.
+    pub states: usize,
+    /// The share of `states` that one client may have.
+    pub states_per_client: usize,
+    /// Byte-range locks of all owners.
+    pub locks: usize,
+    /// NLM hosts.
+    pub hosts: usize,
+    /// Blocked requests for locks of one file.
+    pub waiters_per_file: usize,
+    /// Delegations of all clients. At the bound no further one is granted.
+    pub delegations: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            lease: 90 * SECOND,
+            courtesy: 24 * 3600 * SECOND,
+            clients: 20_000,
+            sessions_per_client: 16,
+            connections_per_session: 64,
+            slots: 1024,
+            slots_under_pressure: 16,
+            message: 2 << 20,
+            cached_reply: REPLY_MAX as u32,
+            operations: 64,
+            states: 2_000_000,
+            states_per_client: 1_000_000,
+            locks: 2_000_000,
+            hosts: 20_000,
+            waiters_per_file: 1_000,
+            delegations: 200_000,
+        }
+    }
+}

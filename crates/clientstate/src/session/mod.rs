@@ -1,0 +1,248 @@
+//! A session: its channels, its connections and its slots.
+//!
+//! A session is a piece of its own. The server keeps an `Arc<Session>` beside each connection. SEQUENCE takes the lock of
+//! this session only, so requests of different sessions share no lock. [`Session::sequence`] has the table of cases.
+
+mod channel;
+mod slot;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use forebay_common::lock::Mutex;
+use smallvec::SmallVec;
+
+use crate::lease::Lease;
+use crate::limits::Limits;
+use crate::record::{Record, SlotReply};
+use crate::{ClientId, Connection, SessionId};
+
+pub use channel::{CONN_BACK_CHAN, Channel, Directions, PERSIST, status};
+use slot::Slot;
+pub use slot::{Answer, Request, Sequenced, Waiter};
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    id: SessionId,
+    client: ClientId,
+    lease: Arc<Lease>,
+    pub(crate) fore: Channel,
+    pub(crate) back: Channel,
+    pub(crate) flags: u32,
+    /// The sequence number of its CREATE_SESSION.
+    pub(crate) sequence: u32,
+    connections_max: usize,
+    /// The slots that the server wants the client to use, of all sessions.
+    wanted_slots: Arc<AtomicU32>,
+    destroyed: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// The changing part of a session.
+#[derive(Debug, Default)]
+struct State {
+    /// Slots that were used; a slot beyond them has not been.
+    slots: Vec<Slot>,
+    /// Slots that the client may use.
+    granted: u32,
+    /// True from a recovery on: a slot that was not used since accepts any first number.
+    recovered: bool,
+    connections: SmallVec<[(Connection, Directions); 2]>,
+    /// The program number and the security of call-backs, opaque to this crate.
+    callback: (u32, Vec<u8>),
+}
+
+/// The parts of a session that CREATE_SESSION or a record decides.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    pub(crate) id: SessionId,
+    pub(crate) client: ClientId,
+    pub(crate) sequence: u32,
+    pub(crate) flags: u32,
+    pub(crate) fore: Channel,
+    pub(crate) back: Channel,
+}
+
+impl Session {
+    pub(crate) fn new(
+        parts: Parts,
+        lease: Arc<Lease>,
+        limits: &Limits,
+        wanted: Arc<AtomicU32>,
+        recovered: bool,
+    ) -> Self {
+        let Parts { id, client, sequence, flags, fore, back } = parts;
+        Session {
+            id,
+            client,
+            lease,
+            fore,
+            back,
+            flags,
+            sequence,
+            connections_max: limits.connections_per_session.max(1),
+            wanted_slots: wanted,
+            destroyed: false.into(),
+            state: Mutex::new(State { granted: fore.slots, recovered, ..State::default() }),
+        }
+    }
+
+    /// Returns the name of the session.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// Returns the client of the session.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// Returns the attributes of the fore channel.
+    pub fn fore(&self) -> Channel {
+        self.fore
+    }
+
+    /// Returns the attributes of the back channel.
+    pub fn back(&self) -> Channel {
+        self.back
+    }
+
+    /// Returns the granted flags.
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Returns the lease of the session's client.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Sets the program number and the security of call-backs (CREATE_SESSION, BACKCHANNEL_CTL).
+    pub fn set_callback(&self, program: u32, security: Vec<u8>) {
+        self.state.lock().callback = (program, security);
+    }
+
+    /// Returns the program number and the security of call-backs.
+    pub fn callback(&self) -> (u32, Vec<u8>) {
+        self.state.lock().callback.clone()
+    }
+
+    /// Binds a connection to the session. Directions that it has already stay.
+    pub fn bind(&self, connection: Connection, directions: Directions) {
+        let mut state = self.state.lock();
+        self.bind_locked(&mut state, connection, directions);
+    }
+
+    fn bind_locked(&self, state: &mut State, connection: Connection, new: Directions) {
+        let had_back = state.has_back();
+        match state.connections.iter_mut().find(|(known, _)| *known == connection) {
+            Some((_, directions)) => {
+                directions.fore |= new.fore;
+                directions.back |= new.back;
+            }
+            None => {
+                if state.connections.len() >= self.connections_max {
+                    state.connections.remove(0);
+                }
+                state.connections.push((connection, new));
+            }
+        }
+        self.count_back(had_back, state.has_back());
+    }
+
+    /// Forgets a connection that is closed.
+    pub fn connection_lost(&self, connection: Connection) {
+        let mut state = self.state.lock();
+        let had_back = state.has_back();
+        state.connections.retain(|(known, _)| *known != connection);
+        self.count_back(had_back, state.has_back());
+    }
+
+    fn count_back(&self, had: bool, has: bool) {
+        // A destroyed session has given its count back.
+        if self.is_destroyed() {
+            return;
+        }
+        match (had, has) {
+            (false, true) => _ = self.lease.back_channels.fetch_add(1, Relaxed),
+            (true, false) => _ = self.lease.back_channels.fetch_sub(1, Relaxed),
+            _ => {}
+        }
+    }
+
+    /// Returns the connections for call-backs, the newest first.
+    pub fn back_connections(&self) -> Vec<Connection> {
+        let state = self.state.lock();
+        let bound = state.connections.iter().rev().filter(|(_, bound)| bound.back);
+        bound.map(|(connection, _)| *connection).collect()
+    }
+
+    pub(crate) fn destroy(&self) {
+        let mut state = self.state.lock();
+        let had_back = state.has_back();
+        state.connections.clear();
+        self.count_back(had_back, false);
+        self.destroyed.store(true, Relaxed);
+        state.slots = Vec::new();
+    }
+
+    /// Returns true if the session is gone: all its requests get `BadSession`.
+    pub fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Relaxed)
+    }
+
+    /// Returns true if a request runs in a slot other than `own`.
+    pub(crate) fn is_busy(&self, own: Option<u32>) -> bool {
+        let state = self.state.lock();
+        let mut slots = state.slots.iter().enumerate();
+        slots.any(|(index, slot)| slot.is_running() && Some(index as u32) != own)
+    }
+
+    /// Returns records of the last replies, for a snapshot.
+    pub(crate) fn replies(&self) -> Vec<Record> {
+        let state = self.state.lock();
+        let mut records = Vec::new();
+        if state.granted != self.fore.slots {
+            records.push(Record::SlotsDropped(self.id, state.granted));
+        }
+        let slots = state.slots.iter().enumerate().filter(|(_, slot)| !slot.is_untouched());
+        records.extend(slots.map(|(index, slot)| Record::Reply(slot.describe(self.id, index as u32))));
+        records
+    }
+
+    pub(crate) fn recover_reply(&self, reply: &SlotReply) {
+        let mut state = self.state.lock();
+        if reply.slot < state.granted {
+            state.slot(reply.slot).recover(reply);
+        }
+    }
+
+    /// Forgets the slots from one on.
+    pub(crate) fn recover_dropped(&self, from: u32) {
+        let mut state = self.state.lock();
+        state.granted = from.min(self.fore.slots);
+        state.slots.truncate(from as usize);
+    }
+
+    /// Returns true if the invariants hold that concern this session alone.
+    pub(crate) fn is_sound(&self) -> bool {
+        let state = self.state.lock();
+        state.slots.len() <= state.granted as usize && state.connections.len() <= self.connections_max
+    }
+}
+
+impl State {
+    fn has_back(&self) -> bool {
+        self.connections.iter().any(|(_, directions)| directions.back)
+    }
+
+    fn slot(&mut self, index: u32) -> &mut Slot {
+        let index = index as usize;
+        if self.slots.len() <= index {
+            let recovered = self.recovered;
+            self.slots.resize_with(index + 1, || Slot::new(recovered));
+        }
+        &mut self.slots[index]
+    }
+}

@@ -1,0 +1,308 @@
+//! Slots: a request is carried out once, and its reply is kept for retransmissions (RFC 8881 section 2.10.6).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use smallvec::SmallVec;
+
+use super::{Directions, Session, State, status};
+use crate::record::{Kept, Record, SlotReply};
+use crate::{Connection, Durability, Effects, Error, Now, SMALL_REPLY, SessionId, plant};
+
+/// Retransmissions of one running request that wait for its reply. A further one replaces the oldest, whose connection
+/// is probably lost.
+const WAITERS: usize = 4;
+
+/// A number by which the caller finds a retransmission that waits.
+pub type Waiter = u64;
+
+/// The arguments of SEQUENCE, and properties of its request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The slot.
+    pub slot: u32,
+    /// The sequence number.
+    pub sequence: u32,
+    /// The highest slot that the client uses.
+    pub highest: u32,
+    /// True if the client asks for the reply to be kept.
+    pub cache_this: bool,
+    /// A digest of the whole request.
+    pub digest: u64,
+    /// The number of operations.
+    pub operations: u32,
+    /// The length in bytes.
+    pub length: u32,
+    /// The connection of the request.
+    pub connection: Connection,
+    /// The number that [`Session::complete`] returns if this request has to wait.
+    pub waiter: Waiter,
+}
+
+/// The result of SEQUENCE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Flags of [`status`].
+    pub status: u32,
+    /// The highest slot that the client may use.
+    pub highest: u32,
+    /// The highest slot that the server wants the client to use.
+    pub target: u32,
+}
+
+/// A decision about a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sequenced {
+    /// Carry the request out, then call [`Session::complete`]. A record goes to the log without a wait.
+    New(Answer, Option<Record>),
+    /// Send the kept reply.
+    Replay(Arc<[u8]>),
+    /// Answer SEQUENCE, and the operation behind it with `RetryUncachedRep`.
+    NotKept(Answer),
+    /// The request runs: send nothing. The waiter gets the reply when it is complete.
+    InProgress,
+}
+
+#[derive(Debug)]
+enum Reply {
+    /// The last request may be carried out again.
+    Repeatable,
+    Running {
+        keep: bool,
+        waiters: SmallVec<[Waiter; 1]>,
+    },
+    NotKept,
+    Kept(Arc<[u8]>),
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    sequence: u32,
+    reply: Reply,
+    digest: u64,
+    /// True if the next request may have any later number: requests that change nothing are not in the log.
+    may_jump: bool,
+    used: bool,
+    /// True if the reply is in the log.
+    logged: bool,
+}
+
+/// The relation of a request to its slot.
+enum Relation {
+    Next,
+    Last,
+    Other,
+}
+
+impl Slot {
+    pub(super) fn new(may_jump: bool) -> Self {
+        Slot { sequence: 0, reply: Reply::Repeatable, digest: 0, may_jump, used: false, logged: false }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.reply, Reply::Running { .. })
+    }
+
+    pub(super) fn is_untouched(&self) -> bool {
+        !self.used
+    }
+
+    pub(super) fn describe(&self, session: SessionId, slot: u32) -> SlotReply {
+        let reply = match &self.reply {
+            Reply::Kept(bytes) if self.logged => Kept::Bytes(bytes.to_vec()),
+            Reply::NotKept if self.logged => Kept::Not,
+            _ => Kept::Repeatable,
+        };
+        let digest = if reply == Kept::Repeatable { 0 } else { self.digest };
+        SlotReply { session, slot, sequence: self.sequence, digest, reply }
+    }
+
+    /// Takes a record that is not older than the slot.
+    pub(super) fn recover(&mut self, record: &SlotReply) {
+        if plant::active("replies are not recovered") {
+            return;
+        }
+        let ahead = record.sequence.wrapping_sub(self.sequence) as i32;
+        let is_newer = !self.used || ahead > 0 || ahead == 0 && record.reply != Kept::Repeatable;
+        if !is_newer {
+            return;
+        }
+        (self.sequence, self.digest, self.used, self.logged) = (record.sequence, record.digest, true, true);
+        self.may_jump = true;
+        self.reply = match &record.reply {
+            Kept::Repeatable => Reply::Repeatable,
+            Kept::Not => Reply::NotKept,
+            Kept::Bytes(bytes) => Reply::Kept(bytes.as_slice().into()),
+        };
+    }
+
+    fn relation(&self, sequence: u32) -> Relation {
+        let ahead = sequence.wrapping_sub(self.sequence);
+        let repeatable = matches!(self.reply, Reply::Repeatable) && self.used;
+        match ahead {
+            0 if repeatable => Relation::Next,
+            0 if self.used => Relation::Last,
+            1 => Relation::Next,
+            0 => Relation::Other,
+            _ if self.may_jump && plant::active("a slot jumps back after a recovery") => Relation::Next,
+            _ if self.may_jump && plant::active("no slot jumps after a recovery") => Relation::Other,
+            _ if self.may_jump && (!self.used || (ahead as i32) > 0) => Relation::Next,
+            _ => Relation::Other,
+        }
+    }
+}
+
+impl Session {
+    /// Judges a request by its SEQUENCE.
+    ///
+    /// | the sequence number | the slot | result |
+    /// |---|---|---|
+    /// | the last one plus one | idle | `New` |
+    /// | the last one plus one | running | `SeqMisordered` |
+    /// | the last one | running, equal digest | `InProgress` |
+    /// | the last one | reply kept, equal digest | `Replay` |
+    /// | the last one | reply not kept, equal digest | `NotKept` |
+    /// | the last one | another digest | `SeqFalseRetry` |
+    /// | the last one | recovered, and the request changes nothing | `New` |
+    /// | any later one | recovered, and not used since | `New`, once |
+    /// | any other | | `SeqMisordered` |
+    ///
+    /// After a recovery a slot accepts one forward jump: requests that change nothing are not in the log. A client has
+    /// one request in a slot, so its number is that of the last logged one or a later one.
+    ///
+    /// An error leaves the slot as it was.
+    pub fn sequence(&self, request: &Request, now: Now) -> Result<Sequenced, Error> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if self.is_destroyed() || self.lease.has_ended() {
+            return Err(Error::BadSession);
+        }
+        if request.slot >= state.granted {
+            return Err(Error::BadSlot);
+        }
+        if request.highest >= state.granted {
+            return Err(Error::BadHighSlot);
+        }
+        if let Err(error) = self.fits(request) {
+            if plant::active("a refused SEQUENCE moves the slot") {
+                let slot = state.slot(request.slot);
+                (slot.sequence, slot.used) = (slot.sequence.wrapping_add(1), true);
+            }
+            return Err(error);
+        }
+        let slot = state.slot(request.slot);
+        let mut relation = slot.relation(request.sequence);
+        if matches!(relation, Relation::Last)
+            && plant::active("a retransmission is carried out")
+            && !slot.is_running()
+        {
+            relation = Relation::Next;
+        }
+        match relation {
+            Relation::Other => return Err(Error::SeqMisordered),
+            Relation::Next if slot.is_running() => return Err(Error::SeqMisordered),
+            Relation::Last
+                if slot.digest != request.digest
+                    && !plant::active("a false retransmission gets the reply") =>
+            {
+                return Err(Error::SeqFalseRetry);
+            }
+            _ => {}
+        }
+        self.lease.renew(now);
+        self.bind_locked(state, request.connection, Directions { fore: true, back: false });
+        if matches!(relation, Relation::Last) {
+            return Ok(self.again(state, request));
+        }
+        let slot = state.slot(request.slot);
+        slot.sequence = request.sequence;
+        slot.digest = request.digest;
+        (slot.used, slot.may_jump, slot.logged) = (true, false, false);
+        slot.reply = Reply::Running { keep: request.cache_this, waiters: SmallVec::new() };
+        let record = self.resize(state, request);
+        Ok(Sequenced::New(self.answer(state), record))
+    }
+
+    fn fits(&self, request: &Request) -> Result<(), Error> {
+        if request.length > self.fore.max_request {
+            return Err(Error::ReqTooBig);
+        }
+        if request.operations > self.fore.operations {
+            return Err(Error::TooManyOps);
+        }
+        Ok(())
+    }
+
+    fn again(&self, state: &mut State, request: &Request) -> Sequenced {
+        match &mut state.slot(request.slot).reply {
+            Reply::Running { waiters, .. } => {
+                if waiters.len() >= WAITERS {
+                    waiters.remove(0);
+                }
+                waiters.push(request.waiter);
+                Sequenced::InProgress
+            }
+            Reply::Kept(reply) => Sequenced::Replay(reply.clone()),
+            Reply::NotKept | Reply::Repeatable => Sequenced::NotKept(self.answer(state)),
+        }
+    }
+
+    /// Follows the number of slots that the server wants. Slots are dropped only when the client has said that it uses
+    /// none of them.
+    fn resize(&self, state: &mut State, request: &Request) -> Option<Record> {
+        let wanted = self.wanted_slots.load(Relaxed).clamp(1, self.fore.slots);
+        if wanted < state.granted {
+            let dropped = state.slots.get(wanted as usize..).unwrap_or_default();
+            if request.highest >= wanted || dropped.iter().any(Slot::is_running) {
+                return None;
+            }
+            state.slots.truncate(wanted as usize);
+        }
+        (wanted != state.granted).then(|| {
+            state.granted = wanted;
+            Record::SlotsDropped(self.id, wanted)
+        })
+    }
+
+    fn answer(&self, state: &State) -> Answer {
+        let wanted = self.wanted_slots.load(Relaxed).clamp(1, self.fore.slots);
+        let mut flags = 0;
+        let mut set = |condition: bool, flag: u32| flags |= if condition { flag } else { 0 };
+        // A client that never asked for call-backs does not miss them.
+        let wants_back = self.flags & super::CONN_BACK_CHAN != 0;
+        set(wants_back && !self.lease.has_back_channel(), status::CB_PATH_DOWN);
+        set(wants_back && !state.has_back(), status::CB_PATH_DOWN_SESSION);
+        set(self.lease.revoked_delegations.load(Relaxed) > 0, status::RECALLABLE_STATE_REVOKED);
+        set(self.lease.admin_revoked.load(Relaxed) > 0, status::ADMIN_STATE_REVOKED);
+        Answer { status: flags, highest: state.granted - 1, target: wanted - 1 }
+    }
+
+    /// Ends a request, and returns the retransmissions that wait for its reply.
+    ///
+    /// `logged` is `None` for a request that changes nothing. Otherwise the reply joins the records of the request, with
+    /// the given promise at least. A reply that is too long to be kept is not.
+    pub fn complete(
+        &self,
+        slot_number: u32,
+        reply: &[u8],
+        logged: Option<Durability>,
+        now: Now,
+        fx: &mut Effects,
+    ) -> SmallVec<[Waiter; 1]> {
+        let mut state = self.state.lock();
+        let max = self.fore.max_cached as usize;
+        let Some(slot) = state.slots.get_mut(slot_number as usize) else { return SmallVec::new() };
+        let Reply::Running { keep, waiters } = &mut slot.reply else { return SmallVec::new() };
+        self.lease.renew(now);
+        let keep = *keep && reply.len() <= max || reply.len() <= SMALL_REPLY.min(max);
+        let waiters = std::mem::take(waiters);
+        slot.reply = if keep { Reply::Kept(reply.into()) } else { Reply::NotKept };
+        if let Some(durability) = logged {
+            slot.logged = true;
+            if !plant::active("a reply is not in the log") {
+                fx.log(durability, Record::Reply(slot.describe(self.id, slot_number)));
+            }
+        }
+        waiters
+    }
+}

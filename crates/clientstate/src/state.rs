@@ -1,0 +1,223 @@
+//! The state of all clients, and the numbers that it gives out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use slab::Slab;
+
+use crate::client::Client;
+use crate::delegations::Delegation;
+use crate::grace::Grace;
+use crate::locks::LockState;
+use crate::nlm::{Host, NlmShare};
+use crate::opens::Open;
+use crate::ranges::Ranges;
+use crate::session::Session;
+use crate::tables::{Files, Holder, Map, Owners};
+use crate::waiters::Waiters;
+use crate::{ClientId, FileKey, HostKey, Limits, Now, Other, OwnerName, SessionId};
+
+/// A state behind a state id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ref {
+    Open(u32),
+    Lock(u32),
+    Delegation(u32),
+}
+
+/// The confirmed and the unconfirmed record of one client owner.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) confirmed: Option<ClientId>,
+    pub(crate) unconfirmed: Option<ClientId>,
+}
+
+/// Values that the environment gives a new [`State`].
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The number of this instance: larger than that of each earlier instance with this log. It is a part of each number
+    /// that the instance gives out, so that no instance gives out a number again.
+    pub epoch: u32,
+    /// Random bits, which no client may know.
+    pub seed: u64,
+}
+
+/// The state of all clients: the module documentation of the crate has the parts.
+#[derive(Debug)]
+pub struct State {
+    pub(crate) limits: Limits,
+    origin: Origin,
+    counter: u64,
+    clients_made: u32,
+    pub(crate) clients: BTreeMap<ClientId, Client>,
+    pub(crate) by_owner: Map<OwnerName, Named>,
+    pub(crate) sessions: Map<SessionId, Arc<Session>>,
+    pub(crate) wanted_slots: Arc<AtomicU32>,
+    pub(crate) files: Files,
+    pub(crate) owners: Owners,
+    pub(crate) states: Map<Other, Ref>,
+    /// The states of each client, in the order in which they are described.
+    pub(crate) of_client: BTreeSet<(ClientId, Ref)>,
+    pub(crate) opens: Slab<Open>,
+    /// By file and open owner.
+    pub(crate) open_index: BTreeMap<(u32, u32), u32>,
+    pub(crate) lock_states: Slab<LockState>,
+    /// By lock owner and file.
+    pub(crate) lock_index: BTreeMap<(u32, u32), u32>,
+    /// The lock states that began with each open.
+    pub(crate) locks_of_open: BTreeSet<(u32, u32)>,
+    pub(crate) delegations: Slab<Delegation>,
+    /// By file and client.
+    pub(crate) delegation_index: BTreeMap<(u32, ClientId), u32>,
+    /// Recalled delegations by the time of their revocation.
+    pub(crate) recalled: BTreeSet<(Now, u32)>,
+    /// The last opens, by hash of client and file: a second open deserves a delegation.
+    pub(crate) opened_before: Vec<u64>,
+    pub(crate) ranges: Ranges,
+    pub(crate) waiters: Waiters,
+    pub(crate) hosts: Slab<Host>,
+    pub(crate) by_host: BTreeMap<HostKey, u32>,
+    /// By file and NLM owner.
+    pub(crate) nlm_shares: BTreeMap<(u32, u32), NlmShare>,
+    /// By NLM owner and file.
+    pub(crate) nlm_shares_of: BTreeSet<(u32, u32)>,
+    pub(crate) grace: Option<Grace>,
+    /// Files in which something was freed since [`State::settle`].
+    pub(crate) freed: BTreeSet<u32>,
+}
+
+/// Numbers of entries, for metrics and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Client records, also unconfirmed ones.
+    pub clients: usize,
+    /// Sessions.
+    pub sessions: usize,
+    /// Opens.
+    pub opens: usize,
+    /// Lock states: lock owners of a file.
+    pub lock_states: usize,
+    /// Byte-range locks.
+    pub locks: usize,
+    /// Delegations, also revoked ones.
+    pub delegations: usize,
+    /// Files with any state.
+    pub files: usize,
+    /// Open owners, lock owners and NLM owners.
+    pub owners: usize,
+    /// NLM hosts.
+    pub hosts: usize,
+    /// Shares of NLM owners.
+    pub shares: usize,
+    /// Blocked requests for locks, and grants that are not acknowledged.
+    pub waiters: usize,
+}
+
+impl State {
+    pub(crate) fn empty(limits: Limits, origin: Origin) -> Self {
+        let slots = limits.slots;
+        State {
+            limits,
+            origin,
+            counter: 0,
+            clients_made: 0,
+            clients: BTreeMap::new(),
+            by_owner: Map::default(),
+            sessions: Map::default(),
+            wanted_slots: Arc::new(slots.into()),
+            files: Files::default(),
+            owners: Owners::default(),
+            states: Map::default(),
+            of_client: BTreeSet::new(),
+            opens: Slab::new(),
+            open_index: BTreeMap::new(),
+            lock_states: Slab::new(),
+            lock_index: BTreeMap::new(),
+            locks_of_open: BTreeSet::new(),
+            delegations: Slab::new(),
+            delegation_index: BTreeMap::new(),
+            recalled: BTreeSet::new(),
+            opened_before: Vec::new(),
+            ranges: Ranges::new(origin.seed),
+            waiters: Waiters::default(),
+            hosts: Slab::new(),
+            by_host: BTreeMap::new(),
+            nlm_shares: BTreeMap::new(),
+            nlm_shares_of: BTreeSet::new(),
+            grace: None,
+            freed: BTreeSet::new(),
+        }
+    }
+
+    /// Returns a session. The server keeps it beside the connection, so that SEQUENCE does not ask this table.
+    pub fn session(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.sessions.get(&id).cloned()
+    }
+
+    /// Returns true if a file has opens, shares or locks. If it is removed, its contents must stay.
+    pub fn is_in_use(&self, file: &FileKey) -> bool {
+        let file = self.files.find(file).map(|file| self.files.at(file));
+        file.is_some_and(|file| file.opens > 0 || file.root != crate::ranges::EMPTY)
+    }
+
+    /// Returns the numbers of entries.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            clients: self.clients.len(),
+            sessions: self.sessions.len(),
+            opens: self.opens.len(),
+            lock_states: self.lock_states.len(),
+            locks: self.ranges.len(),
+            delegations: self.delegations.len(),
+            files: self.files.len(),
+            owners: self.owners.len(),
+            hosts: self.hosts.len(),
+            shares: self.nlm_shares.len(),
+            waiters: self.waiters.len(),
+        }
+    }
+
+    /// Says whether memory is short. If it is, clients are asked to use fewer slots; no slot in use is dropped.
+    pub fn set_memory_pressure(&mut self, is_short: bool) {
+        let slots = if is_short { self.limits.slots_under_pressure } else { self.limits.slots };
+        self.wanted_slots.store(slots.max(1), Relaxed);
+    }
+
+    pub(crate) fn next_other(&mut self) -> Other {
+        self.counter += 1;
+        let mut other = [0; 12];
+        other[..4].copy_from_slice(&self.origin.epoch.to_be_bytes());
+        other[4..].copy_from_slice(&self.counter.to_be_bytes());
+        other
+    }
+
+    pub(crate) fn next_session(&mut self, random: [u8; 8]) -> SessionId {
+        let other = self.next_other();
+        let mut id = [0; 16];
+        // The counter's upper half stays 0 for 4 billion states and sessions; the random half alone is unique as well.
+        id[..4].copy_from_slice(&other[..4]);
+        id[4..8].copy_from_slice(&other[8..]);
+        id[8..].copy_from_slice(&random);
+        SessionId(id)
+    }
+
+    /// Returns an id that no client has: after 4 billion records of one instance the counter begins again.
+    pub(crate) fn next_client(&mut self) -> ClientId {
+        loop {
+            self.clients_made = self.clients_made.wrapping_add(1);
+            let id = ClientId(u64::from(self.origin.epoch) << 32 | u64::from(self.clients_made));
+            if !self.clients.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// Returns the expired client that holds an owner's state, if it may lose this state.
+    pub(crate) fn courtesy_of(&self, owner: u32, now: Now) -> Option<ClientId> {
+        match self.owners.holder(owner) {
+            Holder::Client(client) => self.is_courtesy(client, now).then_some(client),
+            Holder::Host(_) => None,
+        }
+    }
+}
