@@ -49,13 +49,20 @@ macro_rules! xdr_struct {
 }
 
 /// Declares an XDR enum. Decoding a value that is not listed fails; the error has the protocol's name of the type.
+/// Tests get arbitrary values, unless the declaration begins with `by hand`.
 macro_rules! xdr_enum {
-    ($(#[$meta:meta])* pub enum $name:ident($xdr_name:literal) {
+    ($(#[$meta:meta])* pub enum $name:ident($xdr_name:literal) { $($body:tt)* }) => {
+        xdr_enum! {
+            by hand $(#[$meta])*
+            #[cfg_attr(test, derive(arbitrary::Arbitrary))]
+            pub enum $name($xdr_name) { $($body)* }
+        }
+    };
+    (by hand $(#[$meta:meta])* pub enum $name:ident($xdr_name:literal) {
         $($(#[$variant_meta:meta])* $variant:ident = $value:literal,)*
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[cfg_attr(test, derive(arbitrary::Arbitrary))]
         #[repr(u32)]
         pub enum $name { $($(#[$variant_meta])* $variant = $value,)* }
 
@@ -81,6 +88,62 @@ macro_rules! xdr_enum {
             #[inline]
             fn decode(input: &mut $crate::xdr::Reader<'de>) -> Result<Self, $crate::xdr::DecodeError> {
                 Self::try_from(input.u32()?)
+            }
+        }
+    };
+}
+
+/// Declares an XDR union with an unsigned or enum discriminant. Each arm has a name for its value, or no value.
+macro_rules! xdr_union {
+    ($(#[$meta:meta])* pub enum $name:ident<$lt:lifetime>($xdr_name:literal) {
+        $($(#[$arm_meta:meta])* $arm:ident $(($value:ident: $ty:ty))? = $number:literal,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(test, derive(arbitrary::Arbitrary))]
+        pub enum $name<$lt> { $($(#[$arm_meta])* $arm $(($ty))?,)* }
+
+        impl $crate::xdr::Encode for $name<'_> {
+            fn encode(&self, out: &mut Vec<u8>) {
+                match self { $(Self::$arm $(($value))? => {
+                    $crate::xdr::Encode::encode(&{ $number as u32 }, out);
+                    $($crate::xdr::Encode::encode($value, out);)?
+                })* }
+            }
+        }
+
+        impl<$lt> $crate::xdr::Decode<$lt> for $name<$lt> {
+            fn decode(input: &mut $crate::xdr::Reader<$lt>) -> Result<Self, $crate::xdr::DecodeError> {
+                Ok(match input.u32()? {
+                    $($number => Self::$arm $((<$ty as $crate::xdr::Decode>::decode(input)?))?,)*
+                    value => return Err($crate::xdr::DecodeError::UnknownValue { ty: $xdr_name, value }),
+                })
+            }
+        }
+    };
+    ($(#[$meta:meta])* pub enum $name:ident($xdr_name:literal) {
+        $($(#[$arm_meta:meta])* $arm:ident $(($value:ident: $ty:ty))? = $number:literal,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(test, derive(arbitrary::Arbitrary))]
+        pub enum $name { $($(#[$arm_meta])* $arm $(($ty))?,)* }
+
+        impl $crate::xdr::Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                match self { $(Self::$arm $(($value))? => {
+                    $crate::xdr::Encode::encode(&{ $number as u32 }, out);
+                    $($crate::xdr::Encode::encode($value, out);)?
+                })* }
+            }
+        }
+
+        impl<'de> $crate::xdr::Decode<'de> for $name {
+            fn decode(input: &mut $crate::xdr::Reader<'de>) -> Result<Self, $crate::xdr::DecodeError> {
+                Ok(match input.u32()? {
+                    $($number => Self::$arm $((<$ty as $crate::xdr::Decode>::decode(input)?))?,)*
+                    value => return Err($crate::xdr::DecodeError::UnknownValue { ty: $xdr_name, value }),
+                })
             }
         }
     };

@@ -23,6 +23,30 @@ const REPLY: u32 = 1;
 const MSG_ACCEPTED: u32 = 0;
 const MSG_DENIED: u32 = 1;
 
+/// The kind of an RPC message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageKind {
+    /// A [`CallHeader`] follows.
+    Call,
+    /// A [`ReplyHeader`] follows.
+    Reply,
+}
+
+/// Returns the transaction number and the kind of a record without decoding the rest. A connection with a backchannel
+/// carries calls and replies in both directions.
+///
+/// # Errors
+/// [`DecodeError`] if the record is shorter than 8 bytes, or if its second word is neither a call nor a reply.
+pub fn message_kind(record: &[u8]) -> Result<(u32, MessageKind), DecodeError> {
+    let mut input = Reader::new(record);
+    let xid = input.u32()?;
+    match input.u32()? {
+        CALL => Ok((xid, MessageKind::Call)),
+        REPLY => Ok((xid, MessageKind::Reply)),
+        value => Err(DecodeError::UnknownValue { ty: "msg_type", value }),
+    }
+}
+
 /// Up to 16 group ids, stored inline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gids {

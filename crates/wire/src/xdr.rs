@@ -215,6 +215,20 @@ impl<'a> Decode<'a> for i32 {
     }
 }
 
+impl Encode for i64 {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_be_bytes());
+    }
+}
+
+impl<'a> Decode<'a> for i64 {
+    #[inline]
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        input.u64().map(u64::cast_signed)
+    }
+}
+
 impl Encode for u64 {
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
@@ -243,18 +257,20 @@ impl<'a> Decode<'a> for bool {
     }
 }
 
-/// Fixed-length opaque data of eight bytes: verifiers.
-impl Encode for [u8; 8] {
+/// Fixed-length opaque data of a multiple of four bytes: verifiers, session identities.
+impl<const N: usize> Encode for [u8; N] {
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
+        const { assert!(padding(N) == 0) };
         out.extend_from_slice(self);
     }
 }
 
-impl<'a> Decode<'a> for [u8; 8] {
+impl<'a, const N: usize> Decode<'a> for [u8; N] {
     #[inline]
     fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        input.take::<8>().copied()
+        const { assert!(padding(N) == 0) };
+        input.take::<N>().copied()
     }
 }
 
