@@ -1,6 +1,6 @@
 //! Deliberate bugs, one at a time, to prove that the worlds in `tests/worlds.rs` find them.
 
-forebay_common::plants![
+forebay_common::planted_bugs![
     "a retransmission is carried out",
     "a false retransmission gets the reply",
     "a refused SEQUENCE moves the slot",
