@@ -2,7 +2,7 @@
 
 use forebay_clientstate::WRITE;
 use forebay_rpc::Reply;
-use forebay_vfs::{SetAttr, SetTime, Time};
+use forebay_vfs::{FileType, SetAttr, SetTime, Time};
 use forebay_wire::nfs4::{
     Bitmap, Fattr, Nfsstat4, Nfstime4, OpResult, SetTime4, SetattrArgs, SetattrRes, Stateid, attr,
 };
@@ -78,8 +78,11 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
         may_wait(cx)?;
-        let set = set_attr(&args.attributes)?;
-        self.place()?.resolve(cx)?;
+        let mut set = set_attr(&args.attributes)?;
+        if self.place()?.resolve(cx)?.target.object.kind() == FileType::Symlink {
+            // The mode of a symbolic link means nothing, and the kernel does not set it.
+            set.mode = None;
+        }
         if set.size.is_some() {
             self.check_io(cx, args.stateid, WRITE)?;
         } else if args.stateid != Stateid::ANONYMOUS && args.stateid != Stateid::BYPASS {
