@@ -173,6 +173,7 @@ fn vm(arguments: VmArguments) -> Result<ExitCode> {
         command: arguments.command,
         limit: Duration::from_secs(arguments.timeout),
         memory: arguments.memory,
+        all_modules: true,
     };
     let status = guest.run(|line| {
         let _ = std::io::stdout().write_all(line);

@@ -94,6 +94,7 @@ impl Quota {
             limit: Duration::from_secs(self.timeout),
             // The guest's memory contains the images.
             memory: 3072,
+            all_modules: true,
         }
     }
 }

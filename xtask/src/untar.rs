@@ -159,6 +159,7 @@ impl Untar {
             command: command.map(str::to_owned).into(),
             limit: Duration::from_secs(self.timeout),
             memory: 2048,
+            all_modules: false,
         }
     }
 }

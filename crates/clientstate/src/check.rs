@@ -100,7 +100,7 @@ impl State {
             }
         }
         ensure(total == self.ranges.len(), || "the trees and the lists of locks differ".into())?;
-        for (ticket, grant) in &self.waiters.grants {
+        for (ticket, grant) in self.waiters.grants() {
             let lock = Lock { range: grant.range, kind: grant.kind, owner: grant.owner };
             let held = self.ranges.of(grant.owner, grant.file).any(|(range, _)| range.overlaps(grant.range));
             ensure(held, || format!("grant {ticket} of {lock:?} is not held"))?;
@@ -110,6 +110,18 @@ impl State {
 
     /// A delegation that is not revoked excludes the opens of other clients that conflict with it.
     fn check_delegations(&self) -> Result<(), String> {
+        for (number, one) in &self.delegations {
+            let indexed = self.delegation_index.get(&(one.file, one.client)) == Some(&(number as u32));
+            ensure(indexed, || format!("delegation {number} is not found by its file"))?;
+        }
+        for (other, state) in &self.states {
+            let stateid = match state {
+                Ref::Open(open) => self.opens[*open as usize].stateid,
+                Ref::Lock(lock) => self.lock_states[*lock as usize].stateid,
+                Ref::Delegation(delegation) => self.delegations[*delegation as usize].stateid,
+            };
+            ensure(stateid.other == *other, || format!("{state:?} is found by a wrong state id"))?;
+        }
         for (number, one) in self.delegations.iter().filter(|(_, one)| !one.is_revoked) {
             let opens = self.open_index.range((one.file, 0)..=(one.file, u32::MAX));
             for (_, open) in opens {

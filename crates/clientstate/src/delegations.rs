@@ -9,7 +9,9 @@ use crate::opens::Claim;
 use crate::ranges::EMPTY;
 use crate::record::Record;
 use crate::state::{Ref, State};
-use crate::{Action, ClientId, Durability, Effects, Error, FileKey, Now, OpenArgs, StateId, WRITE, plant};
+use crate::{
+    Action, ClientId, Durability, Effects, Error, FileKey, Now, OpenArgs, StateId, WRITE, planted_bugs,
+};
 
 /// Opens that are remembered to recognise a second one.
 const REMEMBERED: usize = 8192;
@@ -189,7 +191,7 @@ impl State {
         now: Now,
         fx: &mut Effects,
     ) -> bool {
-        let leaves_reads = plant::active("a write open leaves read delegations");
+        let leaves_reads = planted_bugs::active("a write open leaves read delegations");
         let in_way = self.delegations_of(file).filter(|(holder, at)| {
             let delegation = &self.delegations[*at as usize];
             let conflicts = delegation.write || writes && !leaves_reads;

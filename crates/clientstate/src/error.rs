@@ -9,9 +9,6 @@ macro_rules! errors {
         pub enum Error {
             $(#[doc = $doc] #[error("{}", $doc)] $name = $number,)*
         }
-
-        #[cfg(test)]
-        pub(crate) const ALL: &[Error] = &[$(Error::$name),*];
     };
 }
 

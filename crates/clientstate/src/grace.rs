@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::state::{Origin, State};
-use crate::{Effects, Limits, Now, OwnerName, plant};
+use crate::{Effects, Limits, Now, OwnerName, planted_bugs};
 
 /// A grace period.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl State {
             quiet > lease && (!client.is_confirmed || holds_nothing) || quiet > courtesy
         });
         let ended: Vec<_> = ended.map(|(id, _)| *id).collect();
-        if !plant::active("an expired client keeps its locks") {
+        if !planted_bugs::active("an expired client keeps its locks") {
             ended.into_iter().for_each(|id| self.remove_client(id, fx));
         }
         self.revoke_late_delegations(now, fx);

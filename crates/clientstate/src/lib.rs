@@ -16,9 +16,9 @@
 //!
 //! # A call
 //!
-//! Each call takes an [`Effects`] and adds to it: records for the log, the promise about them, and actions. The executor
-//! of a request collects the effects of its operations. It appends all records with the reply's own as one piece. It
-//! carries out the actions and answers when the promise holds.
+//! Each call takes an [`Effects`] and adds to it: records for the log, the promise about them, and actions. The
+//! executor of a request collects the effects of its operations. It appends all records with the reply's own as one
+//! piece. It carries out the actions and answers when the promise holds.
 //!
 //! # Locks of the server
 //!
@@ -38,7 +38,7 @@ mod limits;
 mod locks;
 mod nlm;
 mod opens;
-pub mod plant;
+pub mod planted_bugs;
 mod ranges;
 mod record;
 mod recovery;
@@ -64,7 +64,8 @@ pub use opens::{Claim, OpenArgs, Opened};
 pub use record::{Kept, RECORD_MAX, Record, SlotReply, decode_all, encode_all};
 pub use recovery::Recovery;
 pub use session::{
-    Answer, CONN_BACK_CHAN, Channel, Directions, PERSIST, Request, Sequenced, Session, Waiter, status,
+    Answer, CONN_BACK_CHAN, CallbackEnd, Channel, Directions, PERSIST, Request, Sequenced, Session, Waiter,
+    status,
 };
 pub use state::{Counts, Origin, State};
 pub use types::{

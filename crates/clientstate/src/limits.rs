@@ -24,6 +24,9 @@ pub struct Limits {
     pub connections_per_session: usize,
     /// Slots of a session.
     pub slots: u32,
+    /// Slots of all sessions. When they are granted, a further session gets `slots_under_pressure`; when there is no
+    /// room for these, and no client is expired, it gets `Nospc`.
+    pub total_slots: u32,
     /// Slots of a session under memory pressure.
     pub slots_under_pressure: u32,
     /// The longest request and reply of a channel, in bytes.
@@ -55,6 +58,7 @@ impl Default for Limits {
             sessions_per_client: 16,
             connections_per_session: 64,
             slots: 1024,
+            total_slots: 1 << 20,
             slots_under_pressure: 16,
             message: 2 << 20,
             cached_reply: REPLY_MAX as u32,

@@ -8,7 +8,7 @@ use crate::tables::{Holder, OwnerKey, OwnerKind};
 use crate::waiters::Waiter;
 use crate::{
     ClientId, Conflict, Durability, Effects, Error, FileKey, HostKey, LockKind, LockOwner, NlmOwner, Now,
-    OwnerName, READ, Range, StateId, WRITE, plant,
+    OwnerName, READ, Range, StateId, WRITE, planted_bugs,
 };
 
 /// The state of a lock owner of a file. It belongs to the open through which the owner took its first lock of the file,
@@ -20,7 +20,6 @@ pub(crate) struct LockState {
     pub(crate) owner: u32,
     pub(crate) file: u32,
     pub(crate) open: u32,
-    pub(crate) is_revoked: bool,
 }
 
 /// The owner that a LOCK names.
@@ -154,7 +153,7 @@ impl State {
 
     pub(crate) fn conflict(&self, file: u32, wanted: Lock) -> Option<Lock> {
         let root = self.files.at(file).root;
-        if plant::active("NLM locks are in a table of their own") && wanted.owner != NOBODY {
+        if planted_bugs::active("NLM locks are in a table of their own") && wanted.owner != NOBODY {
             let is_nlm = |owner| matches!(self.owners.holder(owner), Holder::Host(_));
             let mut first = None;
             self.ranges.conflicts(root, wanted, &mut |lock| {
@@ -180,7 +179,7 @@ impl State {
             return number;
         }
         let stateid = recovered.unwrap_or_else(|| StateId { seqid: 1, other: self.next_other() });
-        let state = LockState { stateid, client, owner, file, open, is_revoked: false };
+        let state = LockState { stateid, client, owner, file, open };
         let number = self.lock_states.insert(state) as u32;
         self.lock_index.insert((owner, file), number);
         self.locks_of_open.insert((open, number));
@@ -219,7 +218,7 @@ impl State {
         let (owner, file, stateid) = (lock.owner, lock.file, lock.stateid);
         self.set_range(owner, file, range, None);
         self.freed.insert(file);
-        if !plant::active("an unlock need not be in the log") {
+        if !planted_bugs::active("an unlock need not be in the log") {
             let record = Record::Unlock { other: stateid.other, seqid: stateid.seqid, range };
             fx.log(Durability::BeforeReply, record);
         }

@@ -107,7 +107,9 @@ impl Ranges {
                 let rest = Range { first: old.first, last: range.first - 1 };
                 self.insert(root, (owner, file), rest, old_kind);
             }
-            if old.last > range.last && !crate::plant::active("an unlock leaves the end of the range") {
+            if old.last > range.last
+                && !crate::planted_bugs::active("an unlock frees the end of the lock as well")
+            {
                 let rest = Range { first: range.last + 1, last: old.last };
                 self.insert(root, (owner, file), rest, old_kind);
             }
@@ -204,8 +206,8 @@ impl Ranges {
         (at.last, at.last_write) = (last, last_write);
     }
 
-    /// Calls `found` for the locks that conflict with a lock of `owner`, in order of their first bytes, until it returns
-    /// false. Returns false if it did.
+    /// Calls `found` for the locks that conflict with a lock of `owner`, in order of their first bytes, until it
+    /// returns false. Returns false if it did.
     pub(crate) fn conflicts(&self, root: u32, wanted: Lock, found: &mut dyn FnMut(Lock) -> bool) -> bool {
         if root == EMPTY {
             return true;
@@ -224,7 +226,8 @@ impl Ranges {
         if at.range.first > wanted.range.last {
             return true;
         }
-        let excludes = wanted.kind == LockKind::Write && !crate::plant::active("read locks do not conflict")
+        let excludes = wanted.kind == LockKind::Write
+            && !crate::planted_bugs::active("read locks do not conflict")
             || at.kind == LockKind::Write;
         if at.range.last >= wanted.range.first && at.owner != wanted.owner && excludes {
             let lock = Lock { range: at.range, kind: at.kind, owner: at.owner };

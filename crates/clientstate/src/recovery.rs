@@ -10,7 +10,9 @@ use crate::record::{Record, SlotReply};
 use crate::session::Parts;
 use crate::state::{Origin, Ref, State};
 use crate::tables::{Holder, OwnerKind};
-use crate::{ClientId, Effects, HostKey, Limits, LockOwner, Now, OwnerName, Principal, StateId, plant};
+use crate::{
+    ClientId, Effects, HostKey, Limits, LockOwner, Now, OwnerName, Principal, StateId, planted_bugs,
+};
 
 /// A state that is being made from records.
 ///
@@ -52,10 +54,21 @@ impl Recovery {
                     session.recover_dropped(*from);
                 }
             }
+            Record::Callback(session, slot, sequence) => {
+                if let Some(session) = state.sessions.get(session) {
+                    session.recover_callback(*slot, *sequence);
+                }
+            }
             Record::Open { other, seqid, client, owner, file, share, seen } => {
                 if state.clients.contains_key(client) {
                     let stateid = StateId { seqid: *seqid, other: *other };
                     let key = open_owner(*client, owner);
+                    // In a second replay an earlier open of this owner comes back before it is closed again.
+                    let known = state.find_own(&key, file);
+                    let is_other = |open: &u32| state.opens[*open as usize].stateid.other != *other;
+                    if let Some(known) = known.filter(is_other) {
+                        state.remove_open(known, fx);
+                    }
                     state.put_open(*client, &key, file, *share, Some((stateid, *seen)));
                 }
             }
@@ -66,6 +79,11 @@ impl Recovery {
             }
             Record::Delegation { other, seqid, client, file, write } => {
                 if state.clients.contains_key(client) && !state.states.contains_key(other) {
+                    let known =
+                        state.files.find(file).and_then(|file| state.delegation_index.get(&(file, *client)));
+                    if let Some(known) = known.copied() {
+                        state.remove_delegation(known, fx);
+                    }
                     state.put_delegation(*client, file, *write, StateId { seqid: *seqid, other: *other });
                 }
             }
@@ -138,7 +156,7 @@ impl State {
     }
 
     fn recover_lock(&mut self, record: &Record, fx: &mut Effects) {
-        if plant::active("locks are not recovered") {
+        if planted_bugs::active("locks are not recovered") {
             return;
         }
         match record {
@@ -146,7 +164,15 @@ impl State {
                 let Some(Ref::Open(open)) = self.states.get(open).copied() else { return };
                 let client = self.opens[open as usize].client;
                 let stateid = StateId { seqid: *seqid, other: *other };
-                let number = self.put_lock_state(open, &lock_owner(client, owner), Some(stateid));
+                let key = lock_owner(client, owner);
+                let file = self.opens[open as usize].file;
+                let known =
+                    self.owners.find(&key).and_then(|owner| self.lock_index.get(&(owner, file)).copied());
+                let is_other = |known: &u32| self.lock_states[*known as usize].stateid.other != *other;
+                if let Some(known) = known.filter(is_other) {
+                    self.remove_lock_state(known, fx);
+                }
+                let number = self.put_lock_state(open, &key, Some(stateid));
                 let (owner, file) =
                     (self.lock_states[number as usize].owner, self.lock_states[number as usize].file);
                 if let Some((range, kind)) = range {
@@ -178,14 +204,14 @@ impl State {
 
     /// Returns records that describe the present state: older records may be released when these are in the log.
     ///
-    /// The records are in the order of the things that they need. A caller that cannot hold its lock for all of them uses
-    /// [`State::snapshot_of`] and [`State::snapshot_hosts`].
+    /// The records are in the order of the things that they need. A caller that cannot hold its lock for all of them
+    /// uses [`State::snapshot_of`] and [`State::snapshot_hosts`].
     pub fn snapshot(&self) -> impl Iterator<Item = Record> + '_ {
         self.clients.keys().flat_map(|client| self.snapshot_of(*client)).chain(self.snapshot_hosts())
     }
 
-    /// Returns the records of one client. A snapshot is the records of all clients, then those of the hosts. Other calls
-    /// may come between, if their records go to the log between.
+    /// Returns the records of one client. A snapshot is the records of all clients, then those of the hosts. Other
+    /// calls may come between, if their records go to the log between.
     pub fn snapshot_of(&self, id: ClientId) -> Vec<Record> {
         let Some(client) = self.clients.get(&id).filter(|client| client.is_confirmed) else {
             return Vec::new();

@@ -36,8 +36,8 @@ pub(crate) struct Named {
 /// Values that the environment gives a new [`State`].
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// The number of this instance: larger than that of each earlier instance with this log. It is a part of each number
-    /// that the instance gives out, so that no instance gives out a number again.
+    /// The number of this instance: larger than that of each earlier instance with this log. It is a part of each
+    /// number that the instance gives out, so that no instance gives out a number again.
     pub epoch: u32,
     /// Random bits, which no client may know.
     pub seed: u64,
@@ -54,6 +54,8 @@ pub struct State {
     pub(crate) by_owner: Map<OwnerName, Named>,
     pub(crate) sessions: Map<SessionId, Arc<Session>>,
     pub(crate) wanted_slots: Arc<AtomicU32>,
+    /// Slots of all sessions.
+    pub(crate) granted_slots: u32,
     pub(crate) files: Files,
     pub(crate) owners: Owners,
     pub(crate) states: Map<Other, Ref>,
@@ -126,6 +128,7 @@ impl State {
             by_owner: Map::default(),
             sessions: Map::default(),
             wanted_slots: Arc::new(slots.into()),
+            granted_slots: 0,
             files: Files::default(),
             owners: Owners::default(),
             states: Map::default(),

@@ -34,7 +34,7 @@ impl State {
             }
             Ref::Lock(lock) => {
                 let lock = &self.lock_states[lock as usize];
-                (lock.client, lock.stateid, lock.is_revoked.then_some(Error::AdminRevoked))
+                (lock.client, lock.stateid, None)
             }
             Ref::Delegation(delegation) => {
                 let delegation = &self.delegations[delegation as usize];

@@ -6,7 +6,9 @@ use crate::ranges::Lock;
 use crate::record::Record;
 use crate::state::State;
 use crate::tables::Holder;
-use crate::{Action, ClientId, Cookie, Durability, Effects, Granted, LockKind, LockOwner, Now, Range, plant};
+use crate::{
+    Action, ClientId, Cookie, Durability, Effects, Granted, LockKind, LockOwner, Now, Range, planted_bugs,
+};
 
 /// A blocked request for a lock.
 #[derive(Clone, Debug)]
@@ -38,7 +40,11 @@ pub(crate) struct Waiters {
     pub(crate) queue: BTreeMap<(u32, u64), Waiter>,
     /// By owner, file and ticket.
     by_owner: BTreeSet<(u32, u32, u64)>,
-    pub(crate) grants: BTreeMap<u64, Grant>,
+    /// The requests of NFSv4 clients.
+    by_client: BTreeSet<(ClientId, u32, u64)>,
+    grants: BTreeMap<u64, Grant>,
+    /// By owner and ticket.
+    grants_of: BTreeSet<(u32, u64)>,
     next: u64,
 }
 
@@ -51,6 +57,31 @@ impl Waiters {
     pub(crate) fn of(&self, owner: u32) -> Vec<(u32, u64)> {
         let range = (owner, 0, 0)..=(owner, u32::MAX, u64::MAX);
         self.by_owner.range(range).map(|(_, file, ticket)| (*file, *ticket)).collect()
+    }
+
+    /// Returns the grants of an owner.
+    pub(crate) fn grants_of(&self, owner: u32) -> Vec<(u64, Grant)> {
+        let tickets = self.grants_of.range((owner, 0)..=(owner, u64::MAX));
+        tickets.filter_map(|(_, ticket)| Some((*ticket, self.grants.get(ticket)?.clone()))).collect()
+    }
+
+    pub(crate) fn grants(&self) -> impl Iterator<Item = (&u64, &Grant)> {
+        self.grants.iter()
+    }
+
+    pub(crate) fn is_granting(&self, ticket: u64) -> bool {
+        self.grants.contains_key(&ticket)
+    }
+
+    fn add_grant(&mut self, ticket: u64, grant: Grant) {
+        self.grants_of.insert((grant.owner, ticket));
+        self.grants.insert(ticket, grant);
+    }
+
+    pub(crate) fn remove_grant(&mut self, ticket: u64) -> Option<Grant> {
+        let grant = self.grants.remove(&ticket)?;
+        self.grants_of.remove(&(grant.owner, ticket));
+        Some(grant)
     }
 
     pub(crate) fn has(&self, owner: u32) -> bool {
@@ -75,6 +106,9 @@ impl State {
         self.waiters.next += 1;
         let ticket = self.waiters.next;
         self.waiters.by_owner.insert((waiter.owner, file, ticket));
+        if let Holder::Client(client) = self.owners.holder(waiter.owner) {
+            self.waiters.by_client.insert((client, file, ticket));
+        }
         self.owners.add_use(waiter.owner);
         self.files.at_mut(file).waiters += 1;
         self.waiters.queue.insert((file, ticket), waiter);
@@ -84,6 +118,9 @@ impl State {
     pub(crate) fn dequeue(&mut self, file: u32, ticket: u64) {
         let Some(waiter) = self.waiters.queue.remove(&(file, ticket)) else { return };
         self.waiters.by_owner.remove(&(waiter.owner, file, ticket));
+        if let Holder::Client(client) = self.owners.holder(waiter.owner) {
+            self.waiters.by_client.remove(&(client, file, ticket));
+        }
         self.files.at_mut(file).waiters -= 1;
         self.owners.remove_use(waiter.owner);
         // The waiters behind it may be free now.
@@ -101,14 +138,8 @@ impl State {
     }
 
     pub(crate) fn remove_waiters_of(&mut self, client: ClientId) {
-        let of_client = |owner| self.owners.holder(owner) == Holder::Client(client);
-        let found: Vec<_> = self
-            .waiters
-            .queue
-            .iter()
-            .filter(|(_, waiter)| of_client(waiter.owner))
-            .map(|(key, _)| *key)
-            .collect();
+        let requests = self.waiters.by_client.range((client, 0, 0)..=(client, u32::MAX, u64::MAX));
+        let found: Vec<_> = requests.map(|(_, file, ticket)| (*file, *ticket)).collect();
         found.into_iter().for_each(|(file, ticket)| self.dequeue(file, ticket));
     }
 
@@ -130,7 +161,7 @@ impl State {
             if !self.files.contains(file) {
                 continue;
             }
-            if !plant::active("waiters are not served") {
+            if !planted_bugs::active("waiters are not served") {
                 self.serve(file, now, fx);
             }
             self.forget_if_idle(file, fx);
@@ -175,7 +206,7 @@ impl State {
             (LockOwner::Nlm(owner), cookie) => {
                 let (range, kind) = (waiter.range, waiter.kind);
                 self.set_range(waiter.owner, file, range, Some(kind));
-                self.waiters.grants.insert(ticket, Grant { owner: waiter.owner, file, range, kind });
+                self.waiters.add_grant(ticket, Grant { owner: waiter.owner, file, range, kind });
                 self.dequeue(file, ticket);
                 let record = Record::NlmLock(owner.clone(), key.clone(), range, Some(kind));
                 fx.log(Durability::BeforeReply, record);

@@ -1,5 +1,7 @@
-//! Small tools for every crate: [locks](lock), [latency counters](metrics) and [planted bugs](planted_bugs).
+//! Small tools for every crate: [locks](lock), [latency counters](metrics), [planted bugs](planted_bugs) and
+//! [small durable files](state_file).
 
 pub mod lock;
 pub mod metrics;
 pub mod planted_bugs;
+pub mod state_file;

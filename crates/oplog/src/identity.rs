@@ -5,6 +5,14 @@ use std::fmt::{Debug, Formatter, Write as _};
 /// The longest identity in bytes. ext4 and XFS use 8 to 12, btrfs 20 to 40.
 pub const IDENTITY_MAX: usize = 40;
 
+/// The kind of an identity that the server made up: a number of 8 bytes.
+const MADE_UP: i32 = -2;
+/// The first file id of made-up identities. No file system has that many inodes.
+const MADE_UP_NUMBER: u64 = 1 << 62;
+/// Handles of ext4 and XFS: inode number and generation of 32 bits each. With the other bit the number has 64 bits.
+const NUMBER_GENERATION: i32 = 1;
+const LARGE_NUMBER: i32 = 0x80;
+
 /// An object of a backing file system: a kernel file handle in the form that `name_to_handle_at(2)` gives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
@@ -17,9 +25,51 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Returns the identity with these bytes, or `None` if they are too many.
+    pub fn new(kind: i32, handle: &[u8]) -> Option<Self> {
+        let mut bytes = [0; IDENTITY_MAX];
+        bytes.get_mut(..handle.len())?.copy_from_slice(handle);
+        Some(Identity { kind, len: handle.len() as u8, bytes })
+    }
+
     /// Returns the handle's own bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Makes an identity up from a number, of which the low 62 bits count. No kernel handle equals it.
+    pub fn made_up(number: u64) -> Self {
+        let mut bytes = [0; IDENTITY_MAX];
+        bytes[..8].copy_from_slice(&(number % MADE_UP_NUMBER).to_le_bytes());
+        Identity { kind: MADE_UP, len: 8, bytes }
+    }
+
+    /// Returns true if the identity is made up.
+    pub fn is_made_up(&self) -> bool {
+        self.kind == MADE_UP
+    }
+
+    /// Returns the inode number that the identity shows. `None`: the format of the handle is unknown.
+    pub fn number(&self) -> Option<u64> {
+        let bytes = self.as_slice();
+        match self.kind {
+            MADE_UP => Some(MADE_UP_NUMBER | u64::from_le_bytes(*bytes.first_chunk()?)),
+            NUMBER_GENERATION => Some(u32::from_ne_bytes(*bytes.first_chunk()?).into()),
+            kind if kind == NUMBER_GENERATION | LARGE_NUMBER => {
+                Some(u64::from_ne_bytes(*bytes.first_chunk()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the generation of the inode number. `None`: the handle has none, or its format is unknown.
+    pub fn generation(&self) -> Option<u32> {
+        let at = match self.kind {
+            NUMBER_GENERATION => 4,
+            kind if kind == NUMBER_GENERATION | LARGE_NUMBER => 8,
+            _ => return None,
+        };
+        self.as_slice().get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
     }
 
     /// Returns true if the handle begins with this inode number, as the handles of ext4, XFS and btrfs do. False proves
@@ -72,6 +122,21 @@ mod tests {
             identity.bytes[..usize::from(len)].fill(0xa7);
             assert_eq!(Identity::from_name(identity.to_name().as_bytes()), Some(identity));
         }
+    }
+
+    #[test]
+    fn numbers_and_generations_are_those_of_ext4_and_xfs() {
+        let mut identity = Identity { kind: NUMBER_GENERATION, len: 8, bytes: [0; IDENTITY_MAX] };
+        identity.bytes[..4].copy_from_slice(&7u32.to_ne_bytes());
+        identity.bytes[4..8].copy_from_slice(&9u32.to_ne_bytes());
+        assert_eq!((identity.number(), identity.generation()), (Some(7), Some(9)));
+        (identity.kind, identity.len) = (NUMBER_GENERATION | LARGE_NUMBER, 12);
+        identity.bytes[..8].copy_from_slice(&(1u64 << 40).to_ne_bytes());
+        identity.bytes[8..12].copy_from_slice(&5u32.to_ne_bytes());
+        assert_eq!((identity.number(), identity.generation()), (Some(1 << 40), Some(5)));
+        let made_up = Identity::made_up(u64::MAX);
+        assert!(made_up.is_made_up() && made_up.number() == Some((1 << 63) - 1));
+        assert_eq!((made_up.generation(), Identity { kind: 2, ..identity }.number()), (None, None));
     }
 
     #[test]

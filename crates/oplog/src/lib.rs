@@ -6,6 +6,7 @@
 mod codec;
 mod given;
 mod identity;
+mod identity_map;
 mod intent;
 mod log_contents;
 mod numbers;
@@ -15,10 +16,12 @@ pub mod planted_bugs;
 mod reconcile;
 mod record;
 mod removals;
+mod spent;
 mod tree;
 
 pub use given::{Access, Flags, Given};
 pub use identity::{IDENTITY_MAX, Identity};
+pub use identity_map::IdentityMap;
 pub use intent::RenameIntent;
 pub use log_contents::LogContents;
 pub use numbers::{Creations, Numbers, Proof, Turns};
@@ -27,6 +30,7 @@ pub use operation::{Binding, Bindings, Operation};
 pub use reconcile::{Outcome, SetAside, reconcile};
 pub use record::{Change, Entries, Entry, Record, Rights};
 pub use removals::Removals;
+pub use spent::{SPENT_MAX, Spent, made_and_removed};
 pub use tree::Tree;
 
 /// The longest user record that the cache's log holds, in bytes. If the record of a change is

@@ -11,4 +11,12 @@ forebay_common::planted_bugs![
     "intents are not read",
     "the horizon is the checkpoint",
     "attributes stay as they are",
+    "identities that were made and removed are not spent",
+    "an object with a spent identity keeps it",
+    "the handle of an object that is known by another identity works",
+    "the identity of a recreated object is not spent",
+    "spent identities are forgotten at the next start",
+    "an identity is spent only until its number is seen",
+    "an identity is spent although its object is there",
+    "a half-made object has the identity of another",
 ];

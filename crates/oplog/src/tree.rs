@@ -85,6 +85,19 @@ pub trait Tree {
     /// Removes the alias of `outer`.
     fn unalias(&mut self, outer: Identity) -> Result<(), Self::Error>;
 
+    /// Returns true if an existing object is one of the server's own, which no client ever saw.
+    fn is_own(&mut self, object: Identity) -> Result<bool, Self::Error>;
+
+    /// Returns true if an identity is spent, so that clients know an object that has it by another one.
+    fn is_spent(&mut self, identity: &Identity) -> bool;
+
+    /// Lets these identities be spent from now on, also after a restart. One transaction.
+    fn spend(&mut self, gone: Vec<Identity>) -> Result<(), Self::Error>;
+
+    /// Makes up an identity for an object that has a spent one, and lets clients know the object by it. One
+    /// transaction.
+    fn make_up(&mut self, inner: Identity) -> Result<Identity, Self::Error>;
+
     /// Makes everything durable.
     fn sync(&mut self) -> Result<(), Self::Error>;
 }

@@ -2,10 +2,11 @@
 //! checksum, and is written in place: that needs no room, so a full state directory does not stop it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use forebay_common::state_file;
 use forebay_engine::io::Noted;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -32,12 +33,8 @@ impl Epochs {
     /// # Errors
     /// The file cannot be read, or neither slot is whole. Which epochs are in use is not known then.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = match OpenOptions::new().read(true).write(true).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Epochs { path: path.to_owned(), file: None, generation: 0, pools: Vec::new() });
-            }
-            Err(error) => return Err(error),
+        let Some(file) = state_file::existing(open(path))? else {
+            return Ok(Epochs { path: path.to_owned(), file: None, generation: 0, pools: Vec::new() });
         };
         let slot = |number: u64| {
             let mut bytes = [0; SLOT];
@@ -96,7 +93,8 @@ impl Epochs {
         self.generation += 1;
         let bytes = encode(self.generation, &self.pools)?;
         let Some(file) = &self.file else {
-            self.file = Some(make(&self.path, &bytes)?);
+            state_file::replace(&self.path, [&bytes[..], &bytes].concat())?;
+            self.file = Some(open(&self.path)?);
             return Ok(());
         };
         // The slots are written one after the other, so one of the two is always whole.
@@ -109,6 +107,10 @@ impl Epochs {
 }
 
 /// Encodes one line for each pool: its UUID, the epoch in use, and the epoch given out if that one is higher.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
 fn encode(generation: u64, pools: &[(String, Noted)]) -> io::Result<Vec<u8>> {
     let line = |(pool, noted): &(String, Noted)| match noted.given > noted.in_use {
         true => format!("{pool} {} {}\n", noted.in_use, noted.given),
@@ -140,18 +142,6 @@ fn decode(bytes: &[u8]) -> Option<(u64, Vec<(String, Noted)>)> {
         Some((pool.to_owned(), Noted { in_use, given }))
     };
     Some((generation, lines.map(pool).collect::<Option<_>>()?))
-}
-
-/// Writes the whole file under a temporary name, then renames it.
-fn make(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let temporary = path.with_extension("new");
-    let mut options = OpenOptions::new();
-    let mut file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(&[bytes, bytes].concat())?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
-    Ok(file)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use forebay_common::state_file;
+
 use crate::cache::written;
 use crate::error::Error;
 
@@ -73,8 +75,7 @@ impl InUse {
 
     /// Records that the pool holds nothing that the directories lack.
     pub(crate) fn clear(&self) -> Result<(), Error> {
-        let removed = std::fs::remove_file(&self.path).and_then(|()| sync_directory(&self.path));
-        removed.map_err(|error| failed(&self.path, error))
+        state_file::remove(&self.path).map_err(|error| failed(&self.path, error))
     }
 }
 
@@ -83,24 +84,9 @@ pub(crate) fn failed(path: &Path, source: io::Error) -> Error {
 }
 
 pub(crate) fn read(path: &Path) -> Result<Option<String>, Error> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(path, error)),
-    }
+    state_file::read(path).map_err(|error| failed(path, error))
 }
 
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
-    let write = || {
-        let temporary = path.with_extension("new");
-        std::fs::write(&temporary, text)?;
-        std::fs::File::open(&temporary)?.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        sync_directory(path)
-    };
-    write().map_err(|error| failed(path, error))
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
+    state_file::replace(path, text).map_err(|error| failed(path, error))
 }

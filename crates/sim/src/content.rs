@@ -82,8 +82,10 @@ impl Content {
             let at = offset + done as u64;
             let within = (at % BLOCK as u64) as usize;
             let count = (BLOCK - within).min(len - done);
-            let page = self.page(at / BLOCK as u64);
-            bytes[done..done + count].copy_from_slice(&page[within..within + count]);
+            match self.pages.get(&(at / BLOCK as u64)) {
+                Some(page) => bytes[done..done + count].copy_from_slice(&page[within..within + count]),
+                None => bytes[done..done + count].fill(0),
+            }
             done += count;
         }
         len

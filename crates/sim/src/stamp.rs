@@ -44,9 +44,26 @@ fn decode(word: u64) -> Option<(Generation, Place, usize)> {
 
 /// Fills `bytes`, which begin `start` bytes into the block, with the stamps of write `generation`.
 pub fn fill(bytes: &mut [u8], start: usize, generation: Generation, place: Place) {
-    for (at, byte) in (start..).zip(bytes) {
-        *byte = word(generation, place, at / WORD).to_le_bytes()[at % WORD];
+    if generation == 0 {
+        return bytes.fill(0);
     }
+    let (head, rest) = bytes.split_at_mut(head(start).min(bytes.len()));
+    let part = |bytes: &mut [u8], at: usize| {
+        let stamp = word(generation, place, at / WORD).to_le_bytes();
+        bytes.copy_from_slice(&stamp[at % WORD..][..bytes.len()]);
+    };
+    let first = (start + head.len()) / WORD;
+    let (words, tail) = rest.as_chunks_mut();
+    part(tail, (first + words.len()) * WORD);
+    part(head, start);
+    for (index, bytes) in (first..).zip(words) {
+        *bytes = word(generation, place, index).to_le_bytes();
+    }
+}
+
+/// Returns the number of bytes from `start` to the next word.
+fn head(start: usize) -> usize {
+    (WORD - start % WORD) % WORD
 }
 
 /// A block's contents as runs of bytes: the start of each run, and the write that left it.
@@ -125,22 +142,24 @@ fn matches(bytes: &[u8], start: usize, generation: Generation, place: Place) -> 
         return true;
     }
     if generation == 0 {
-        return bytes.iter().all(|byte| *byte == 0);
+        // Whole chunks are compared many bytes at a time, without a branch for each.
+        return bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0);
     }
-    let head = (WORD - start % WORD) % WORD;
-    let (head, rest) = bytes.split_at(head.min(bytes.len()));
+    let (head, rest) = bytes.split_at(head(start).min(bytes.len()));
     let same = |bytes: &[u8], at: usize| {
-        let expected = word(generation, place, at / WORD).to_le_bytes();
-        bytes.iter().zip(&expected[at % WORD..]).all(|(left, right)| left == right)
+        word(generation, place, at / WORD).to_le_bytes()[at % WORD..].starts_with(bytes)
     };
-    let body = start + head.len();
-    same(head, start) && rest.chunks(WORD).enumerate().all(|(index, chunk)| same(chunk, body + index * WORD))
+    let first = (start + head.len()) / WORD;
+    let (words, tail) = rest.as_chunks();
+    let whole =
+        |(index, bytes): (usize, &[u8; WORD])| u64::from_le_bytes(*bytes) == word(generation, place, index);
+    same(head, start) && (first..).zip(words).all(whole) && same(tail, (first + words.len()) * WORD)
 }
 
 /// Returns true if every whole word is zero, or a stamp of `place` from a write up to `newest`. It may be an old
 /// version.
 pub fn plausible(bytes: &[u8], start: usize, place: Place, newest: Generation) -> bool {
-    let head = (WORD - start % WORD) % WORD;
+    let head = head(start);
     let words = bytes.get(head..).unwrap_or_default().chunks_exact(WORD);
     let mut all = words.enumerate().map(|(index, bytes)| (index + (start + head) / WORD, bytes));
     // Words at the ends of unaligned writes are mixed. Two neighbours suffice to distinguish this block from an
@@ -161,7 +180,7 @@ pub fn plausible(bytes: &[u8], start: usize, place: Place, newest: Generation) -
 
 /// Describes the stamps in the bytes, for a person.
 pub fn describe(bytes: &[u8], start: usize) -> String {
-    let head = (WORD - start % WORD) % WORD;
+    let head = head(start);
     let mut text = String::new();
     let mut last = None;
     for (index, chunk) in bytes.get(head..).unwrap_or_default().chunks_exact(WORD).enumerate() {
@@ -189,6 +208,28 @@ pub fn describe(bytes: &[u8], start: usize) -> String {
 mod tests {
     use super::*;
     use crate::rng::Rng;
+
+    /// Stamps and their comparison, byte by byte.
+    #[test]
+    fn words_and_parts_of_words_are_stamped_and_compared_as_single_bytes_are() {
+        let mut rng = Rng::new(2);
+        for _ in 0..2000 {
+            let place = Place { object: rng.draw() as u8, block: rng.draw() };
+            let generation = rng.index(3) as u32 * 70_000;
+            let start = rng.index(BLOCK);
+            let mut bytes = vec![7; rng.index((BLOCK - start).min(400) + 1)];
+            fill(&mut bytes, start, generation, place);
+            for (at, byte) in (start..).zip(&bytes) {
+                assert_eq!(*byte, word(generation, place, at / WORD).to_le_bytes()[at % WORD]);
+            }
+            assert!(matches(&bytes, start, generation, place));
+            if !bytes.is_empty() {
+                let at = rng.index(bytes.len());
+                bytes[at] ^= 1 << rng.index(8);
+                assert!(!matches(&bytes, start, generation, place));
+            }
+        }
+    }
 
     #[test]
     fn runs_are_what_a_byte_by_byte_model_says() {

@@ -105,7 +105,7 @@ impl HandleKey {
         let body = wire.len().checked_sub(MAC).filter(|end| *end >= HEAD).ok_or(Error::BadHandle)?;
         let (signed, mac) = wire.split_at(body);
         let kernel = &signed[HEAD..];
-        if signed[0] != FORMAT || usize::from(signed[1]) != kernel.len() || kernel.len() > KERNEL_HANDLE_MAX {
+        if signed[0] != FORMAT || usize::from(signed[1]) != kernel.len() {
             return Err(Error::BadHandle);
         }
         let export = u32::from_le_bytes([signed[4], signed[5], signed[6], signed[7]]);
@@ -114,10 +114,8 @@ impl HandleKey {
             let salted = self.salts.iter().any(|(id, _)| *id == export);
             return Err(if salted { Error::Stale } else { Error::BadHandle });
         }
-        let mut bytes = [0; KERNEL_HANDLE_MAX];
-        bytes[..kernel.len()].copy_from_slice(kernel);
         let kind = i16::from_le_bytes([signed[2], signed[3]]).into();
-        Ok((export, KernelHandle { kind, len: kernel.len() as u8, bytes }))
+        Ok((export, KernelHandle::new(kind, kernel).ok_or(Error::BadHandle)?))
     }
 }
 

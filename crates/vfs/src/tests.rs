@@ -102,7 +102,10 @@ impl Served {
     }
 
     fn cached(&self, file: &Target) -> Option<Arc<Cached>> {
-        let key = self.root.export.fs.linked()?.key(&file.object.kernel);
+        let linked = self.root.export.fs.linked()?;
+        self.root.export.fs.inodes.all().iter().for_each(|object| linked.check(object));
+        self.root.export.fs.inodes.check();
+        let key = linked.key(&file.object.kernel);
         self.vfs.engine()?.known(&key)
     }
 
@@ -320,4 +323,19 @@ fn contents_that_the_host_changes_during_a_change_of_the_servers_own_are_suspect
         assert!(link.is_suspect(), "way {way}: the cache goes on with what was there before");
         assert!(fs.linked().unwrap().forget(&file.object, &cached).unwrap());
     }
+}
+
+#[test]
+fn an_inode_that_comes_back_refers_to_the_data_that_only_the_cache_has() {
+    let served = serve(Mode::WriteBack);
+    let file = served.create(b"file");
+    served.commit(served.write(&file, true));
+    assert!(served.cached(&file).is_some_and(|cached| cached.dirty_blocks() > 0));
+    let fs = &served.root.export.fs;
+    let kernel = file.object.kernel;
+    fs.inodes.forget(&file.object);
+    drop(file);
+    let object = fs.resolve(&kernel, true).unwrap();
+    fs.linked().unwrap().check(&object);
+    assert_eq!(object.attr().unwrap().size, 4096, "with the size that the cache knows");
 }

@@ -96,7 +96,6 @@ impl<'a> Decode<'a> for Gids {
 
 /// The body of an AUTH_SYS credential (RFC 5531, appendix A).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub struct AuthSys<'a> {
     /// Number that the caller chooses at will.
     pub stamp: u32,

@@ -2,10 +2,13 @@
 //! fuzz/corpus`.
 
 mod engine;
+mod nfs4;
+mod small;
 
 use std::path::Path;
 use std::{env, fs, io};
 
+use forebay_acl::{Entries, Named, Permissions, PosixAcl, xattr};
 use forebay_wire::mount3::{ExportEntry, MountEntry, MountOk, MountRes};
 use forebay_wire::nfs3::*;
 use forebay_wire::portmap::{self, Mapping};
@@ -18,6 +21,10 @@ fn main() -> io::Result<()> {
     write(&corpus.join("rpc_call"), rpc_messages())?;
     write(&corpus.join("nfs3_args"), nfs3_messages())?;
     write(&corpus.join("mount_portmap"), mount_and_portmap_messages())?;
+    write(&corpus.join("nfs4_compound"), nfs4::compounds())?;
+    write(&corpus.join("nfs4_reply"), nfs4::replies())?;
+    write(&corpus.join("small_programs"), small::messages())?;
+    write(&corpus.join("acl"), acls())?;
     write(&corpus.join("superblock"), engine::superblocks())?;
     write(&corpus.join("segment_header"), engine::segment_headers())?;
     write(&corpus.join("frame"), engine::frames())?;
@@ -55,6 +62,19 @@ fn rpc_messages() -> Vec<Vec<u8>> {
     ]
     .map(|status| encoded(&ReplyHeader { xid: 7, status }));
     calls.into_iter().chain(replies).collect()
+}
+
+/// Returns two extended attributes, and an NFSv4 ACL as the target reads it.
+fn acls() -> Vec<Vec<u8>> {
+    let named = |id| vec![Named { id, permissions: Permissions::ALL }];
+    let mut entries = PosixAcl::from_mode(0o754).into_entries();
+    entries = Entries { users: named(7), groups: named(8), mask: Some(Permissions::READ), ..entries };
+    let acls =
+        [PosixAcl::new(entries).unwrap_or_else(|error| unreachable!("{error}")), PosixAcl::from_mode(0o640)];
+    let mut seeds: Vec<_> = acls.iter().map(xattr::encode).collect();
+    let aces = (0..10u8).map(|n| [n % 2, n / 5 * 3, 0x67, 0, 0, 0, n % 5, n, 0, 0, 0, 0, 0]);
+    seeds.push(aces.flatten().collect());
+    seeds
 }
 
 fn attributes() -> Fattr3 {

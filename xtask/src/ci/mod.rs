@@ -56,10 +56,12 @@ impl Step {
     }
 }
 
-/// Returns the command of the simulator with `arguments`.
+/// Returns the command of the simulator with `arguments`. One build serves all: it has the planted bugs in it, which
+/// only `--plants` switches on.
 pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Command {
-    let mut command =
-        command("cargo", ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--"]);
+    let build =
+        ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant", "--"];
+    let mut command = command("cargo", build);
     command.args(arguments);
     command
 }

@@ -22,32 +22,36 @@ pub(crate) fn quick() -> Vec<Step> {
         step("clippy", "no warnings in any target", || {
             one(&mut command("cargo", ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
         }),
-        // Each command that runs tests covers the workspace. For a part of it, dependencies would have other features
-        // and be built again.
-        step("test build", "builds all tests", || {
-            one(&mut command("cargo", ["test", "--workspace", "--no-run"]))
-        })
-        .after(&["clippy"]),
+        step("test build", "builds all tests", || one(&mut cargo_test(&["--no-run"]))).after(&["clippy"]),
         step("unit tests", "tests of the libraries, and the scenarios of the simulator", || {
-            tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast", "--lib"]))
+            tests(&mut cargo_test(&["--no-fail-fast", "--lib"]))
         })
         .after(&["test build"]),
         step("tests", "tests of the programs and of whole crates, with real servers and files", || {
-            let targets = ["--bins", "--test", "*"];
-            tests(command("cargo", ["test", "--workspace", "--no-fail-fast"]).args(targets))
+            tests(&mut cargo_test(&["--no-fail-fast", "--bins", "--test", "*"]))
         })
         .shared(Prompt)
         .after(&["test build"]),
-        step("doc tests", "examples in comments", || {
-            tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast", "--doc"]))
-        })
-        .after(&["test build"]),
+        step("doc tests", "examples in comments", || tests(&mut cargo_test(&["--no-fail-fast", "--doc"])))
+            .after(&["test build"]),
         step(
             "documents",
             "links, commands and English of the documents; the ladder of crates",
             documents::check,
         ),
     ]
+}
+
+/// Returns the command that tests the workspace with `arguments`. For a part of the workspace, dependencies would have
+/// other features and be built again. The planted bugs are in this build, each switched off except in the test that
+/// must find it.
+fn cargo_test(arguments: &[&str]) -> Command {
+    let mut command = command(
+        "cargo",
+        ["test", "--workspace", "--features", "forebay-sim/plant,forebay-clientstate/plant"],
+    );
+    command.args(arguments);
+    command
 }
 
 /// Returns all checks.
@@ -58,7 +62,7 @@ pub(crate) fn all() -> Vec<Step> {
     steps.extend([
         // Repeats the tests that do not set a mode, in write-back.
         step("write-back", "the tests `nfs` again, in mode write-back", || {
-            let mut command = command("cargo", ["test", "--workspace", "--test", "nfs", "--no-fail-fast"]);
+            let mut command = cargo_test(&["--test", "nfs", "--no-fail-fast"]);
             tests(command.env("FOREBAY_TEST_MODE", "write-back"))
         })
         .shared(Prompt)
@@ -139,17 +143,12 @@ fn computed() -> Vec<Step> {
             one(&mut sim(&["--names", "--exhaustive", "3", "--stride", "40"]))
         }),
         step("sim: joined", "names and data in one log", || one(&mut sim(&["--joined", "--seeds", "1000"]))),
-        step("sim: bugs", "planted bugs must be found", || {
-            let scenarios = ["test", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features"];
-            one(command("cargo", scenarios).args(["plant", "--lib", "planted"]))?;
-            one(features_of_all("forebay-engine", "plant").args(["--quiet", "planted"]))?;
-            let features =
-                ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
+        step("sim: bugs", "planted bugs must be found by worlds", || {
             // A seed that has found a bug before is run first. If it finds the bug, the seeds before it are not run.
-            let plants = ["--", "--known", "crates/sim/planted.txt", "--plants", "--seeds"];
-            one(command("cargo", features).args(plants).arg("800"))?;
-            one(command("cargo", features).args(plants).args(["800", "--names"]))?;
-            one(command("cargo", features).args(plants).args(["4000", "--joined"]))
+            let plants = ["--known", "crates/sim/planted.txt", "--plants", "--seeds"];
+            one(sim(&plants).arg("800"))?;
+            one(sim(&plants).args(["800", "--names"]))?;
+            one(sim(&plants).args(["4000", "--joined"]))
         }),
         step("threads", "the engine under a scheduler of threads", || {
             tests(&mut features_of_all("forebay-threads", "shuttle"))

@@ -129,6 +129,7 @@ impl Target {
             command: command.map(str::to_owned).into(),
             limit,
             memory: 2048,
+            all_modules: false,
         }
     }
 }

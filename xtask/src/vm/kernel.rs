@@ -30,6 +30,35 @@ const MODULES: [&str; 16] = [
     "quota_v2",
 ];
 
+/// Modules for file systems in images and for NFSv4, with the modules that only these need. A guest that only mounts
+/// with NFSv3 does without them: to load them takes an emulated machine longer than to boot.
+const RARE: [&str; 13] = [
+    "virtio_blk",
+    "nfsv4",
+    "dns_resolver",
+    "loop",
+    "crc32c_generic",
+    "jbd2",
+    "mbcache",
+    "crc16",
+    "ext4",
+    "libcrc32c",
+    "xfs",
+    "quota_tree",
+    "quota_v2",
+];
+
+/// Writes the kernel in the second argument, a file in the format "bzImage" with an xz stream, as the third one.
+/// An emulated machine would take seconds at every boot to unpack it.
+const UNPACK: &str = "
+import lzma, struct, sys
+image = open(sys.argv[1], 'rb').read()
+# The kernel's boot.rst: setup_sects, payload_offset and payload_length.
+start, length = struct.unpack_from('<II', image, 0x248)
+start += (image[0x1f1] + 1) * 512
+open(sys.argv[2], 'wb').write(lzma.LZMADecompressor().decompress(image[start:start + length]))
+";
+
 /// Parts of the package with these modules and all possible dependencies.
 const PARTS: [&str; 12] = [
     "boot/vmlinuz-*",
@@ -50,15 +79,18 @@ const PARTS: [&str; 12] = [
 pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
     /// Module files, in the order in which they have to be loaded.
-    pub(crate) modules: Vec<PathBuf>,
+    modules: Vec<PathBuf>,
 }
+
+/// Name of the kernel's file.
+const IMAGE: &str = "vmlinux";
 
 impl Kernel {
     /// Returns the kernel that was fetched before, or fetches Debian's current one.
     pub(crate) fn ready() -> Result<Self> {
         let dir = rigs_dir()?.join("kernel");
         if let Some(modules) = kept(&dir)? {
-            return Ok(Self { image: dir.join("vmlinuz"), modules });
+            return Ok(Self { image: dir.join(IMAGE), modules });
         }
         let new = tempfile::tempdir_in(rigs_dir()?)?;
         fetch(new.path()).context("cannot fetch Debian's kernel (try `cargo x setup`)")?;
@@ -67,14 +99,20 @@ impl Kernel {
         }
         fs::rename(new.path().join("kernel"), &dir)?;
         let modules = kept(&dir)?.context("the kernel lacks modules")?;
-        Ok(Self { image: dir.join("vmlinuz"), modules })
+        Ok(Self { image: dir.join(IMAGE), modules })
+    }
+
+    /// Returns the modules of a guest: all, or only those for NFSv3.
+    pub(crate) fn modules(&self, all: bool) -> impl Iterator<Item = &Path> {
+        let wanted = move |module: &&PathBuf| all || name(module).is_none_or(|name| !RARE.contains(&name));
+        self.modules.iter().filter(wanted).map(PathBuf::as_path)
     }
 }
 
-/// Returns the modules of the kernel in `dir`; `None` if there is no kernel, or if it lacks modules that are needed
-/// now.
+/// Returns the modules of the kernel in `dir`; `None` if there is no unpacked kernel, or if it lacks modules that
+/// are needed now.
 fn kept(dir: &Path) -> Result<Option<Vec<PathBuf>>> {
-    if !dir.is_dir() {
+    if !dir.join(IMAGE).is_file() {
         return Ok(None);
     }
     let mut modules: Vec<_> =
@@ -84,15 +122,15 @@ fn kept(dir: &Path) -> Result<Option<Vec<PathBuf>>> {
 }
 
 fn has_all(modules: &[PathBuf]) -> bool {
-    // File names begin with the module's place in the order.
-    let has = |wanted: &str| {
-        let names = modules.iter().filter_map(|module| module.file_stem()?.to_str()?.split_once('-'));
-        names.into_iter().any(|(_, name)| name == wanted)
-    };
-    MODULES.into_iter().all(has)
+    MODULES.into_iter().all(|wanted| modules.iter().any(|module| name(module) == Some(wanted)))
 }
 
-/// Puts `kernel/vmlinuz` and `kernel/modules/NN-NAME.ko` into `work`.
+/// Returns the name of a module. File names begin with the module's place in the order.
+fn name(module: &Path) -> Option<&str> {
+    Some(module.file_stem()?.to_str()?.split_once('-')?.1)
+}
+
+/// Puts `kernel/vmlinux` and `kernel/modules/NN-NAME.ko` into `work`.
 fn fetch(work: &Path) -> Result<()> {
     let depends = output(&mut command("apt-cache", ["depends", "linux-image-amd64"]))?;
     let package = depends
@@ -119,8 +157,7 @@ fn fetch(work: &Path) -> Result<()> {
         fs::copy(version.path().join(module), work.join(format!("kernel/modules/{place:02}-{name}")))?;
     }
     let image = fs::read_dir(work.join("boot"))?.next().context("the package has no kernel")??;
-    fs::rename(image.path(), work.join("kernel/vmlinuz"))?;
-    Ok(())
+    run(command("python3", ["-c", UNPACK]).arg(image.path()).arg(work.join("kernel").join(IMAGE)))
 }
 
 /// Returns the wanted modules and their dependencies, each after its dependencies, from the text of `modules.dep`.
@@ -146,7 +183,7 @@ fn load_order(depends: &str) -> Result<Vec<&str>> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::{MODULES, has_all, load_order};
+    use super::{Kernel, MODULES, has_all, load_order};
 
     #[test]
     fn modules_come_after_what_they_need() {
@@ -166,6 +203,15 @@ mod tests {
         assert!(has_all(&modules));
         modules.pop();
         assert!(!has_all(&modules));
+    }
+
+    #[test]
+    fn a_guest_of_nfs_loads_no_file_systems_of_images() {
+        let modules = ["00-virtio.ko", "01-nfsv3.ko", "02-jbd2.ko", "03-ext4.ko"].map(PathBuf::from).into();
+        let kernel = Kernel { image: PathBuf::new(), modules };
+        assert_eq!(kernel.modules(true).count(), 4);
+        let few: Vec<_> = kernel.modules(false).map(|module| module.to_str().unwrap()).collect();
+        assert_eq!(few, ["00-virtio.ko", "01-nfsv3.ko"]);
     }
 
     #[test]

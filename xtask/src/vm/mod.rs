@@ -57,6 +57,8 @@ pub(crate) struct Guest {
     pub(crate) limit: Duration,
     /// Memory in MiB. It also contains everything written outside NFS.
     pub(crate) memory: u32,
+    /// True if the guest needs file systems in images, or NFSv4. These modules are loaded in some seconds.
+    pub(crate) all_modules: bool,
 }
 
 impl Guest {
@@ -107,7 +109,7 @@ impl Guest {
         let mut archive = cpio::Archive::new();
         archive.file("init", include_bytes!("init.sh"));
         archive.file("job", self.job().as_bytes());
-        add_tools(&mut archive, kernel)?;
+        add_tools(&mut archive, kernel, self.all_modules)?;
         Ok(archive.finish())
     }
 
@@ -162,12 +164,12 @@ impl Guest {
     }
 }
 
-/// Adds the files that `init.sh` needs: busybox and the modules.
-fn add_tools(archive: &mut cpio::Archive, kernel: &Kernel) -> Result<()> {
+/// Adds the files that `init.sh` needs: busybox and the modules, all or only those for NFSv3.
+fn add_tools(archive: &mut cpio::Archive, kernel: &Kernel, all_modules: bool) -> Result<()> {
     archive.directory("bin");
     archive.file("bin/busybox", &fs::read("/bin/busybox")?);
     archive.directory("modules");
-    for module in &kernel.modules {
+    for module in kernel.modules(all_modules) {
         let name = module.file_name().unwrap_or_default().to_string_lossy();
         archive.file(&format!("modules/{name}"), &fs::read(module)?);
     }

@@ -63,7 +63,7 @@ impl Booted {
         archive.file("init", include_bytes!("init.sh"));
         archive.file("job", self.prepare.as_bytes());
         archive.file("systemd", b"");
-        super::add_tools(&mut archive, kernel).context("the guest's tools")?;
+        super::add_tools(&mut archive, kernel, true).context("the guest's tools")?;
         Ok(archive.finish())
     }
 

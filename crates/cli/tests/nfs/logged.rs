@@ -282,7 +282,7 @@ fn cut(array: &Array, seed: u64, changes: usize) -> (Server, Vec<Worker>) {
         let working = workers.iter_mut().zip(&done).map(|(worker, done)| scope.spawn(|| worker.work(done)));
         let working: Vec<_> = working.collect();
         while !enough() && !working.iter().all(|thread| thread.is_finished()) {
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         array.cut_power(&seed.to_string());
         server.kill();

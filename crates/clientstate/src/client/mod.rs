@@ -7,9 +7,7 @@ use std::sync::Arc;
 use crate::lease::Lease;
 use crate::record::Record;
 use crate::state::{Named, Ref, State};
-use crate::{
-    Action, ClientId, Durability, Effects, Error, Now, OwnerName, Principal, SessionId, StateId, plant,
-};
+use crate::{Action, ClientId, Durability, Effects, Error, Now, OwnerName, Principal, SessionId, StateId};
 
 pub use sessions::{CreateSession, Created, Direction};
 
@@ -121,7 +119,10 @@ impl State {
         if let Some(unconfirmed) = named.unconfirmed {
             self.remove_client(unconfirmed, fx);
         }
-        if self.clients.len() >= self.limits.clients && !self.expire_one(now, fx) {
+        if self.clients.len() >= self.limits.clients
+            && !self.expire_one(now, fx)
+            && !self.drop_unconfirmed(fx)
+        {
             return Err(Error::Delay);
         }
         let id = self.next_client();
@@ -141,6 +142,17 @@ impl State {
         self.clients.insert(id, client);
         self.settle(now, fx);
         Ok(self.exchanged(id))
+    }
+
+    /// Removes the oldest unconfirmed record, so that a flood of EXCHANGE_ID keeps no client out. Returns false if
+    /// there is none.
+    fn drop_unconfirmed(&mut self, fx: &mut Effects) -> bool {
+        let unconfirmed = self.clients.iter().filter(|(_, client)| !client.is_confirmed);
+        let oldest = unconfirmed.min_by_key(|(id, client)| (client.lease.renewed(), **id)).map(|(id, _)| *id);
+        if let Some(id) = oldest {
+            self.remove_client(id, fx);
+        }
+        oldest.is_some()
     }
 
     fn exchanged(&self, id: ClientId) -> Exchanged {
@@ -210,9 +222,7 @@ impl State {
             (client.sessions.clone(), client.is_confirmed, client.owner.clone());
         client.lease.end();
         for session in sessions {
-            if let Some(session) = self.sessions.remove(&session) {
-                session.destroy();
-            }
+            self.remove_session(session);
         }
         self.remove_states(id, fx);
         self.clients.remove(&id);
@@ -235,12 +245,10 @@ impl State {
     fn remove_states(&mut self, id: ClientId, fx: &mut Effects) {
         let range = (id, Ref::Open(0))..=(id, Ref::Delegation(u32::MAX));
         let states: Vec<Ref> = self.of_client.range(range).map(|(_, state)| *state).collect();
-        let keeps_locks = plant::active("a restarted client keeps its locks");
         for state in states {
             match state {
                 Ref::Open(open) => self.remove_open(open, fx),
-                Ref::Lock(lock) if !keeps_locks => self.remove_lock_state(lock, fx),
-                Ref::Lock(_) => {}
+                Ref::Lock(lock) => self.remove_lock_state(lock, fx),
                 Ref::Delegation(delegation) => self.remove_delegation(delegation, fx),
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::record::Record;
 use crate::session::{CONN_BACK_CHAN, Channel, Directions, PERSIST, Parts, Session};
 use crate::state::State;
-use crate::{ClientId, Connection, Durability, Effects, Error, Now, Principal, SessionId};
+use crate::{ClientId, Connection, Durability, Effects, Error, Now, Principal, SessionId, planted_bugs};
 
 /// The arguments of CREATE_SESSION.
 #[derive(Clone, Debug)]
@@ -94,7 +94,10 @@ impl State {
         if client.sessions.len() >= self.limits.sessions_per_client {
             return Err(Error::Nospc);
         }
-        if !client.is_confirmed {
+        client.lease.renew(now);
+        let is_confirmed = client.is_confirmed;
+        let fore = Channel { slots: self.admit_slots(fore.slots, now, fx)?, ..fore };
+        if !is_confirmed {
             self.confirm(args, now, fx)?;
         }
         let flags = args.flags & (PERSIST | CONN_BACK_CHAN);
@@ -110,11 +113,20 @@ impl State {
             let directions = Directions { fore: true, back: flags & CONN_BACK_CHAN != 0 };
             session.bind(args.connection, directions);
         }
-        if let Some(client) = self.clients.get(&args.client) {
-            client.lease.renew(now);
-        }
         self.settle(now, fx);
         Ok(Created { session: id, sequence: args.sequence, flags, fore, back })
+    }
+
+    /// Returns the slots that a new session may have.
+    fn admit_slots(&mut self, wanted: u32, now: Now, fx: &mut Effects) -> Result<u32, Error> {
+        let few = self.limits.slots_under_pressure.clamp(1, wanted);
+        while self.granted_slots + few > self.limits.total_slots {
+            if !self.expire_one(now, fx) {
+                return Err(Error::Nospc);
+            }
+        }
+        let is_short = self.granted_slots + wanted > self.limits.total_slots;
+        Ok(if is_short { few } else { wanted })
     }
 
     fn confirm(&mut self, args: &CreateSession, now: Now, fx: &mut Effects) -> Result<(), Error> {
@@ -128,7 +140,9 @@ impl State {
             if of_other && !self.may_be_replaced(old, now) {
                 return Err(Error::ClidInuse);
             }
-            self.remove_client(old, fx);
+            if !planted_bugs::active("a restarted client keeps its old state") {
+                self.remove_client(old, fx);
+            }
         }
         let client = self.clients.get_mut(&args.client).ok_or(Error::StaleClientid)?;
         client.is_confirmed = true;
@@ -160,6 +174,7 @@ impl State {
         let session =
             Session::new(parts, client.lease.clone(), &self.limits, self.wanted_slots.clone(), recovered);
         let session = Arc::new(session);
+        self.granted_slots += fore.slots;
         self.sessions.insert(id, session.clone());
         client.sessions.push(id);
         Some(session)
@@ -184,6 +199,7 @@ impl State {
 
     pub(crate) fn remove_session(&mut self, id: SessionId) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        self.granted_slots = self.granted_slots.saturating_sub(session.fore.slots);
         session.destroy();
         if let Some(client) = self.clients.get_mut(&session.client()) {
             client.sessions.retain(|other| *other != id);

@@ -2,7 +2,8 @@
 //!
 //! A record states a result in absolute terms. So replaying a sequence of records twice gives the same state as once.
 
-mod codec;
+mod decode;
+mod encode;
 
 use crate::session::Channel;
 use crate::{
@@ -10,7 +11,8 @@ use crate::{
     Share,
 };
 
-pub use codec::{decode_all, encode_all};
+pub use decode::decode_all;
+pub use encode::encode_all;
 
 /// The longest encoding of a record in bytes.
 pub const RECORD_MAX: usize = 4_000;
@@ -56,6 +58,8 @@ pub enum Record {
     Reply(SlotReply),
     /// A session has no slots from this one on.
     SlotsDropped(SessionId, u32),
+    /// The sequence number of the last call-back in a slot of the back channel.
+    Callback(SessionId, u32, u32),
     /// An open and its present share.
     Open {
         /// The state and its version.

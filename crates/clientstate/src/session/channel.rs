@@ -9,8 +9,9 @@ pub const CONN_BACK_CHAN: u32 = 2;
 
 /// Status flags of SEQUENCE (`SEQ4_STATUS_*`).
 ///
-/// `EXPIRED_ALL_STATE_REVOKED` and `EXPIRED_SOME_STATE_REVOKED` are never set: an expired client loses its record and its
-/// sessions with its state, and gets `BadSession`.
+/// `RESTART_RECLAIM_NEEDED` is never set: a server that has lost its log has lost the sessions as well.
+/// `EXPIRED_ALL_STATE_REVOKED` and `EXPIRED_SOME_STATE_REVOKED` are never set: an expired client loses its record and
+/// its sessions with its state, and gets `BadSession`.
 pub mod status {
     /// No session of the client has a working back channel.
     pub const CB_PATH_DOWN: u32 = 0x1;
@@ -54,7 +55,7 @@ impl Channel {
             max_response: self.max_response.min(limits.message),
             max_cached: self.max_cached.min(limits.cached_reply.min(REPLY_MAX as u32)),
             operations: self.operations.min(limits.operations),
-            slots: self.slots.min(limits.slots),
+            slots: self.slots.min(limits.slots.clamp(1, 1 << 16)),
         })
     }
 

@@ -1,8 +1,10 @@
 //! A session: its channels, its connections and its slots.
 //!
-//! A session is a piece of its own. The server keeps an `Arc<Session>` beside each connection. SEQUENCE takes the lock of
-//! this session only, so requests of different sessions share no lock. [`Session::sequence`] has the table of cases.
+//! A session is a piece of its own. The server keeps an `Arc<Session>` beside each connection. SEQUENCE takes the
+//! lock of this session only, so requests of different sessions share no lock. [`Session::sequence`] has the table of
+//! cases.
 
+mod back;
 mod channel;
 mod slot;
 
@@ -17,6 +19,8 @@ use crate::limits::Limits;
 use crate::record::{Record, SlotReply};
 use crate::{ClientId, Connection, SessionId};
 
+use back::BackSlot;
+pub use back::CallbackEnd;
 pub use channel::{CONN_BACK_CHAN, Channel, Directions, PERSIST, status};
 use slot::Slot;
 pub use slot::{Answer, Request, Sequenced, Waiter};
@@ -49,6 +53,8 @@ struct State {
     /// True from a recovery on: a slot that was not used since accepts any first number.
     recovered: bool,
     connections: SmallVec<[(Connection, Directions); 2]>,
+    /// The slots of call-backs that were used.
+    back: Vec<BackSlot>,
     /// The program number and the security of call-backs, opaque to this crate.
     callback: (u32, Vec<u8>),
 }
@@ -208,6 +214,8 @@ impl Session {
         }
         let slots = state.slots.iter().enumerate().filter(|(_, slot)| !slot.is_untouched());
         records.extend(slots.map(|(index, slot)| Record::Reply(slot.describe(self.id, index as u32))));
+        let back = state.back.iter().enumerate();
+        records.extend(back.map(|(index, slot)| Record::Callback(self.id, index as u32, slot.sequence)));
         records
     }
 

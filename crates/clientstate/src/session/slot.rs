@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Directions, Session, State, status};
 use crate::record::{Kept, Record, SlotReply};
-use crate::{Connection, Durability, Effects, Error, Now, SMALL_REPLY, SessionId, plant};
+use crate::{Connection, Durability, Effects, Error, Now, SMALL_REPLY, SessionId, planted_bugs};
 
 /// Retransmissions of one running request that wait for its reply. A further one replaces the oldest, whose connection
 /// is probably lost.
@@ -27,7 +27,7 @@ pub struct Request {
     pub highest: u32,
     /// True if the client asks for the reply to be kept.
     pub cache_this: bool,
-    /// A digest of the whole request.
+    /// A digest of the whole request, by a function that a restarted server has as well.
     pub digest: u64,
     /// The number of operations.
     pub operations: u32,
@@ -119,7 +119,7 @@ impl Slot {
 
     /// Takes a record that is not older than the slot.
     pub(super) fn recover(&mut self, record: &SlotReply) {
-        if plant::active("replies are not recovered") {
+        if planted_bugs::active("replies are not recovered") {
             return;
         }
         let ahead = record.sequence.wrapping_sub(self.sequence) as i32;
@@ -144,8 +144,10 @@ impl Slot {
             0 if self.used => Relation::Last,
             1 => Relation::Next,
             0 => Relation::Other,
-            _ if self.may_jump && plant::active("a slot jumps back after a recovery") => Relation::Next,
-            _ if self.may_jump && plant::active("no slot jumps after a recovery") => Relation::Other,
+            _ if self.may_jump && planted_bugs::active("a slot jumps back after a recovery") => {
+                Relation::Next
+            }
+            _ if self.may_jump && planted_bugs::active("no slot jumps after a recovery") => Relation::Other,
             _ if self.may_jump && (!self.used || (ahead as i32) > 0) => Relation::Next,
             _ => Relation::Other,
         }
@@ -184,7 +186,7 @@ impl Session {
             return Err(Error::BadHighSlot);
         }
         if let Err(error) = self.fits(request) {
-            if plant::active("a refused SEQUENCE moves the slot") {
+            if planted_bugs::active("a refused SEQUENCE moves the slot") {
                 let slot = state.slot(request.slot);
                 (slot.sequence, slot.used) = (slot.sequence.wrapping_add(1), true);
             }
@@ -193,7 +195,7 @@ impl Session {
         let slot = state.slot(request.slot);
         let mut relation = slot.relation(request.sequence);
         if matches!(relation, Relation::Last)
-            && plant::active("a retransmission is carried out")
+            && planted_bugs::active("a retransmission is carried out")
             && !slot.is_running()
         {
             relation = Relation::Next;
@@ -203,7 +205,7 @@ impl Session {
             Relation::Next if slot.is_running() => return Err(Error::SeqMisordered),
             Relation::Last
                 if slot.digest != request.digest
-                    && !plant::active("a false retransmission gets the reply") =>
+                    && !planted_bugs::active("a false retransmission gets the reply") =>
             {
                 return Err(Error::SeqFalseRetry);
             }
@@ -279,8 +281,8 @@ impl Session {
 
     /// Ends a request, and returns the retransmissions that wait for its reply.
     ///
-    /// `logged` is `None` for a request that changes nothing. Otherwise the reply joins the records of the request, with
-    /// the given promise at least. A reply that is too long to be kept is not.
+    /// `logged` is `None` for a request that changes nothing. Otherwise the reply joins the records of the request,
+    /// with the given promise at least. A reply that is too long to be kept is not.
     pub fn complete(
         &self,
         slot_number: u32,
@@ -299,7 +301,7 @@ impl Session {
         slot.reply = if keep { Reply::Kept(reply.into()) } else { Reply::NotKept };
         if let Some(durability) = logged {
             slot.logged = true;
-            if !plant::active("a reply is not in the log") {
+            if !planted_bugs::active("a reply is not in the log") {
                 fx.log(durability, Record::Reply(slot.describe(self.id, slot_number)));
             }
         }

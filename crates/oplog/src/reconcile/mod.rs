@@ -32,9 +32,9 @@ use crate::identity::Identity;
 use crate::object::Kind;
 use crate::operation::Operation;
 use crate::planted_bugs;
+use crate::spent::made_and_removed;
 use crate::tree::Tree;
 use carried_out::CarriedOut;
-use decide::Decided;
 use fold::Fold;
 use names::Names;
 use view::View;
@@ -80,6 +80,8 @@ pub fn reconcile<T: Tree>(
     operations: &[Operation],
     checkpoint: u64,
 ) -> Result<Outcome, T::Error> {
+    // Before anything is made, which may get such an identity.
+    spend(tree, operations.iter().filter(|operation| operation.number > checkpoint))?;
     let mut intents = tree.intents()?;
     if planted_bugs::active("intents are not read") {
         intents.clear();
@@ -95,21 +97,54 @@ pub fn reconcile<T: Tree>(
     names.attach()?;
     names.clear()?;
     let Names { mut view, set_aside, .. } = names;
-    set_attributes(&mut view, &fold, &decided)?;
+    keep_identities(&mut view, operations)?;
+    set_attributes(&mut view, &fold)?;
     let (aliases, touched) = view.finish()?;
+    // The objects that only this recovery has removed. Another recovery would find them gone.
+    spend(tree, operations.iter().filter(|operation| operation.number > checkpoint))?;
     tree.sync()?;
     Ok(Outcome { aliases, touched, set_aside })
 }
 
-/// Sets the attributes. This comes last, since each change of a name changes the times of its directory. An object that
-/// was made and removed since the checkpoint is left out: after a power cut another object may have its identity.
-fn set_attributes<T: Tree>(view: &mut View<'_, T>, fold: &Fold, decided: &Decided) -> Result<(), T::Error> {
+/// Lets the identities of objects that were made and removed since the checkpoint be spent. A power cut may have taken
+/// back both, with the generation of the inode number. An object that is there was not made since the
+/// power cut. It is the object itself, whose removal was lost, or which has a name that the log does not know.
+fn spend<'a, T: Tree>(tree: &mut T, behind: impl Iterator<Item = &'a Operation>) -> Result<(), T::Error> {
+    if planted_bugs::active("identities that were made and removed are not spent") {
+        return Ok(());
+    }
+    let mut gone = Vec::new();
+    for object in made_and_removed(behind) {
+        let known = object.is_made_up() || tree.is_spent(&object);
+        let is_there = !known && tree.attributes(object)?.is_some() && !tree.is_own(object)?;
+        if !known && (!is_there || planted_bugs::active("an identity is spent although its object is there"))
+        {
+            gone.push(object);
+        }
+    }
+    if gone.is_empty() { Ok(()) } else { tree.spend(gone) }
+}
+
+/// Lets objects keep the identities that clients know, where a recreated object shows their inode number. The file
+/// system gave the number to one of the two when it removed the other one.
+fn keep_identities<T: Tree>(view: &mut View<'_, T>, operations: &[Operation]) -> Result<(), T::Error> {
+    let objects = operations.iter().flat_map(|operation| &operation.objects).map(|object| object.identity);
+    let named = operations.iter().flat_map(|operation| &operation.entries);
+    let named = named.flat_map(|entry| [entry.was, entry.now]).flatten();
+    for object in objects.chain(named) {
+        if view.is_shown_by_another(&object) && view.attributes(object)?.is_some() {
+            view.keep(object)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the attributes. This comes last, since each change of a name changes the times of its directory.
+fn set_attributes<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<(), T::Error> {
     if planted_bugs::active("attributes stay as they are") {
         return Ok(());
     }
-    let is_there = |object: &Identity, new: bool| !new || decided.bound.contains(object);
-    for (object, known) in fold.objects.iter().filter(|(object, known)| is_there(object, known.new.is_some()))
-    {
+    for (object, known) in &fold.objects {
         let Some(now) = view.attributes(*object)? else { continue };
         let mut wanted = known.attributes;
         if !known.set {

@@ -16,6 +16,8 @@ pub(super) struct View<'a, T: Tree> {
     moving: Identity,
     inner: BTreeMap<Identity, Identity>,
     outer: BTreeMap<Identity, Identity>,
+    /// Objects of an interrupted recovery, by inner identities, which the log may mean for other objects.
+    half_made: BTreeSet<Identity>,
     touched: BTreeSet<Identity>,
 }
 
@@ -25,21 +27,56 @@ impl<'a, T: Tree> View<'a, T> {
         let aliases = tree.aliases()?;
         let outer = aliases.iter().map(|(outer, inner)| (*inner, *outer)).collect();
         let inner = aliases.into_iter().collect();
-        Ok(View { tree, moving, inner, outer, touched: BTreeSet::new() })
+        let mut view =
+            View { tree, moving, inner, outer, half_made: BTreeSet::new(), touched: BTreeSet::new() };
+        view.find_half_made()?;
+        Ok(view)
+    }
+
+    /// Finds the objects that an interrupted recovery has made without their entries in the identity map.
+    fn find_half_made(&mut self) -> Result<(), T::Error> {
+        for name in self.tree.list(self.moving)? {
+            let made = self.tree.lookup(self.moving, &name)?;
+            let named = Identity::from_name(&name);
+            let known = |inner: &Identity| self.outer.get(inner).copied().unwrap_or(*inner);
+            self.half_made.extend(made.filter(|inner| named.is_some_and(|named| known(inner) != named)));
+        }
+        if planted_bugs::active("a half-made object has the identity of another") {
+            self.half_made.clear();
+        }
+        Ok(())
     }
 
     pub(super) fn inner(&self, object: Identity) -> Identity {
         self.inner.get(&object).copied().unwrap_or(object)
     }
 
-    fn outer(&self, object: Identity) -> Identity {
-        self.outer.get(&object).copied().unwrap_or(object)
+    /// Returns the identity by which clients know an object of the tree. An object that has a spent identity and no
+    /// other one gets another one: the log means another object by that identity.
+    fn outer(&mut self, inner: Identity) -> Result<Identity, T::Error> {
+        if let Some(outer) = self.outer.get(&inner) {
+            return Ok(*outer);
+        }
+        if !self.tree.is_spent(&inner) {
+            return Ok(inner);
+        }
+        let outer = self.tree.make_up(inner)?;
+        self.inner.insert(outer, inner);
+        self.outer.insert(inner, outer);
+        Ok(outer)
     }
 
     pub(super) fn attributes(&mut self, object: Identity) -> Result<Option<Attributes>, T::Error> {
         let inner = self.inner(object);
         // An alias gave this object's identity to another object.
         if self.outer.get(&inner).is_some_and(|outer| *outer != object) {
+            return Ok(None);
+        }
+        if inner == object && self.half_made.contains(&inner) {
+            return Ok(None);
+        }
+        // The object that has a spent identity is not the one that the log means.
+        if inner == object && self.tree.is_spent(&inner) {
             return Ok(None);
         }
         self.tree.attributes(inner)
@@ -53,7 +90,7 @@ impl<'a, T: Tree> View<'a, T> {
     pub(super) fn lookup(&mut self, (dir, name): &Place) -> Result<Option<Identity>, T::Error> {
         let dir = self.inner(*dir);
         let found = self.tree.lookup(dir, name)?;
-        Ok(found.map(|inner| self.outer(inner)))
+        found.map(|inner| self.outer(inner)).transpose()
     }
 
     /// Returns an object's place in the directory for moving.
@@ -71,14 +108,14 @@ impl<'a, T: Tree> View<'a, T> {
     /// Returns the served directory.
     pub(super) fn root(&mut self) -> Result<Identity, T::Error> {
         let root = self.tree.root()?;
-        Ok(self.outer(root))
+        self.outer(root)
     }
 
     /// Returns the present place of a directory.
     pub(super) fn place(&mut self, dir: Identity) -> Result<Place, T::Error> {
         let inner = self.inner(dir);
         let (parent, name) = self.tree.place(inner)?;
-        Ok((self.outer(parent), name))
+        Ok((self.outer(parent)?, name))
     }
 
     /// Makes an object whose only place is in the directory for moving. Clients know it as `object`.
@@ -102,9 +139,26 @@ impl<'a, T: Tree> View<'a, T> {
         if !planted_bugs::active("5: the alias comes last") {
             self.tree.alias(object, inner)?;
         }
+        self.half_made.remove(&inner);
         self.inner.insert(object, inner);
         self.outer.insert(inner, object);
         self.touched.insert(object);
+        Ok(())
+    }
+
+    /// Returns true if the identity is no outer one of the identity map, and one of those shows its inode number.
+    pub(super) fn is_shown_by_another(&self, object: &Identity) -> bool {
+        let number = object.number();
+        number.is_some()
+            && !self.inner.contains_key(object)
+            && self.inner.keys().any(|outer| outer.number() == number)
+    }
+
+    /// Lets clients know an object by its own identity from now on, whatever other identities show.
+    pub(super) fn keep(&mut self, object: Identity) -> Result<(), T::Error> {
+        self.tree.alias(object, object)?;
+        self.inner.insert(object, object);
+        self.outer.insert(object, object);
         Ok(())
     }
 

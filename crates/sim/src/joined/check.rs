@@ -177,7 +177,12 @@ impl World {
             if let Some(risen) = self.dead.iter().find(|dead| !gone(dead)) {
                 return Err(format!("{risen:?} was removed in an earlier session and its handle works"));
             }
-            self.dead.extend(crashed.identities().into_iter().filter(gone));
+            // No client knows an object whose creation is not in the log.
+            let logged = |number| crashed.logged.as_ref().is_some_and(|logged| logged.contains(number));
+            let steps = crashed.steps.iter().filter(|step| !logged(&step.done.operation.number));
+            let unknown: BTreeSet<Identity> = steps.filter_map(|step| step.done.made()).collect();
+            let identities = crashed.identities().into_iter().filter(|object| !unknown.contains(object));
+            self.dead.extend(identities.filter(gone));
         }
         for (file, _) in self.shared.numbered() {
             if volume.resolve(file).is_none() {
@@ -222,7 +227,7 @@ impl World {
 
     /// Counts the effects of recovery. Returns the objects that it recreated.
     pub(super) fn count_outcome(&self, before: &Names, after: &Names, outcome: &Outcome) -> Vec<Identity> {
-        let known = |outer: &Identity| before.aliases.contains_key(outer);
+        let known = |outer: &Identity| before.identities.entry(outer).is_some();
         let made = outcome.aliases.iter().map(|(outer, _)| *outer).filter(|outer| !known(outer));
         let made: Vec<Identity> = made.collect();
         if !made.is_empty() {

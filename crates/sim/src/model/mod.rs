@@ -24,6 +24,8 @@ struct ModelObject {
     mtime: Register<Time, Time>,
     /// Blocks that are not in this map are zeros.
     blocks: BTreeMap<u64, Block>,
+    /// Blocks on which an operation began that may not be settled yet.
+    unsettled: BTreeSet<u64>,
     /// True if faults have destroyed the records of the object's size.
     unsized_since: bool,
     readers: u32,
@@ -96,6 +98,7 @@ impl Model {
             size: Register::new(size),
             mtime: Register::new(mtime),
             blocks,
+            unsettled: BTreeSet::new(),
             unsized_since: false,
             readers: 0,
             torn: BTreeMap::new(),
@@ -146,6 +149,7 @@ impl Model {
                 let register = state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default()));
                 (register.lossy, register.logged) = (self.lossy, self.logged);
                 register.begin(id, Overwrite(within(block, &range), id));
+                state.unsettled.insert(block);
             }
             state.size.lossy = self.lossy;
             if !(self.untimed && state.reaches(range.end)) {
@@ -172,6 +176,7 @@ impl Model {
             state.note_end(self.logged);
             for (block, register) in state.blocks.range_mut(first..) {
                 register.begin(id, Overwrite(within(*block, &(size..u64::MAX)), 0));
+                state.unsettled.insert(*block);
             }
             state.size.begin(id, Resize::Set(size));
             if !self.untimed {

@@ -29,7 +29,12 @@ impl ModelObject {
             }
             self.size.settle(logged, lossy);
             self.mtime.settle(logged, lossy);
-            self.blocks.values_mut().for_each(|block| block.settle(logged, lossy));
+            let ModelObject { blocks, unsettled, .. } = self;
+            unsettled.retain(|block| {
+                let Some(register) = blocks.get_mut(block) else { return false };
+                register.settle(logged, lossy);
+                register.settled().is_none()
+            });
         }
     }
 

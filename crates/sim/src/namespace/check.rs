@@ -38,6 +38,8 @@ pub struct Expected<'a> {
     partly: BTreeSet<Identity>,
     /// Objects that got names from operations that were not logged. Such a name may have been in the way.
     linked: BTreeSet<Identity>,
+    /// Objects of creations that were not logged. No client knows their handles.
+    unknown: BTreeSet<Identity>,
     /// Modification times of directories, according to the log.
     times: BTreeMap<Identity, Time>,
 }
@@ -49,8 +51,8 @@ impl<'a> Expected<'a> {
     /// Makes the conditions after a crash.
     pub fn new(history: &'a History, crash: Crash) -> Self {
         let Crash { logged, checkpoint, transactions, .. } = crash;
-        let (partly, linked, times) = Default::default();
-        let mut expected = Expected { history, crash, unlogged: 0, partly, linked, times };
+        let (partly, linked, unknown, times) = Default::default();
+        let mut expected = Expected { history, crash, unlogged: 0, partly, linked, unknown, times };
         for (index, step) in history.steps.iter().enumerate() {
             if logged >> index & 1 == 1 {
                 let objects = step.done.operation.objects.iter();
@@ -58,6 +60,7 @@ impl<'a> Expected<'a> {
                 expected.times.extend(told.map(|object| (object.identity, object.attributes.mtime)));
             } else if transactions > step.begin {
                 expected.unlogged |= 1 << index;
+                expected.unknown.extend(step.done.made());
                 if let Request::Link(object, _) = &step.done.request {
                     expected.linked.insert(*object);
                 }
@@ -112,6 +115,7 @@ impl<'a> Expected<'a> {
         for object in self.history.identities().filter(|object| *object != Volume::moving_dir()) {
             match (after.resolve(object), living.contains(&object)) {
                 (Some(inner), true) => self.compare_object(object, after, inner, model)?,
+                (None, true) if self.unknown.contains(&object) => {}
                 (None, true) => return Err(format!("the handle {object:?} is stale")),
                 (Some(_), false) if !beside.contains(&object) => {
                     return Err(format!("{object:?} was removed and its handle works"));
@@ -211,7 +215,10 @@ pub fn recover(history: &History, crash: Crash, mut volume: Volume) -> Result<Re
     again.history.clear();
     let second = reconcile(&mut again, &records, crash.checkpoint).map_err(failed)?;
     if !again.history.is_empty() || second.aliases != outcome.aliases || !second.set_aside.is_empty() {
-        return Err("a second recovery changed something".to_owned());
+        let (before, after) = (&volume.state.identities, &again.state.identities);
+        let identities =
+            if before == after { String::new() } else { format!(": {before:?}, then {after:?}") };
+        return Err(format!("a second recovery changed something{identities}"));
     }
     // The checkpoint is in the log, and the slots are not empty yet.
     let last = history.before + history.steps.len() as u64;

@@ -166,7 +166,8 @@ fn meddle(history: &History, crash: Crash, counts: &mut Counts) -> Result<(), St
     let dirs: Vec<Identity> = dirs.map(|(dir, _)| *dir).filter(|dir| *dir != Volume::moving_dir()).collect();
     for place in dirs.iter().flat_map(|dir| NAMES.map(|name| (*dir, name))) {
         let mut meddled = crashed.clone();
-        let Ok(theirs) = meddled.make_as(None, place, Kind::File, &New::Plain) else { continue };
+        let theirs = Some(history.identity_for_others(&meddled));
+        let Ok(theirs) = meddled.make_as(theirs, place, Kind::File, &New::Plain) else { continue };
         let after = recover(history, crash, meddled)?.volume;
         if after.inode(theirs).is_err() {
             return Err(format!("what somebody put at {place:?} is gone"));

@@ -1,7 +1,7 @@
 //! The operations since a known state, and the state that a part of them leads to.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use forebay_oplog::{Identity, Operation};
@@ -126,6 +126,13 @@ impl History {
         let replay = Rc::new(replay);
         self.replays.borrow_mut().insert(set, replay.clone());
         replay
+    }
+
+    /// Returns the identity that the file system gives to a file of an administrator. It is none of an object of the
+    /// history: recovery cannot tell a file with the identity of a removed one from that file.
+    pub fn identity_for_others(&self, volume: &Volume) -> Identity {
+        let known: BTreeSet<Identity> = self.identities().collect();
+        volume.fresh_but(|identity| known.contains(identity))
     }
 
     /// Returns all objects that ever existed, by the identity that clients know.

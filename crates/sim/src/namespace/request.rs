@@ -206,7 +206,7 @@ impl Worker<'_> {
         given: Option<Identity>,
     ) -> Result<Identity, Refused> {
         let dir = self.inner(place.0)?;
-        let made = self.volume.make_as(given, (dir, &place.1), kind, &new)?;
+        let made = self.volume.make_for_client(given, (dir, &place.1), kind, &new)?;
         self.bind(place, None, Some(made));
         self.lock(made);
         self.objects.push((made, Some(new)));
@@ -215,12 +215,12 @@ impl Worker<'_> {
 
     fn create(&mut self, place: &Place, how: How, given: Option<Identity>) -> Result<(), Refused> {
         let made = self.make(place, Kind::File, New::Plain, given)?;
-        let number = self.number;
+        let (inner, number) = (self.inner(made)?, self.number);
         self.in_steps = (how != How::Guarded).then_some(made);
         match how {
             How::Guarded => Ok(()),
-            How::Unchecked => self.volume.change(made, |it| it.uid = number as u32),
-            How::Exclusive => self.volume.change(made, |it| it.mtime = time(number as i64)),
+            How::Unchecked => self.volume.change(inner, |it| it.uid = number as u32),
+            How::Exclusive => self.volume.change(inner, |it| it.mtime = time(number as i64)),
         }
     }
 

@@ -66,7 +66,8 @@ impl Case {
         let crash = Crash { logged, reverse: false, checkpoint: 0, transactions };
         let mut crashed = self.history.crashed(transactions);
         if let Some(theirs) = self.theirs {
-            crashed.make_as(None, theirs, Kind::Fifo, &New::Plain).unwrap();
+            let identity = Some(self.history.identity_for_others(&crashed));
+            crashed.make_as(identity, theirs, Kind::Fifo, &New::Plain).unwrap();
         }
         let recovered = recover(&self.history, crash, crashed).unwrap();
         if self.theirs.is_none() {

@@ -86,7 +86,7 @@ impl Tree for Volume {
     }
 
     fn aliases(&mut self) -> Result<Vec<(Identity, Identity)>, Refused> {
-        Ok(self.state.aliases.iter().map(|(outer, inner)| (*outer, *inner)).collect())
+        Ok(self.state.identities.entries().collect())
     }
 
     fn alias(&mut self, outer: Identity, inner: Identity) -> Result<(), Refused> {
@@ -97,6 +97,23 @@ impl Tree for Volume {
     fn unalias(&mut self, outer: Identity) -> Result<(), Refused> {
         self.set_alias(outer, None);
         Ok(())
+    }
+
+    fn is_own(&mut self, object: Identity) -> Result<bool, Refused> {
+        Ok(object == Volume::moving_dir())
+    }
+
+    fn is_spent(&mut self, identity: &Identity) -> bool {
+        self.state.identities.spent().has(identity)
+    }
+
+    fn spend(&mut self, gone: Vec<Identity>) -> Result<(), Refused> {
+        Volume::spend(self, gone);
+        Ok(())
+    }
+
+    fn make_up(&mut self, inner: Identity) -> Result<Identity, Refused> {
+        Ok(Volume::make_up(self, inner))
     }
 
     fn sync(&mut self) -> Result<(), Refused> {

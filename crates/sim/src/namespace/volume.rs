@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_oplog::{Attributes, IDENTITY_MAX, Identity, Kind, Name, New, RenameIntent, Time};
+use forebay_oplog::{Attributes, IDENTITY_MAX, Identity, IdentityMap, Kind, Name, New, RenameIntent, Time};
 
 /// The reason for which an operation is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +55,11 @@ pub struct State {
     pub inodes: BTreeMap<Identity, Arc<Inode>>,
     /// The intents in the slots.
     pub slots: BTreeMap<usize, RenameIntent>,
-    /// Inner identities by the outer identities that clients know.
-    pub aliases: BTreeMap<Identity, Identity>,
+    /// The identities that clients know.
+    pub identities: Arc<IdentityMap>,
+    /// The next generation of each inode number that was ever given up. XFS counts it up with each removal, and a power
+    /// cut takes the count back.
+    generations: Arc<BTreeMap<u32, u32>>,
 }
 
 /// The file system.
@@ -70,19 +73,15 @@ pub struct Volume {
     pub remembers: bool,
     /// The last time given to an object.
     pub clock: i64,
-    /// The last generation given to an inode. No two are ever equal, on the disk or lost.
-    generation: u64,
+    /// The last number of a made-up identity. No two are ever equal, on the disk or lost.
+    made_up: u64,
 }
 
-fn identity(inode: u32, generation: u64) -> Identity {
+fn identity(number: u32, generation: u32) -> Identity {
     let mut bytes = [0; IDENTITY_MAX];
-    bytes[..4].copy_from_slice(&inode.to_le_bytes());
-    bytes[4..12].copy_from_slice(&generation.to_le_bytes());
-    Identity { kind: 1, len: 12, bytes }
-}
-
-fn inode_number(identity: &Identity) -> u32 {
-    u32::from_le_bytes([identity.bytes[0], identity.bytes[1], identity.bytes[2], identity.bytes[3]])
+    bytes[..4].copy_from_slice(&number.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&generation.to_ne_bytes());
+    Identity { kind: 1, len: 8, bytes }
 }
 
 /// Returns the time with this count.
@@ -96,7 +95,7 @@ impl Volume {
     /// Makes an empty file system.
     pub fn new() -> Self {
         let mut volume =
-            Volume { state: State::default(), history: Vec::new(), remembers: true, clock: 0, generation: 0 };
+            Volume { state: State::default(), history: Vec::new(), remembers: true, clock: 0, made_up: 0 };
         for dir in [Self::root(), Self::moving_dir()] {
             volume.state.inodes.insert(dir, Arc::new(volume.blank(Kind::Directory, &New::Plain)));
         }
@@ -124,13 +123,17 @@ impl Volume {
         Inode { attributes, new: new.clone(), entries: BTreeMap::new(), links: 1 }
     }
 
-    /// Returns an identity with the lowest free inode number, as real file systems do, and with a generation never used
-    /// before.
-    fn fresh(&mut self) -> Identity {
-        let used = |number| self.state.inodes.keys().any(|used| inode_number(used) == number);
-        let number = (4..).find(|number| !used(*number)).unwrap_or(u32::MAX);
-        self.generation += 1;
-        identity(number, self.generation)
+    /// Returns an identity with the lowest free inode number, as real file systems do, and with its next generation.
+    fn fresh(&self) -> Identity {
+        self.fresh_but(|_| false)
+    }
+
+    /// Returns an identity as [`Volume::fresh`] does, but none of these.
+    pub fn fresh_but(&self, but: impl Fn(&Identity) -> bool) -> Identity {
+        let used = |number: u32| self.state.inodes.keys().any(|used| used.number() == Some(number.into()));
+        let free = (4..u32::MAX).filter(|number| !used(*number));
+        let next = |number| identity(number, self.state.generations.get(&number).copied().unwrap_or(0));
+        free.map(next).find(|identity| !but(identity)).unwrap_or_else(|| identity(u32::MAX, 0))
     }
 
     fn committed(&mut self) {
@@ -180,12 +183,57 @@ impl Volume {
         inode.links -= 1;
         if inode.links == 0 {
             self.state.inodes.remove(&object);
+            if let (Some(number), Some(generation)) = (object.number(), object.generation()) {
+                let generations = Arc::make_mut(&mut self.state.generations);
+                generations.insert(number as u32, generation.wrapping_add(1));
+            }
         }
         Ok(())
     }
 
     /// Makes an object, with a given identity or a new one.
     pub fn make_as(
+        &mut self,
+        given: Option<Identity>,
+        (dir, name): (Identity, &[u8]),
+        kind: Kind,
+        new: &New,
+    ) -> Result<Identity> {
+        let object = self.place_new(given, (dir, name), kind, new)?;
+        self.committed();
+        Ok(object)
+    }
+
+    /// Makes an object as [`Volume::make_as`] does, for a client. Returns the identity that the client gets.
+    ///
+    /// An entry of the identity map needs no transaction of its own here. A power cut before that transaction would
+    /// leave an object that no client has seen, as one of an administrator.
+    pub fn make_for_client(
+        &mut self,
+        given: Option<Identity>,
+        (dir, name): (Identity, &[u8]),
+        kind: Kind,
+        new: &New,
+    ) -> Result<Identity> {
+        let object = self.place_new(given, (dir, name), kind, new)?;
+        let identities = &self.state.identities;
+        let mut outer = object;
+        // A given identity is the one that the client got when the request was carried out first.
+        if given.is_none() && !identities.is_empty() {
+            let identities = Arc::make_mut(&mut self.state.identities);
+            identities.see(&object);
+            outer = identities.outer_of(&object).unwrap_or_else(|| {
+                self.made_up += 1;
+                let outer = Identity::made_up(self.made_up);
+                identities.insert(outer, object);
+                outer
+            });
+        }
+        self.committed();
+        Ok(outer)
+    }
+
+    fn place_new(
         &mut self,
         given: Option<Identity>,
         (dir, name): (Identity, &[u8]),
@@ -199,7 +247,6 @@ impl Volume {
         self.bind(dir, name, Some(object))?;
         let inode = self.blank(kind, new);
         self.state.inodes.insert(object, Arc::new(inode));
-        self.committed();
         Ok(object)
     }
 
@@ -308,25 +355,46 @@ impl Volume {
         slots.into_iter().for_each(|slot| self.slot(slot, None));
     }
 
-    /// Sets or drops an alias.
+    /// Sets or drops an entry of the identity map.
     pub fn set_alias(&mut self, outer: Identity, inner: Option<Identity>) {
+        let identities = Arc::make_mut(&mut self.state.identities);
         match inner {
-            Some(inner) => self.state.aliases.insert(outer, inner),
-            None => self.state.aliases.remove(&outer),
-        };
+            Some(inner) => identities.insert(outer, inner),
+            None => _ = identities.remove(&outer),
+        }
         self.committed();
+    }
+
+    /// Makes up an identity for an object, and lets clients know the object by it.
+    pub fn make_up(&mut self, inner: Identity) -> Identity {
+        self.made_up += 1;
+        let outer = Identity::made_up(self.made_up);
+        self.set_alias(outer, Some(inner));
+        outer
+    }
+
+    /// Lets identities be spent.
+    pub fn spend(&mut self, gone: Vec<Identity>) {
+        Arc::make_mut(&mut self.state.identities).spend(gone);
+        self.committed();
+    }
+
+    /// Reads the identity map again, as a start of the server does.
+    pub fn read_identities(&mut self) {
+        let identities = &self.state.identities;
+        let read = IdentityMap::read(identities.entries(), &identities.spent().encode());
+        self.state.identities = Arc::new(read);
     }
 
     /// Returns the object that clients know as `outer`, if it exists.
     pub fn resolve(&self, outer: Identity) -> Option<Identity> {
-        let inner = self.state.aliases.get(&outer).copied().unwrap_or(outer);
-        let other = self.state.aliases.iter().any(|(known, of)| *of == inner && *known != outer);
-        (!other && self.state.inodes.contains_key(&inner)).then_some(inner)
+        let inner = self.state.identities.resolve(&outer);
+        inner.filter(|inner| self.state.inodes.contains_key(inner))
     }
 
-    /// Returns the identity by which clients know an object.
+    /// Returns the identity by which clients know an object, or would know it if it did not need another one.
     pub fn outer(&self, inner: Identity) -> Identity {
-        self.state.aliases.iter().find(|(_, of)| **of == inner).map_or(inner, |(outer, _)| *outer)
+        self.state.identities.outer_of(&inner).unwrap_or(inner)
     }
 }
 

@@ -64,10 +64,12 @@ impl World {
                 self.step(&mut history);
             }
             number += count as u64;
-            volume = self.crash(&history)?;
+            let logged;
+            (volume, logged) = self.crash(&history)?;
             // The checkpoint is durable.
             volume.state.slots.clear();
-            self.bury(&history, &volume)?;
+            volume.read_identities();
+            self.bury(&history, logged, &volume)?;
             self.steps += history.volume.history.len() as u64;
             self.digest = format!("{:?}", volume.state)
                 .bytes()
@@ -88,8 +90,9 @@ impl World {
         }
     }
 
-    /// Cuts the power, perhaps again in the recovery. Returns the state that the last recovery leaves.
-    fn crash(&mut self, history: &History) -> Result<Volume, String> {
+    /// Cuts the power, perhaps again in the recovery. Returns the state that the last recovery leaves, and
+    /// the operations in the log.
+    fn crash(&mut self, history: &History) -> Result<(Volume, Set), String> {
         let crash = self.choose(history);
         self.tell(|| format!("{crash:?}"));
         let expected = Expected::new(history, crash);
@@ -107,9 +110,9 @@ impl World {
             recovered = recover(history, crash, recovered.volume.with(&recovered.volume.history[at]))?;
             expected.check(&recovered.volume)?;
         }
-        let made = recovered.outcome.aliases.len() > history.initial.state.aliases.len();
+        let made = recovered.outcome.aliases.len() > history.initial.state.identities.entries().count();
         self.count(&[(made, Fault::NamesMadeAgain)]);
-        Ok(recovered.volume)
+        Ok((recovered.volume, crash.logged))
     }
 
     fn count(&self, hits: &[(bool, Fault)]) {
@@ -158,7 +161,10 @@ impl World {
         let mut meddled = crashed.clone();
         let (dir, name) = any_place(&mut self.rng, crashed, false);
         let dir = crashed.resolve(dir).unwrap_or(Volume::root());
-        let Ok(theirs) = meddled.make_as(None, (dir, &name), Kind::File, &New::Plain) else { return Ok(()) };
+        let theirs = history.identity_for_others(&meddled);
+        if meddled.make_as(Some(theirs), (dir, &name), Kind::File, &New::Plain).is_err() {
+            return Ok(());
+        }
         self.hits.hit(Fault::NamesMeddled);
         let recovered = recover(history, crash, meddled)?;
         self.count(&[(!recovered.outcome.set_aside.is_empty(), Fault::NamesSetAside)]);
@@ -169,11 +175,15 @@ impl World {
     }
 
     /// Checks that removed objects stay removed in all lives.
-    fn bury(&mut self, history: &History, volume: &Volume) -> Result<(), String> {
+    fn bury(&mut self, history: &History, logged: Set, volume: &Volume) -> Result<(), String> {
         if let Some(risen) = self.dead.iter().find(|dead| volume.resolve(**dead).is_some()) {
             return Err(format!("{risen:?} was removed in an earlier life and its handle works"));
         }
-        self.dead.extend(history.identities().filter(|object| volume.resolve(*object).is_none()));
+        // No client knows an object whose creation is not in the log.
+        let made = history.steps.iter().enumerate().filter(|(index, _)| logged >> index & 1 == 1);
+        let made = made.filter_map(|(_, step)| step.done.made());
+        let before = history.initial.state.inodes.keys().map(|inner| history.initial.outer(*inner));
+        self.dead.extend(before.chain(made).filter(|object| volume.resolve(*object).is_none()));
         Ok(())
     }
 }

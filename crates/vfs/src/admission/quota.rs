@@ -69,10 +69,7 @@ impl Quotas {
     fn judge(&self, answer: rustix::io::Result<bool>) -> bool {
         match answer {
             // NOSYS: Linux before 5.14, or a file system without quotas. SRCH: quotas are off.
-            Err(Errno::NOSYS | Errno::SRCH | Errno::NOTTY | Errno::OPNOTSUPP) => {
-                self.unknown.store(false, Ordering::Relaxed);
-                false
-            }
+            Err(Errno::NOSYS | Errno::SRCH | Errno::NOTTY | Errno::OPNOTSUPP) => self.judge(Ok(false)),
             Err(errno) => {
                 if !self.unknown.swap(true, Ordering::Relaxed) {
                     tracing::error!(

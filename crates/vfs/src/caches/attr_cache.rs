@@ -135,6 +135,12 @@ impl AttrCache {
         }
     }
 
+    /// Asserts the invariants of all parts.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        self.parts.iter().for_each(|part| part.lock().check(self.room));
+    }
+
     fn part(&self, hash: u64) -> &Mutex<Part> {
         // The index uses the other bits.
         &self.parts[(hash >> 32) as usize % PARTS]
@@ -240,6 +246,23 @@ impl Part {
             }
             self.forgotten = 0;
         }
+    }
+
+    /// Asserts the invariants of a part with this much room: each place is in one queue, or free, and the index leads
+    /// to exactly the places that are used.
+    #[cfg(test)]
+    fn check(&self, room: usize) {
+        assert!(self.records.len() <= room, "a part holds a fixed number of inodes");
+        let mut places: Vec<_> = self.new.iter().chain(&self.proven).chain(&self.free).copied().collect();
+        places.sort_unstable();
+        assert_eq!(places, (0..self.records.len() as u32).collect::<Vec<_>>());
+        let mut indexed: Vec<_> = self.index.iter().copied().collect();
+        indexed.sort_unstable();
+        let mut used: Vec<_> = self.new.iter().chain(&self.proven).copied().collect();
+        used.retain(|at| self.records[*at as usize].len > 0);
+        used.sort_unstable();
+        assert_eq!(used, indexed);
+        assert_eq!(self.forgotten, self.new.len() + self.proven.len() - used.len());
     }
 
     fn bytes(&self) -> usize {

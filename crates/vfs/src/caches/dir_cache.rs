@@ -7,17 +7,19 @@
 //!   not grow gets no listing.
 //! - All listings together stay within the limit of [`Listings`].
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+mod listings;
+mod run;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_common::lock::{Mutex, MutexGuard};
 
-use crate::attr::Attr;
 use crate::caches::stamp::Stamp;
-use crate::caches::versions::Version;
-use crate::handle::Handle;
 use crate::sys::KernelHandle;
+pub use listings::Listings;
+use run::Entry;
+pub(crate) use run::{ListedEntry, Run, Seen};
 
 /// The subject of a listing: a state of the directory, seen through an export, whose number is in the handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,88 +31,6 @@ pub(crate) struct State {
 /// The time of an entry that counts until its inode changes, which it does as long as the kernel reports external
 /// changes.
 pub(crate) const CHANGE: u64 = u64::MAX;
-
-/// The inode of an entry, as it was when it was read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub(crate) attr: Attr,
-    pub(crate) handle: Handle,
-    /// Under which that holds.
-    pub(crate) version: Version,
-    /// Up to when it is believed, in milliseconds of the monotonic clock, or [`CHANGE`].
-    pub(crate) until: u64,
-}
-
-/// An entry; its name and handle are in the listing's text.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    cookie: u64,
-    ino: u64,
-    text: u32,
-    name: u8,
-    handle: u8,
-    /// The attributes of the entry's inode; `None` if they have to be read each time.
-    seen: Option<(Attr, Version, u64)>,
-}
-
-/// Entries in a row.
-#[derive(Debug, Default)]
-pub(crate) struct Run {
-    entries: Vec<Entry>,
-    text: Vec<u8>,
-}
-
-/// An entry as a listing has it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ListedEntry<'a> {
-    pub(crate) cookie: u64,
-    pub(crate) ino: u64,
-    pub(crate) name: &'a [u8],
-    pub(crate) seen: Option<Seen>,
-}
-
-impl Run {
-    /// Adds an entry behind the last one. An entry that finds no room ends the row; the cookies show that.
-    pub(crate) fn push(&mut self, cookie: u64, ino: u64, name: &[u8], seen: Option<Seen>) {
-        let (Ok(text), Ok(len)) = (u32::try_from(self.text.len()), u8::try_from(name.len())) else { return };
-        self.text.extend_from_slice(name);
-        let handle = seen.as_ref().map_or(&[][..], |seen| seen.handle.as_slice());
-        self.text.extend_from_slice(handle);
-        let seen = seen.map(|seen| (seen.attr, seen.version, seen.until));
-        self.entries.push(Entry { cookie, ino, text, name: len, handle: handle.len() as u8, seen });
-    }
-
-    fn get(&self, at: usize) -> Option<ListedEntry<'_>> {
-        let entry = self.entries.get(at)?;
-        let (name, rest) = self.text[entry.text as usize..].split_at(entry.name.into());
-        let handle = &rest[..entry.handle.into()];
-        let seen = entry.seen.map(|(attr, version, until)| Seen {
-            attr,
-            handle: Handle::of(handle),
-            version,
-            until,
-        });
-        Some(ListedEntry { cookie: entry.cookie, ino: entry.ino, name, seen })
-    }
-
-    fn grows_from(&self, cookie: u64) -> bool {
-        let cookies = self.entries.iter().map(|entry| entry.cookie);
-        std::iter::once(cookie).chain(cookies.clone()).zip(cookies).all(|(one, next)| one < next)
-    }
-
-    /// Appends `more` as far as offsets into the text go; false: nothing was appended.
-    fn append(&mut self, more: &Run) -> bool {
-        let Ok(base) = u32::try_from(self.text.len() + more.text.len()) else { return false };
-        let base = base - more.text.len() as u32;
-        self.entries.extend(more.entries.iter().map(|entry| Entry { text: base + entry.text, ..*entry }));
-        self.text.extend_from_slice(&more.text);
-        true
-    }
-
-    fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>() + self.text.capacity()
-    }
-}
 
 /// The queue of [`Listings`] in which a listing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,11 +155,23 @@ impl Listing {
         self.run.text.reserve_exact(text);
         self.ends = self.run.append(run) && ends;
         self.count();
+        if cfg!(debug_assertions) {
+            self.check();
+        }
     }
 
     pub(crate) fn clear(&mut self) {
         (self.state, self.run, self.ends, self.uses) = (None, Run::default(), false, 0);
         self.count();
+    }
+
+    /// Asserts the invariants of a listing: its entries begin at the directory's first one and their cookies grow, and
+    /// the counts of its memory are right.
+    pub(crate) fn check(&self) {
+        assert!(self.run.grows_from(0), "cookies grow");
+        assert!(self.state.is_some() || self.run.entries.is_empty(), "entries belong to a state");
+        let counted = (self.run.bytes(), self.run.entries.len());
+        assert!(self.tier.is_none() || counted == (self.counted, self.counted_entries), "counts");
     }
 
     /// Updates the count of the bytes that the listing takes.
@@ -268,132 +200,6 @@ fn recount(total: &AtomicUsize, part: &mut usize, now: usize) {
 impl Drop for Listing {
     fn drop(&mut self) {
         self.clear();
-    }
-}
-
-/// All listings in memory: S3-FIFO over directories (Yang et al., SOSP 2023). A listing that was asked for once waits
-/// in a short queue and leaves from there. So a walk over a large tree does not displace listings that are asked for
-/// again and again.
-#[derive(Debug)]
-pub struct Listings {
-    limit: usize,
-    entries: AtomicUsize,
-    new: AtomicUsize,
-    proven: AtomicUsize,
-    queues: Mutex<Queues>,
-    /// The number of pages of listings that were answered from memory alone. `misses` counts the pages that were not.
-    pub hits: AtomicU64,
-    /// See [`Listings::hits`].
-    pub misses: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Queues {
-    new: VecDeque<Weak<DirCache>>,
-    proven: VecDeque<Weak<DirCache>>,
-    /// Directories whose listings left the short queue last.
-    ghosts: VecDeque<KernelHandle>,
-    /// The length of the queues at which the entries of dropped listings are removed.
-    sweep_at: usize,
-}
-
-/// When memory is full, listings asked for once leave first if they take more than one in this number of bytes.
-const NEW_SHARE: usize = 10;
-const GHOSTS: usize = 1024;
-/// The number of listings that are examined for room before a new listing goes on without room.
-const STEPS: usize = 4096;
-const SWEEP: usize = 1024;
-
-impl Listings {
-    /// Creates the directory cache; the listings of all directories may take `limit` bytes.
-    pub(crate) fn new(limit: usize) -> Self {
-        let none = || AtomicU64::new(0);
-        let [entries, new, proven] = std::array::from_fn(|_| AtomicUsize::new(0));
-        Listings { limit, entries, new, proven, queues: Mutex::default(), hits: none(), misses: none() }
-    }
-
-    /// Entries of all of them.
-    pub fn entries(&self) -> usize {
-        self.entries.load(Ordering::Relaxed)
-    }
-
-    /// Returns the bytes that the listings take.
-    pub fn bytes(&self) -> usize {
-        self.new.load(Ordering::Relaxed) + self.proven.load(Ordering::Relaxed)
-    }
-
-    fn taken(&self, tier: Tier) -> &AtomicUsize {
-        match tier {
-            Tier::New => &self.new,
-            Tier::Proven => &self.proven,
-        }
-    }
-
-    /// Enters a directory that gets a listing.
-    fn enter(&self, owner: &Arc<DirCache>) -> Tier {
-        let mut queues = self.queues.lock();
-        if queues.new.len() + queues.proven.len() >= queues.sweep_at {
-            queues.new.retain(|owner| owner.strong_count() > 0);
-            queues.proven.retain(|owner| owner.strong_count() > 0);
-            queues.sweep_at = SWEEP + 2 * (queues.new.len() + queues.proven.len());
-        }
-        match queues.ghosts.iter().position(|ghost| *ghost == owner.kernel) {
-            Some(at) => {
-                queues.ghosts.remove(at);
-                queues.proven.push_back(Arc::downgrade(owner));
-                Tier::Proven
-            }
-            None => {
-                queues.new.push_back(Arc::downgrade(owner));
-                Tier::New
-            }
-        }
-    }
-
-    /// Drops listings until there is room for `more` bytes. Returns false if there is none. The caller holds the lock
-    /// of its own listing of `own` bytes.
-    fn make_room(&self, own: usize, more: usize) -> bool {
-        if own + more > self.limit {
-            return false;
-        }
-        let mut busy = 0;
-        for _ in 0..STEPS {
-            if self.bytes() + more <= self.limit {
-                return true;
-            }
-            let crowded = self.new.load(Ordering::Relaxed) > self.limit / NEW_SHARE;
-            let mut queues = self.queues.lock();
-            let from = if crowded || queues.proven.is_empty() { Tier::New } else { Tier::Proven };
-            let queue = if from == Tier::New { &mut queues.new } else { &mut queues.proven };
-            let Some(weak) = queue.pop_front() else { return false };
-            let Some(owner) = weak.upgrade() else { continue };
-            // The thread that holds the lock may be making room as well.
-            let Some(mut kept) = owner.try_lock() else {
-                queue.push_back(weak);
-                busy += 1;
-                if busy > queue.len() {
-                    return false;
-                }
-                continue;
-            };
-            if kept.uses > 0 {
-                kept.uses = if from == Tier::New { 0 } else { kept.uses - 1 };
-                if from == Tier::New {
-                    kept.promote();
-                }
-                queues.proven.push_back(weak);
-                continue;
-            }
-            kept.clear();
-            kept.tier = None;
-            if from == Tier::New {
-                queues.ghosts.push_back(owner.kernel);
-                if queues.ghosts.len() > GHOSTS {
-                    queues.ghosts.pop_front();
-                }
-            }
-        }
-        false
     }
 }
 

@@ -7,24 +7,24 @@
 //!   atomic, and writers run side by side.
 //! - An access verdict or a name is believed only under the ctime of the inode with which it was cached.
 
-use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use forebay_common::lock::{Mutex, RwLock};
 use rustix::fs::{FileType, OFlags};
 
-use crate::attr::{Attr, Wcc};
+use crate::attr::Attr;
 use crate::caches::access_cache::{AccessCache, AccessVerdict, Classes, is_past_tick};
 use crate::caches::budget::{Budget, CountedFd};
+use crate::caches::change::Changes;
 use crate::caches::dentry_cache::{Child, DentryCache};
 use crate::caches::dir_cache::DirCache;
 use crate::caches::link::Link;
 use crate::caches::stamp::Stamp;
 use crate::caches::streams::WriteStream;
 use crate::caches::uncommitted::Uncommitted;
-use crate::caches::versions::{Changing, Versions};
+use crate::caches::versions::Versions;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::sys::{self, KernelHandle};
@@ -44,8 +44,8 @@ pub struct Inode {
     /// writing cannot be executed.
     writer: Mutex<Option<Arc<CountedFd>>>,
     pub(crate) changing: RwLock<()>,
-    changes: Changes,
-    versions: Versions,
+    pub(super) changes: Changes,
+    pub(super) versions: Versions,
     verdicts: Mutex<AccessCache>,
     /// Names below a directory; boxed because most inodes are files.
     pub(crate) names: Option<Box<Mutex<DentryCache>>>,
@@ -93,13 +93,6 @@ impl AsFd for Writer<'_> {
             Writer::Opened(fd) => fd.as_fd(),
         }
     }
-}
-
-/// Counts changes begun and ended, to tell whether two overlapped.
-#[derive(Debug, Default)]
-struct Changes {
-    begun: AtomicU64,
-    ended: AtomicU64,
 }
 
 impl Inode {
@@ -295,58 +288,6 @@ impl Inode {
         if let Some(names) = &self.names {
             names.lock().forget();
         }
-    }
-
-    /// Begins a change whose before-and-after attributes are to be reported.
-    pub(crate) fn begin_change(&self) -> Change<'_> {
-        let version = self.versions.change(&self.kernel);
-        let begun = self.changes.begun.fetch_add(1, Ordering::AcqRel);
-        let alone = self.changes.ended.load(Ordering::Acquire) == begun;
-        let (before, after) = (self.attr(), OnceCell::new());
-        Change { object: self, begun: begun + 1, alone, before, after, _version: version }
-    }
-
-    /// Returns the state of a directory with these attributes, under which names may be believed. Returns `None` while
-    /// a change is in progress.
-    pub(crate) fn stamp(&self, attr: &Attr) -> Option<Stamp> {
-        Some(Stamp { ctime: attr.ctime, changes: self.quiet()? })
-    }
-
-    /// Returns a number that grows with every change made through this server. Returns `None` while a change is in
-    /// progress.
-    pub(crate) fn quiet(&self) -> Option<u64> {
-        let ended = self.changes.ended.load(Ordering::Acquire);
-        (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
-    }
-}
-
-/// A change in progress; [`Change::end`] gives the attributes around it.
-pub(crate) struct Change<'a> {
-    object: &'a Inode,
-    begun: u64,
-    alone: bool,
-    pub(crate) before: Result<Attr>,
-    after: OnceCell<Option<Attr>>,
-    _version: Changing<'a>,
-}
-
-impl Change<'_> {
-    /// Returns the attributes after the change, which has been carried out. They are read once.
-    pub(crate) fn after(&self) -> Option<Attr> {
-        *self.after.get_or_init(|| self.object.attr().ok())
-    }
-
-    /// Returns the attributes after the change, and those before it if no other change overlapped.
-    pub(crate) fn end(self) -> Wcc {
-        let after = self.after();
-        let alone = self.alone && self.object.changes.begun.load(Ordering::Acquire) == self.begun;
-        Wcc { before: self.before.ok().filter(|_| alone), after }
-    }
-}
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        self.object.changes.ended.fetch_add(1, Ordering::AcqRel);
     }
 }
 

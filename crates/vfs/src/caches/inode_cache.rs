@@ -100,6 +100,12 @@ impl InodeCache {
         drop(removed);
     }
 
+    /// Asserts the invariants of the cache.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        self.shards.iter().for_each(|shard| shard.lock().check());
+    }
+
     /// Returns every known inode.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         (0..SHARDS).flat_map(|shard| self.in_shard(shard)).collect()
@@ -112,6 +118,15 @@ impl InodeCache {
 }
 
 impl Shard {
+    /// Asserts that the index and the slots name each other.
+    #[cfg(test)]
+    fn check(&self) {
+        assert_eq!(self.by_key.len(), self.slots.len());
+        for (slot, object) in self.slots.iter().enumerate() {
+            assert_eq!(self.by_key.get(&Key(object.kernel)), Some(&slot));
+        }
+    }
+
     fn remove(&mut self, slot: usize) -> Arc<Inode> {
         let object = self.slots.swap_remove(slot);
         self.by_key.remove(&Key(object.kernel));
@@ -162,6 +177,7 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &table.insert(object(1, &budget), |_| ())));
         assert!(Arc::ptr_eq(&first, &table.get(&first.kernel).unwrap()));
         table.forget(&first);
+        table.check();
         assert!(table.get(&first.kernel).is_none());
     }
 
@@ -176,6 +192,7 @@ mod tests {
         for n in 1..10_000 {
             table.insert(object(n, &budget), |_| ());
         }
+        table.check();
         assert!(budget.open() <= 200 + 2 * SHARDS, "{} descriptors open", budget.open());
         assert!(table.get(&kernel).is_some());
     }
@@ -188,6 +205,7 @@ mod tests {
         for object in objects.iter().step_by(3) {
             table.forget(object);
         }
+        table.check();
         for (n, object) in objects.iter().enumerate() {
             let found = table.get(&object.kernel);
             assert_eq!(found.is_some(), n % 3 != 0);

@@ -7,7 +7,7 @@ use forebay_engine::io::Key;
 
 use crate::caches::overlay::{Overlay, Undestaged};
 use crate::caches::streams::ReadStream;
-use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
+use crate::sys::KernelHandle;
 
 /// The cache's part of an inode.
 #[derive(Debug, Default)]
@@ -53,15 +53,14 @@ pub(crate) fn key(number: u32, kernel: &KernelHandle) -> Key {
 pub(crate) fn parse_key(key: &Key) -> Option<(u32, KernelHandle)> {
     let (number, rest) = key.as_bytes().split_first_chunk::<4>()?;
     let (kind, handle) = rest.split_first_chunk::<2>()?;
-    let mut bytes = [0; KERNEL_HANDLE_MAX];
-    bytes.get_mut(..handle.len())?.copy_from_slice(handle);
-    let kernel = KernelHandle { kind: i16::from_le_bytes(*kind).into(), len: handle.len() as u8, bytes };
+    let kernel = KernelHandle::new(i16::from_le_bytes(*kind).into(), handle)?;
     Some((u32::from_le_bytes(*number), kernel))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::KERNEL_HANDLE_MAX;
 
     #[test]
     fn a_key_holds_what_it_was_made_of() {

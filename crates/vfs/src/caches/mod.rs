@@ -3,6 +3,7 @@
 pub(crate) mod access_cache;
 pub(crate) mod attr_cache;
 pub(crate) mod budget;
+pub(crate) mod change;
 pub(crate) mod dentry_cache;
 pub(crate) mod dir_cache;
 pub(crate) mod inode;

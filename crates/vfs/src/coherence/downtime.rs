@@ -8,13 +8,14 @@
 
 use std::fs::File;
 use std::hash::Hasher;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_common::lock::Mutex;
+use forebay_common::state_file;
 use siphasher::sip::SipHasher24;
 
 use crate::attr::Time;
@@ -102,11 +103,8 @@ impl Downtime {
 /// Returns all downtimes and the file for signs of life.
 fn end_one(state_dir: &Path, name: &str, fresh: bool) -> io::Result<(Vec<Span>, File)> {
     let path = state_dir.join(format!("downtimes-{name}"));
-    let mut spans: Vec<_> = match std::fs::read_to_string(&path) {
-        Ok(text) => text.lines().filter_map(parse).collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(error),
-    };
+    let text = state_file::read(&path)?.unwrap_or_default();
+    let mut spans: Vec<_> = text.lines().filter_map(parse).collect();
     let alive = File::options()
         .read(true)
         .write(true)
@@ -124,9 +122,8 @@ fn end_one(state_dir: &Path, name: &str, fresh: bool) -> io::Result<(Vec<Span>, 
         let (first, second) = (spans[0], spans.remove(1));
         spans[0] = (first.0.min(second.0), first.1.max(second.1));
     }
-    crate::state::replace(&path, |file: &mut File| {
-        spans.iter().try_for_each(|(from, to)| writeln!(file, "{from} {to}"))
-    })?;
+    let lines = spans.iter().map(|(from, to)| format!("{from} {to}\n"));
+    state_file::replace(&path, lines.collect::<String>())?;
     Ok((spans, alive))
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use forebay_common::lock::Mutex;
 use rustix::io::Errno;
 
-use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
+use crate::sys::{KernelHandle, check};
 
 /// Events of files: changes of contents, attributes, links and names. A change of a directory's entries shows in its
 /// change time; a change of the directory's own name does not.
@@ -88,23 +88,17 @@ impl HostWatch {
     }
 
     fn try_open(path: &Path) -> Result<Self, Errno> {
-        let last = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
         let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         // SAFETY: plain integers.
-        let queue = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
-        if queue < 0 {
-            return Err(last());
-        }
+        let queue = check(unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) }.into())? as i32;
         // SAFETY: the call just returned this descriptor, and nothing else owns it.
         let queue = unsafe { OwnedFd::from_raw_fd(queue) };
         let mark = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
         // SAFETY: a live descriptor, plain integers and a C string.
         let marked =
             unsafe { libc::fanotify_mark(queue.as_raw_fd(), mark, EVENTS, libc::AT_FDCWD, path.as_ptr()) };
-        if marked != 0 {
-            return Err(last());
-        }
+        check(marked.into())?;
         let server = i32::try_from(std::process::id()).map_err(|_| Errno::INVAL)?;
         Ok(HostWatch { queue, reading: Mutex::default(), noticed: AtomicU64::new(0), server })
     }
@@ -184,9 +178,7 @@ fn notice(event: &[u8], server: i32) -> Option<Notice> {
     let len = u32::from_ne_bytes(field(record, RECORD)?) as usize;
     let kind = i32::from_ne_bytes(field(record, RECORD + 4)?);
     let handle = record.get(RECORD + 8..)?.get(..len)?;
-    let mut bytes = [0; KERNEL_HANDLE_MAX];
-    bytes.get_mut(..len)?.copy_from_slice(handle);
-    let kernel = KernelHandle { kind, len: len as u8, bytes };
+    let kernel = KernelHandle::new(kind, handle)?;
     Some(Notice::Changed { kernel, contents: !own && mask & CONTENTS != 0 })
 }
 
@@ -212,6 +204,7 @@ fn keep_up<T>(watched: &Weak<T>, catch_up: fn(&T) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::KERNEL_HANDLE_MAX;
 
     const SERVER: i32 = 4242;
 
@@ -238,9 +231,7 @@ mod tests {
 
     #[test]
     fn what_others_did_is_told_and_what_cannot_be_told_may_be_anything() {
-        let mut bytes = [0; KERNEL_HANDLE_MAX];
-        bytes[..8].copy_from_slice(b"inodegen");
-        let kernel = KernelHandle { kind: 1, len: 8, bytes };
+        let kernel = KernelHandle::new(1, b"inodegen").unwrap();
         let [changed, renamed] = [true, false].map(|contents| Notice::Changed { kernel, contents });
         let two = [event(libc::FAN_MODIFY, 7, b"inodegen"), event(libc::FAN_MODIFY, SERVER, b"inodegen")];
         assert_eq!(told(&two.concat()), [changed, Notice::Own]);

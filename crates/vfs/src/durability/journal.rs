@@ -12,7 +12,8 @@
 //! A thread that finds no commit in progress leads one itself, so a lone client pays no hop between threads. If more
 //! work has queued up meanwhile, a helper thread leads the next batch of the journal while the first thread answers.
 
-use std::collections::HashMap;
+mod sync;
+
 use std::hash::BuildHasher;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,11 +22,11 @@ use std::time::Instant;
 
 use forebay_common::lock::{Condvar, Mutex};
 use forebay_common::metrics::Recorder;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use smallvec::SmallVec;
 
 use crate::caches::budget::Budget;
-use crate::caches::inode::{Inode, Writer};
+use crate::caches::inode::Inode;
 use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
 use crate::side_by_side::side_by_side;
@@ -332,110 +333,6 @@ impl Journal {
             self.stats.failures.fetch_add(1, Ordering::Relaxed);
         }
         done(result.map_err(Error::from));
-    }
-
-    /// Returns the descriptor that reports the result for the contents. An error says nothing about the contents,
-    /// because no sync was tried.
-    fn opened<'a>(&self, object: &'a Inode) -> std::result::Result<Writer<'a>, Failed> {
-        object.writer(&self.budget, true).map_err(Failed::Untried)
-    }
-
-    /// Begins to write the bytes back.
-    fn start_write_back(&self, data: &Data) {
-        if let Ok(fd) = self.opened(&data.object) {
-            // The error, if any, is reported by the pass that waits.
-            let _ = sys::sync_file_range(&fd, data.offset, data.len, false);
-        }
-    }
-
-    /// Waits until the bytes are on the device.
-    fn written_back(&self, data: &Data) -> Synced {
-        let fd = self.opened(&data.object)?;
-        let sync =
-            || self.or_lost(sys::sync_file_range(&fd, data.offset, data.len, true).map_err(Error::from));
-        data.object.uncommitted.synced(data.errors, sync).map_err(Failed::Sync)
-    }
-
-    /// Changes the verifier after a failed sync, before any client that relies on the sync can be answered.
-    fn or_lost(&self, result: Result<()>) -> Result<()> {
-        result.inspect_err(|_| self.verifier.lost())
-    }
-
-    fn sync(&self, batch: &[Entry]) -> Vec<Synced> {
-        match self.order {
-            Order::Journal => self.sync_journal(batch),
-            Order::PerObject => self.sync_each(batch),
-        }
-    }
-
-    fn sync_journal(&self, batch: &[Entry]) -> Vec<Synced> {
-        let small = |entry: &Entry| entry.request.data.clone().filter(|data| (1..=SMALL).contains(&data.len));
-        let several = batch.iter().filter(|entry| small(entry).is_some()).nth(1).is_some();
-        if several {
-            for data in batch.iter().filter_map(small) {
-                self.start_write_back(&data);
-            }
-        }
-        let mut results: Vec<Synced> =
-            batch.iter().map(|entry| small(entry).map_or(Ok(()), |data| self.written_back(&data))).collect();
-        if let Err(error) = self.or_lost(self.commit_marker()) {
-            results.fill(Err(Failed::Sync(error)));
-        }
-        results
-    }
-
-    fn commit_marker(&self) -> Result<()> {
-        let mut marker = self.marker.lock();
-        marker.1 = !marker.1;
-        let mode = if marker.1 { Mode::RUSR } else { Mode::RUSR | Mode::WUSR };
-        rustix::fs::fchmod(&marker.0, mode)?;
-        let synced = rustix::fs::fsync(&marker.0);
-        self.failed.fetch_or(synced.is_err(), Ordering::AcqRel);
-        Ok(synced?)
-    }
-
-    /// Returns true if a commit of the one journal has failed. Its changes may be lost, and no later commit reports
-    /// that.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
-    }
-
-    /// Syncs every inode of the batch once, however many of its requests touched it.
-    fn sync_each(&self, batch: &[Entry]) -> Vec<Synced> {
-        let mut synced: HashMap<*const Inode, Result<()>> = HashMap::new();
-        let mut sync = |object: &Arc<Inode>, errors: u64| -> Result<()> {
-            let sync = || self.or_lost(self.sync_object(object));
-            let result = *synced
-                .entry(Arc::as_ptr(object))
-                .or_insert_with(|| object.uncommitted.synced(object.uncommitted.errors(), sync));
-            result.and_then(|()| object.uncommitted.synced(errors, || Ok(())))
-        };
-        let mut each = |entry: &Entry| {
-            let data = entry.request.data.iter().map(|data| (&data.object, data.errors));
-            let metadata = entry.request.metadata.iter().map(|object| (object, object.uncommitted.errors()));
-            // Every inode is tried even after one failed: another request may depend on it alone.
-            data.chain(metadata).map(|(object, errors)| sync(object, errors)).fold(Ok(()), Result::and)
-        };
-        batch.iter().map(|entry| each(entry).map_err(Failed::Sync)).collect()
-    }
-
-    fn sync_object(&self, object: &Inode) -> Result<()> {
-        let whole = || rustix::fs::syncfs(self.mount.as_fd());
-        // An inode that cannot be opened (a device, or a file without permissions to an unprivileged server) is synced
-        // with its file system.
-        let synced = match object.kind() {
-            // The descriptor that was used for writing is the one that reports write errors.
-            FileType::RegularFile => match object.writer(&self.budget, true) {
-                Ok(fd) => rustix::fs::fsync(fd),
-                Err(_) => whole(),
-            },
-            FileType::Directory => match object.reopen(OFlags::RDONLY) {
-                Ok(fd) => rustix::fs::fsync(fd),
-                Err(_) => whole(),
-            },
-            _ => whole(),
-        };
-        Ok(synced?)
     }
 }
 

@@ -4,10 +4,11 @@
 //! follow a clean stop (which makes all unstable data durable first). Kept in the state directory as
 //! one line, "clean VERIFIER" or "serving VERIFIER".
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_common::state_file;
 
 /// The verifier in force.
 #[derive(Debug)]
@@ -32,11 +33,8 @@ impl Verifier {
     /// Loads the verifier of `state_dir`: the last one after a clean stop, a new one otherwise.
     pub fn open(state_dir: &Path) -> io::Result<Self> {
         let path = state_dir.join("verifier");
-        let value = match std::fs::read_to_string(&path) {
-            Ok(text) => text.trim().strip_prefix("clean ").and_then(|hex| u64::from_str_radix(hex, 16).ok()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
+        let text = state_file::read(&path)?.unwrap_or_default();
+        let value = text.trim().strip_prefix("clean ").and_then(|hex| u64::from_str_radix(hex, 16).ok());
         let after_crash = value.is_none();
         let verifier = Verifier { value: AtomicU64::new(value.unwrap_or_else(fresh)), after_crash, path };
         verifier.save("serving")?;
@@ -65,7 +63,7 @@ impl Verifier {
 
     fn save(&self, state: &str) -> io::Result<()> {
         let value = self.value.load(Ordering::Acquire);
-        crate::state::replace(&self.path, |file: &mut File| writeln!(file, "{state} {value:016x}"))
+        state_file::replace(&self.path, format!("{state} {value:016x}\n"))
     }
 }
 

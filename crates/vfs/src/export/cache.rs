@@ -202,6 +202,14 @@ impl Linked {
         Linked { cache, admission, logging, number }
     }
 
+    /// Asserts that an inode in the inode cache refers to the engine's object of its file, if the engine has one.
+    #[cfg(test)]
+    pub(crate) fn check(&self, object: &Inode) {
+        let known = self.cache.engine.known(&self.key(&object.kernel));
+        let linked = object.link.get();
+        assert!(known.is_none_or(|known| linked.is_some_and(|linked| Arc::ptr_eq(linked, &known))));
+    }
+
     pub(crate) fn number(&self) -> u32 {
         self.number
     }

@@ -4,34 +4,31 @@
 //! Each entry is an empty file "OUTER=INNER" in `.forebay/aliases` on the file system itself. It is made in one
 //! transaction, in order with the changes that it belongs to, and is lost only with them.
 
-use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_common::lock::RwLock;
+use forebay_oplog::{IdentityMap, Spent};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
+use crate::sys::{self, KernelHandle};
 
 /// The server's own directory in the root of the first export of a file system. Clients do not see it there.
 pub(crate) const PRIVATE: &str = ".forebay";
 const ALIASES: &str = "aliases";
+/// The list of spent identities, and its next version while that is written.
+const SPENT: &str = "spent";
+const SPENT_NEW: &str = "spent.new";
 /// The directory of inodes that recovery has moved from one place and not yet brought to another.
 pub(crate) const MOVING: &str = "moving";
 /// The directory of rename intents.
 pub(crate) const SLOTS: &str = "slots";
 const OWN: [&str; 3] = [ALIASES, MOVING, SLOTS];
-
-/// The kind of an identity that the server made up: a number.
-const MADE_UP: i32 = -2;
-/// The first file id of made-up identities. No file system has that many inodes.
-const MADE_UP_INO: u64 = 1 << 62;
-/// ext4's and XFS's handles: inode number and generation of 32 bits each; with this bit the number has 64 bits (XFS).
-const INO_GENERATION: i32 = 1;
-const LARGE_INO: i32 = 0x80;
 
 /// The aliases of one file system.
 pub(crate) struct HandleMap {
@@ -40,50 +37,21 @@ pub(crate) struct HandleMap {
     /// True only if handles are the kernel's.
     used: bool,
     any: AtomicBool,
-    maps: RwLock<Maps>,
-}
-
-#[derive(Default)]
-struct Maps {
-    inner: HashMap<KernelHandle, KernelHandle>,
-    outer: HashMap<KernelHandle, KernelHandle>,
-    /// The inode numbers that outer identities show, each with the number of identities that show it.
-    shown: HashMap<u64, usize>,
-    /// The file ids, by the inode numbers of inner identities.
-    fileids: HashMap<u64, u64>,
-    /// Identities of inodes that are gone, which the file system may give to other inodes: see [`HandleMap::spend`].
-    spent: HashSet<KernelHandle>,
-}
-
-/// Returns the inode number that an identity shows, where it tells.
-pub(crate) fn ino_of(identity: &KernelHandle) -> Option<u64> {
-    let bytes = identity.as_slice();
-    match identity.kind {
-        MADE_UP => Some(MADE_UP_INO | u64::from_le_bytes(*bytes.first_chunk()?)),
-        INO_GENERATION => Some(u32::from_ne_bytes(*bytes.first_chunk()?).into()),
-        kind if kind == INO_GENERATION | LARGE_INO => Some(u64::from_ne_bytes(*bytes.first_chunk()?)),
-        _ => None,
-    }
-}
-
-/// Returns true if the identity is made up, so that no kernel handle equals it.
-pub(crate) fn is_made_up(identity: &KernelHandle) -> bool {
-    identity.kind == MADE_UP
+    maps: RwLock<IdentityMap>,
+    /// True if the list of spent identities differs from the file.
+    unwritten: AtomicBool,
 }
 
 fn made_up() -> KernelHandle {
     let mut number = [0; 8];
     // From the kernel's generator, which never gives less than was asked for up to 256 bytes.
     let _ = rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty());
-    let number = u64::from_le_bytes(number) % MADE_UP_INO;
-    let mut bytes = [0; KERNEL_HANDLE_MAX];
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    KernelHandle { kind: MADE_UP, len: 8, bytes }
+    KernelHandle::made_up(u64::from_le_bytes(number))
 }
 
-/// Returns an identity that leads to no inode.
+/// Returns the inner identity in the entry of a spent identity, which leads to no inode.
 fn nowhere() -> KernelHandle {
-    KernelHandle { kind: MADE_UP, len: 8, bytes: [0; KERNEL_HANDLE_MAX] }
+    KernelHandle::made_up(0)
 }
 
 fn file_name(outer: &KernelHandle, inner: &KernelHandle) -> String {
@@ -113,6 +81,28 @@ pub(crate) fn dir_if_there(at: impl AsFd, name: &str) -> Result<Option<OwnedFd>>
     }
 }
 
+/// Reads the list of spent identities in the server's own directory. It is empty if there is none.
+fn read_list(private: &OwnedFd) -> Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut list = Vec::new();
+    match rustix::fs::openat(private, SPENT, flags, Mode::empty()) {
+        Err(Errno::NOENT) => {}
+        opened => _ = File::from(opened?).read_to_end(&mut list).map_err(failed)?,
+    }
+    Ok(list)
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::Os(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+fn unlink_if_there(dir: &OwnedFd, name: &str) -> Result<()> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Removes the server's own directory in `root` and its subdirectories, as far as they are empty.
 fn remove_empty(root: &OwnedFd, private: &OwnedFd) {
     for name in OWN {
@@ -128,72 +118,66 @@ pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<CString>> {
     Ok(all?.into_iter().filter(|name| !matches!(name.to_bytes(), b"." | b"..")).collect())
 }
 
-impl Maps {
-    fn insert(&mut self, outer: KernelHandle, inner: KernelHandle) {
-        self.remove(&outer);
-        self.inner.insert(outer, inner);
-        self.outer.insert(inner, outer);
-        if let Some(shown) = ino_of(&outer) {
-            *self.shown.entry(shown).or_default() += 1;
-            if let Some(ino) = ino_of(&inner) {
-                self.fileids.insert(ino, shown);
-            }
-        }
-    }
-
-    /// Returns the identity by which clients know an inode. `None` says that the inode needs an identity of its own.
-    fn outer_of(&self, inner: &KernelHandle) -> Option<KernelHandle> {
-        match self.outer.get(inner) {
-            Some(outer) => Some(*outer),
-            None if self.spent.contains(inner) => None,
-            None => ino_of(inner).is_none_or(|ino| !self.shown.contains_key(&ino)).then_some(*inner),
-        }
-    }
-
-    fn is_used(&self) -> bool {
-        !self.inner.is_empty() || !self.spent.is_empty()
-    }
-
-    fn remove(&mut self, outer: &KernelHandle) -> Option<KernelHandle> {
-        let inner = self.inner.remove(outer)?;
-        self.outer.remove(&inner);
-        if let Some(ino) = ino_of(&inner) {
-            self.fileids.remove(&ino);
-        }
-        if let Some(shown) = ino_of(outer)
-            && let Some(count) = self.shown.get_mut(&shown)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.shown.remove(&shown);
-            }
-        }
-        Some(inner)
-    }
-}
-
 impl HandleMap {
     /// Reads those below `root`, a directory of the file system.
     pub(crate) fn open(root: OwnedFd, used: bool) -> Result<Self> {
-        let aliases = HandleMap { root, used, any: AtomicBool::new(false), maps: RwLock::default() };
+        let (any, unwritten) = (AtomicBool::new(false), AtomicBool::new(false));
+        let aliases = HandleMap { root, used, any, maps: RwLock::default(), unwritten };
         aliases.read()?;
         Ok(aliases)
     }
 
     fn read(&self) -> Result<()> {
         let Some(private) = self.private_if_there()? else { return Ok(()) };
-        let Some(dir) = dir_if_there(&private, ALIASES)? else { return Ok(()) };
-        let mut maps = Maps::default();
-        for entry in Dir::new(dir).map_err(Error::from)? {
-            if let Some((outer, inner)) = parse(entry?.file_name().to_bytes()) {
-                maps.insert(outer, inner);
+        let list = read_list(&private)?;
+        let (mut entries, mut spent) = (Vec::new(), Vec::new());
+        if let Some(dir) = dir_if_there(&private, ALIASES)? {
+            for entry in Dir::new(dir).map_err(Error::from)? {
+                match parse(entry?.file_name().to_bytes()) {
+                    Some((outer, inner)) if inner == nowhere() => spent.push(outer),
+                    Some(entry) => entries.push(entry),
+                    None => {}
+                }
             }
         }
-        let mut known = self.maps.write();
-        maps.spent = std::mem::take(&mut known.spent);
-        self.any.store(maps.is_used(), Ordering::Release);
-        *known = maps;
+        self.unwritten.fetch_or(!spent.is_empty(), Ordering::Relaxed);
+        let mut map = IdentityMap::read(entries, &list);
+        map.spend(spent);
+        self.any.store(!map.is_empty(), Ordering::Release);
+        *self.maps.write() = map;
         Ok(())
+    }
+
+    /// Writes the list of spent identities, in one transaction. Then the entries of identities in it are removed. The
+    /// list comes after the changes that it follows from, so a power cut does not leave it alone.
+    fn write_list(&self, maps: &IdentityMap) -> Result<()> {
+        let private = self.private()?;
+        if maps.spent().is_empty() {
+            unlink_if_there(&private, SPENT)?;
+        } else {
+            let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut file =
+                File::from(rustix::fs::openat(&private, SPENT_NEW, flags, Mode::RUSR | Mode::WUSR)?);
+            let written = file.write_all(&maps.spent().encode()).and_then(|()| file.sync_all());
+            written.map_err(failed)?;
+            rustix::fs::renameat(&private, SPENT_NEW, &private, SPENT)?;
+        }
+        self.unwritten.store(false, Ordering::Relaxed);
+        let Some(dir) = dir_if_there(&private, ALIASES)? else { return Ok(()) };
+        for name in names(&dir)? {
+            if parse(name.to_bytes()).is_some_and(|(_, inner)| inner == nowhere()) {
+                rustix::fs::unlinkat(&dir, &name, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the list of spent identities if it has changed since it was written.
+    pub(crate) fn keep_spent(&self) -> Result<()> {
+        if !self.unwritten.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.write_list(&self.maps.read())
     }
 
     /// Takes over the server's own directory in another directory of the file system, where it was when that was the
@@ -213,8 +197,14 @@ impl HandleMap {
                 rustix::fs::renameat_with(&from, &name, &to, kept, RenameFlags::NOREPLACE)?;
             }
         }
+        self.read()?;
+        let spent = read_list(&theirs)?;
+        if !spent.is_empty() {
+            self.spend(Spent::decode(&spent).identities())?;
+            unlink_if_there(&theirs, SPENT)?;
+        }
         remove_empty(other, &theirs);
-        self.read()
+        Ok(())
     }
 
     fn dir(&self) -> Result<OwnedFd> {
@@ -238,34 +228,46 @@ impl HandleMap {
 
     /// Returns all entries: outer identity, inner identity.
     pub(crate) fn all(&self) -> Vec<(KernelHandle, KernelHandle)> {
-        self.maps.read().inner.iter().map(|(outer, inner)| (*outer, *inner)).collect()
+        self.maps.read().entries().collect()
     }
 
     /// Returns true if clients know an inode by another identity than the file system's.
     pub(crate) fn has(&self, outer: &KernelHandle) -> bool {
-        !self.is_empty() && self.maps.read().inner.contains_key(outer)
+        !self.is_empty() && self.maps.read().entry(outer).is_some()
     }
 
-    /// Returns the identity that the file system has for an inode.
+    /// Returns the identity that the file system has for an inode that clients know.
     pub(crate) fn inner(&self, outer: &KernelHandle) -> KernelHandle {
-        if self.is_empty() {
-            return *outer;
-        }
-        let maps = self.maps.read();
-        let spent = || if maps.spent.contains(outer) { nowhere() } else { *outer };
-        maps.inner.get(outer).copied().unwrap_or_else(spent)
+        let entry = if self.is_empty() { None } else { self.maps.read().entry(outer) };
+        entry.unwrap_or(*outer)
+    }
+
+    /// Returns the identity that the file system has for the inode that clients know as `outer`. `None` says that there
+    /// is no such inode. A power cut takes generations back, so another inode may have the identity in the file system,
+    /// and clients know that inode by another one.
+    pub(crate) fn resolve(&self, outer: &KernelHandle) -> Option<KernelHandle> {
+        if self.is_empty() { Some(*outer) } else { self.maps.read().resolve(outer) }
     }
 
     /// Returns the identity by which clients know an inode. An inode whose number is already the number of another
-    /// identity gets a made-up one, so that no two inodes have one file id.
+    /// identity gets a made-up one, so that no two inodes have one file id. An inode with a spent identity gets one as
+    /// well.
     pub(crate) fn outer(&self, inner: KernelHandle) -> Result<KernelHandle> {
         if self.is_empty() {
             return Ok(inner);
         }
-        if let Some(outer) = self.maps.read().outer_of(&inner) {
-            return Ok(outer);
+        {
+            let maps = self.maps.read();
+            if let Some(outer) = maps.outer_of(&inner).filter(|_| !maps.spent().is_past_one(&inner)) {
+                return Ok(outer);
+            }
         }
         let mut maps = self.maps.write();
+        if maps.spent().is_past_one(&inner) {
+            maps.see(&inner);
+            self.unwritten.store(true, Ordering::Relaxed);
+            self.any.store(!maps.is_empty(), Ordering::Release);
+        }
         if let Some(outer) = maps.outer_of(&inner) {
             return Ok(outer);
         }
@@ -282,7 +284,7 @@ impl HandleMap {
 
     /// Returns the file id of the inode with this number.
     pub(crate) fn fileid(&self, ino: u64) -> u64 {
-        if self.is_empty() { ino } else { self.maps.read().fileids.get(&ino).copied().unwrap_or(ino) }
+        if self.is_empty() { ino } else { self.maps.read().fileid(ino) }
     }
 
     /// Makes `inner` known as `outer`, and no other inode. Takes one transaction.
@@ -290,11 +292,11 @@ impl HandleMap {
         self.write(&mut self.maps.write(), outer, inner)
     }
 
-    fn write(&self, maps: &mut Maps, outer: KernelHandle, inner: KernelHandle) -> Result<()> {
+    fn write(&self, maps: &mut IdentityMap, outer: KernelHandle, inner: KernelHandle) -> Result<()> {
         let (dir, to) = (self.dir()?, file_name(&outer, &inner));
-        match maps.inner.get(&outer) {
-            Some(before) if *before == inner => return Ok(()),
-            Some(before) => rustix::fs::renameat(&dir, file_name(&outer, before), &dir, to)?,
+        match maps.entry(&outer) {
+            Some(before) if before == inner => return Ok(()),
+            Some(before) => rustix::fs::renameat(&dir, file_name(&outer, &before), &dir, to)?,
             None => {
                 let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 drop(rustix::fs::openat(&dir, to, flags, Mode::empty())?);
@@ -305,33 +307,59 @@ impl HandleMap {
         Ok(())
     }
 
-    /// Records that the inodes with these identities are gone, and that a power cut may have taken back their
-    /// generations. XFS may then give such an identity to another inode, even to a file of the server's own. From now
-    /// on the identity leads nowhere, and clients know an inode that gets it by another one. Forgotten at the next
-    /// start.
-    pub(crate) fn spend(&self, gone: impl IntoIterator<Item = KernelHandle>) {
+    /// Lets the identities of inodes that are gone be spent, durably: see [`Spent`]. XFS may give such an identity to
+    /// another inode, even to a file of the server's own. Clients know that inode by another identity.
+    pub(crate) fn spend(&self, gone: impl IntoIterator<Item = KernelHandle>) -> Result<()> {
         let mut maps = self.maps.write();
-        maps.spent.extend(gone);
-        self.any.store(maps.is_used(), Ordering::Release);
+        maps.spend(gone);
+        self.any.store(!maps.is_empty(), Ordering::Release);
+        self.write_list(&maps)
+    }
+
+    /// Returns true if an identity is spent.
+    pub(crate) fn is_spent(&self, identity: &KernelHandle) -> bool {
+        !self.is_empty() && self.maps.read().spent().has(identity)
+    }
+
+    /// Returns true if the inode is one of the server's own directories, or a file in the outermost one.
+    pub(crate) fn is_own(&self, inner: &KernelHandle) -> Result<bool> {
+        let Some(private) = self.private_if_there()? else { return Ok(false) };
+        if sys::name_to_handle(&private, c"")? == *inner {
+            return Ok(true);
+        }
+        for name in names(&private)? {
+            if sys::name_to_handle(&private, &name)? == *inner {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Removes the directories of the server's own that are empty.
     pub(crate) fn tidy(&self) -> Result<()> {
         let Some(private) = self.private_if_there()? else { return Ok(()) };
+        self.keep_spent()?;
         remove_empty(&self.root, &private);
         Ok(())
     }
 
-    /// Forgets the alias of `outer`, if there is one: the inode is gone.
+    /// Removes the entry of `outer`, if there is one: the inode is gone. The identity is spent, unless it is made up.
+    /// Takes one transaction.
     pub(crate) fn remove(&self, outer: &KernelHandle) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
         let mut maps = self.maps.write();
-        let Some(inner) = maps.inner.get(outer).copied() else { return Ok(()) };
-        rustix::fs::unlinkat(self.dir()?, file_name(outer, &inner), AtFlags::empty())?;
+        let Some(inner) = maps.entry(outer) else { return Ok(()) };
+        let (dir, name) = (self.dir()?, file_name(outer, &inner));
+        if outer.is_made_up() {
+            rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
+        } else {
+            rustix::fs::renameat(&dir, name, &dir, file_name(outer, &nowhere()))?;
+            self.unwritten.store(true, Ordering::Relaxed);
+        }
         maps.remove(outer);
-        self.any.store(maps.is_used(), Ordering::Release);
+        self.any.store(!maps.is_empty(), Ordering::Release);
         Ok(())
     }
 }
@@ -339,6 +367,10 @@ impl HandleMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::KERNEL_HANDLE_MAX;
+
+    /// The kind of ext4's and XFS's handles: inode number and generation of 32 bits each.
+    const INO_GENERATION: i32 = 1;
 
     fn handle(ino: u32, generation: u32) -> KernelHandle {
         let mut bytes = [0; KERNEL_HANDLE_MAX];
@@ -369,6 +401,14 @@ mod tests {
         }
         let aliases = open(&dir);
         aliases.remove(&handle(10, 1)).unwrap();
+        // The inode is gone, and another one may get its first identity.
+        for aliases in [aliases, open(&dir)] {
+            assert!(aliases.all().is_empty() && aliases.resolve(&handle(10, 1)).is_none());
+            aliases.tidy().unwrap();
+            assert!(!dir.path().join(PRIVATE).join(ALIASES).exists());
+        }
+        let aliases = open(&dir);
+        assert_eq!(aliases.outer(handle(10, 2)).unwrap(), handle(10, 2));
         aliases.tidy().unwrap();
         assert!(open(&dir).is_empty() && !dir.path().join(PRIVATE).exists());
     }
@@ -376,16 +416,21 @@ mod tests {
     #[test]
     fn an_identity_of_an_inode_that_is_gone_leads_nowhere_and_an_inode_that_gets_it_has_another_one() {
         let dir = tempfile::tempdir().unwrap();
+        open(&dir).spend([handle(10, 1)]).unwrap();
+        for _ in 0..2 {
+            let aliases = open(&dir);
+            assert_eq!(aliases.resolve(&handle(10, 1)), None);
+            let given = aliases.outer(handle(10, 1)).unwrap();
+            assert!(given.is_made_up() && given != nowhere());
+            assert_eq!(aliases.resolve(&given), Some(handle(10, 1)));
+            // The inode with the identity goes as well.
+            aliases.remove(&given).unwrap();
+            assert_eq!(aliases.resolve(&handle(10, 1)), None);
+        }
         let aliases = open(&dir);
-        aliases.spend([handle(10, 1)]);
-        assert!(is_made_up(&aliases.inner(&handle(10, 1))));
-        assert_eq!(aliases.inner(&handle(10, 2)), handle(10, 2), "the next generation");
-        let given = aliases.outer(handle(10, 1)).unwrap();
-        assert!(is_made_up(&given) && given != nowhere());
-        assert_eq!(aliases.inner(&given), handle(10, 1));
-        // The inode with the identity goes as well.
-        aliases.remove(&given).unwrap();
-        assert!(is_made_up(&aliases.inner(&handle(10, 1))));
+        assert_eq!(aliases.resolve(&handle(10, 2)), Some(handle(10, 2)), "the next generation");
+        assert_eq!(aliases.outer(handle(10, 2)).unwrap(), handle(10, 2));
+        assert_eq!(aliases.outer(handle(10, 1)).unwrap(), handle(10, 1), "nobody will get it");
     }
 
     #[test]
@@ -394,6 +439,8 @@ mod tests {
         let (aliases, theirs) = (open(&dir), open(&other));
         aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
         theirs.insert(handle(11, 1), handle(21, 2)).unwrap();
+        aliases.spend([handle(12, 1)]).unwrap();
+        theirs.spend([handle(13, 1)]).unwrap();
         for aliases in [&aliases, &theirs] {
             let slots = private_dir(aliases.private().unwrap(), SLOTS).unwrap();
             rustix::fs::mkdirat(&slots, "0", Mode::RWXU).unwrap();
@@ -403,6 +450,7 @@ mod tests {
         for aliases in [&aliases, &open(&dir)] {
             assert_eq!(aliases.inner(&handle(10, 1)), handle(20, 2));
             assert_eq!(aliases.inner(&handle(11, 1)), handle(21, 2));
+            assert!(aliases.is_spent(&handle(12, 1)) && aliases.is_spent(&handle(13, 1)));
         }
         assert_eq!(std::fs::read_dir(dir.path().join(PRIVATE).join(SLOTS)).unwrap().count(), 2);
     }
@@ -416,11 +464,11 @@ mod tests {
         assert_eq!(aliases.outer_if_met(&newcomer), None);
         assert_eq!(aliases.all(), [(handle(10, 1), handle(20, 2))], "nothing was made up for that");
         let outer = aliases.outer(newcomer).unwrap();
-        assert_eq!(outer.kind, MADE_UP);
+        assert!(outer.is_made_up());
         assert_eq!(aliases.outer_if_met(&newcomer), Some(outer));
         assert_eq!(aliases.outer_if_met(&handle(20, 2)), Some(handle(10, 1)));
         let fileid = aliases.fileid(10);
-        assert!(fileid >= MADE_UP_INO && Some(fileid) == ino_of(&outer));
+        assert_eq!(Some(fileid), outer.number());
         assert_eq!(aliases.fileid(20), 10);
         for aliases in [aliases, open(&dir)] {
             assert_eq!(aliases.outer(newcomer).unwrap(), outer);
@@ -433,15 +481,5 @@ mod tests {
         aliases.insert(handle(42, 1), handle(41, 5)).unwrap();
         assert_eq!(aliases.outer(handle(42, 5)).unwrap(), handle(41, 1));
         assert_eq!((aliases.fileid(41), aliases.fileid(42)), (42, 41));
-    }
-
-    #[test]
-    fn file_ids_are_those_of_ext4_and_xfs() {
-        let mut large = handle(0, 0);
-        (large.kind, large.len) = (INO_GENERATION | LARGE_INO, 12);
-        large.bytes[..8].copy_from_slice(&(1u64 << 40).to_ne_bytes());
-        assert_eq!(ino_of(&large), Some(1 << 40));
-        assert_eq!(ino_of(&handle(7, 9)), Some(7));
-        assert!(ino_of(&made_up()).is_some_and(|ino| ino >= MADE_UP_INO));
     }
 }

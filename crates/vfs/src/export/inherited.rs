@@ -69,38 +69,16 @@ pub(crate) fn of_old(object: &Inode) -> Result<Given> {
 
 /// Returns the names of all extended attributes, each ended by a NUL.
 fn list(path: &CStr, data: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
-    let ask = |into: &mut [u8]| match data {
+    let list = answer(|into| match data {
         Some(fd) => rustix::fs::flistxattr(fd, into),
         None => rustix::fs::listxattr(path, into),
-    };
-    // Most have none, or few.
-    let mut few = [0; 256];
-    let mut all = Vec::new();
-    let asked = match ask(&mut few) {
-        Err(Errno::RANGE) => {
-            // The most that Linux allows.
-            all = vec![0; 1 << 16];
-            ask(&mut all)
-        }
-        asked => asked,
-    };
-    match asked {
-        Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
-        asked if all.is_empty() => Ok(few[..asked?].to_vec()),
-        asked => {
-            all.truncate(asked?);
-            Ok(all)
-        }
-    }
+    })?;
+    Ok(list.unwrap_or_default().into_vec())
 }
 
-/// Returns the value of an extended attribute, or `None` if there is no such attribute. `data` saves the way through
-/// /proc.
-fn value(path: &CStr, data: Option<BorrowedFd<'_>>, name: &CStr) -> Result<Option<Box<[u8]>>> {
-    let ask = |into: &mut [u8]| match data {
-        Some(fd) => rustix::fs::fgetxattr(fd, name, into),
-        None => rustix::fs::getxattr(path, name, into),
-    };
+/// Returns the bytes that the kernel answers, or `None` if there is nothing of the kind.
+fn answer(ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Option<Box<[u8]>>> {
+    // Most have none, or few.
     let mut few = [0; 256];
     match ask(&mut few) {
         Ok(len) => Ok(Some(few[..len].into())),
@@ -113,6 +91,15 @@ fn value(path: &CStr, data: Option<BorrowedFd<'_>>, name: &CStr) -> Result<Optio
         }
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Returns the value of an extended attribute, or `None` if there is no such attribute. `data` saves the way through
+/// /proc.
+fn value(path: &CStr, data: Option<BorrowedFd<'_>>, name: &CStr) -> Result<Option<Box<[u8]>>> {
+    answer(|into| match data {
+        Some(fd) => rustix::fs::fgetxattr(fd, name, into),
+        None => rustix::fs::getxattr(path, name, into),
+    })
 }
 
 /// `struct fsxattr` of linux/fs.h.
@@ -134,18 +121,14 @@ const SET: libc::Ioctl = 0x401c_5820;
 fn fs_xattr(fd: BorrowedFd<'_>) -> std::result::Result<FsXattr, Errno> {
     let mut found = FsXattr::default();
     // SAFETY: a live descriptor, and a live local of the layout that the call fills.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), GET, &raw mut found) } {
-        0 => Ok(found),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
+    sys::check(unsafe { libc::ioctl(fd.as_raw_fd(), GET, &raw mut found) }.into())?;
+    Ok(found)
 }
 
 fn set_fs_xattr(fd: BorrowedFd<'_>, set: FsXattr) -> Result<()> {
     // SAFETY: a live descriptor, and a live local of the layout that the call reads.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), SET, &raw const set) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO).into()),
-    }
+    sys::check(unsafe { libc::ioctl(fd.as_raw_fd(), SET, &raw const set) }.into())?;
+    Ok(())
 }
 
 /// Returns the flags of an inode, or `None` if it has none, or if the file system knows none.

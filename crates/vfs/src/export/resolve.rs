@@ -12,7 +12,6 @@ use crate::attr::Attr;
 use crate::caches::inode::{GoodFor, Inode, Opened};
 use crate::error::{Error, Result};
 use crate::export::filesystem::{Filesystem, Scheme};
-use crate::export::handle_map::is_made_up;
 use crate::export::locate;
 use crate::sys::{self, KernelHandle};
 
@@ -96,16 +95,7 @@ impl Filesystem {
             return Err(Error::WouldBlock);
         }
         let fd = match &self.scheme {
-            Scheme::Kernel => {
-                let inner = self.aliases.inner(kernel);
-                let fd = self.open_inner(&inner)?;
-                // A crash takes generations back. So an inode that recovery made may have the kernel's handle of an
-                // inode that is gone, and clients know it by another handle.
-                if self.aliases.outer(inner)? != *kernel {
-                    return Err(Error::Stale);
-                }
-                fd
-            }
+            Scheme::Kernel => self.open_inner(&self.aliases.resolve(kernel).ok_or(Error::Stale)?)?,
             Scheme::DentryCache(locator) => locator.find(kernel)?,
         };
         let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
@@ -145,8 +135,8 @@ impl Filesystem {
 
     /// Opens an inode as O_PATH by the identity that the file system has for it.
     pub(crate) fn open_inner(&self, inner: &KernelHandle) -> Result<OwnedFd> {
-        if is_made_up(inner) {
-            // No alias leads from it to anything, as a power cut may leave it.
+        if inner.is_made_up() {
+            // No entry leads from it to anything, as a power cut may leave it.
             return Err(Error::Stale);
         }
         let open = || sys::open_by_handle(self.mount(), inner, libc::O_PATH | libc::O_NOFOLLOW);

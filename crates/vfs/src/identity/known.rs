@@ -1,9 +1,11 @@
 //! The state directory's records of the exports, and the administrator's decisions about them.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use forebay_common::state_file;
 
 use crate::identity::export_identity::ExportIdentity;
 
@@ -46,14 +48,14 @@ pub struct Adoption {
 impl KnownExports {
     /// Reads the file of the state directory; nothing if there is none.
     pub fn read(state_dir: &Path) -> io::Result<Self> {
-        let lines = read(&state_dir.join(FILE))?;
-        let known = |line: &String| {
+        let text = state_file::read(&state_dir.join(FILE))?.unwrap_or_default();
+        let known = |line: &str| {
             let (numbers, identity) = line.split_once(';')?;
             let (id, salt) = numbers.split_once(' ')?;
             let identity = parse(identity)?;
             Some((id.parse().ok()?, KnownExport { salt: salt.parse().ok()?, identity }))
         };
-        let known: Option<_> = lines.iter().map(known).collect();
+        let known: Option<_> = text.lines().map(known).collect();
         // An unreadable file must not count as an empty one.
         known.map(KnownExports).ok_or_else(|| damaged(state_dir, FILE))
     }
@@ -63,25 +65,24 @@ impl KnownExports {
         if Self::read(state_dir).is_ok_and(|before| before == *self) {
             return Ok(());
         }
-        crate::state::replace(&state_dir.join(FILE), |file| {
-            self.0
-                .iter()
-                .try_for_each(|(id, known)| writeln!(file, "{id} {};{}", known.salt, line(&known.identity)))
-        })
+        let known = self.0.iter();
+        let lines = known.map(|(id, known)| format!("{id} {};{}\n", known.salt, line(&known.identity)));
+        state_file::replace(&state_dir.join(FILE), lines.collect::<String>())
     }
 }
 
 impl Adoption {
     /// Returns the decisions since the last start.
     pub fn read(state_dir: &Path) -> io::Result<Vec<Self>> {
-        let adoption = |line: &String| {
+        let adoption = |line: &str| {
             let (how, rest) = line.split_once(';')?;
             let (path, identity) = rest.split_once(';')?;
             let how = if how == "same" { How::Same } else { How::New };
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(&unhex(path)?));
             Some(Adoption { path, identity: parse(identity)?, how })
         };
-        let all: Option<_> = read(&state_dir.join(ADOPT))?.iter().map(adoption).collect();
+        let text = state_file::read(&state_dir.join(ADOPT))?.unwrap_or_default();
+        let all: Option<_> = text.lines().map(adoption).collect();
         all.ok_or_else(|| damaged(state_dir, ADOPT))
     }
 
@@ -90,35 +91,24 @@ impl Adoption {
         let mut all = Self::read(state_dir)?;
         all.retain(|other| other.path != self.path);
         all.push(self.clone());
-        crate::state::replace(&state_dir.join(ADOPT), |file| {
-            all.iter().try_for_each(|it| {
-                let how = if it.how == How::Same { "same" } else { "new" };
-                let path: String =
-                    it.path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-                writeln!(file, "{how};{path};{}", line(&it.identity))
-            })
-        })
+        let lines = all.iter().map(|it| {
+            let how = if it.how == How::Same { "same" } else { "new" };
+            let path = it.path.as_os_str().as_bytes().iter();
+            let path: String = path.map(|byte| format!("{byte:02x}")).collect();
+            format!("{how};{path};{}\n", line(&it.identity))
+        });
+        state_file::replace(&state_dir.join(ADOPT), lines.collect::<String>())
     }
 
     /// Removes the decisions, durably, after they were carried out.
     pub fn clear(state_dir: &Path) -> io::Result<()> {
-        match std::fs::remove_file(state_dir.join(ADOPT)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.and_then(|()| std::fs::File::open(state_dir)?.sync_all()),
-        }
+        state_file::remove(&state_dir.join(ADOPT))
     }
 }
 
 fn damaged(state_dir: &Path, name: &str) -> io::Error {
     let why = format!("{} cannot be read; restore it, or remove it", state_dir.join(name).display());
     io::Error::new(io::ErrorKind::InvalidData, why)
-}
-
-fn read(path: &Path) -> io::Result<Vec<String>> {
-    match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        text => Ok(text?.lines().map(str::to_owned).collect()),
-    }
 }
 
 fn line(identity: &ExportIdentity) -> String {

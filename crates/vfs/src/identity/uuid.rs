@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use crate::error::Result;
 use crate::identity::fs_type::{EXT4, XFS, type_name};
+use crate::sys::check;
 
 /// FS_IOC_GETFSUUID: struct fsuuid2, a length and 16 bytes.
 const FS_GETFSUUID: libc::c_ulong = 0x8011_1500;
@@ -68,13 +69,10 @@ fn ask<const N: usize>(root: impl AsFd, request: libc::c_ulong, asked: &[u8]) ->
     bytes[..asked.len()].copy_from_slice(asked);
     // SAFETY: the buffer is live, aligned for any of the structures, and not smaller than the `N` bytes that the
     // request's number says the kernel fills.
-    let result = unsafe { libc::ioctl(root.as_fd().as_raw_fd(), request, bytes.as_mut_ptr()) };
-    if result >= 0 {
-        return Ok(Some(field(bytes, 0)));
-    }
-    match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO) {
-        Errno::NOTTY | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS => Ok(None),
-        errno => Err(errno.into()),
+    match check(unsafe { libc::ioctl(root.as_fd().as_raw_fd(), request, bytes.as_mut_ptr()) }.into()) {
+        Ok(_) => Ok(Some(field(bytes, 0))),
+        Err(Errno::NOTTY | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -298,6 +298,22 @@ impl Tree for Files<'_> {
         during(|| "writing to .forebay/aliases".into(), self.fs.aliases.remove(&outer))
     }
 
+    fn is_own(&mut self, object: KernelHandle) -> Result<bool> {
+        during(|| "looking at .forebay".into(), self.fs.aliases.is_own(&object))
+    }
+
+    fn is_spent(&mut self, identity: &KernelHandle) -> bool {
+        self.fs.aliases.is_spent(identity)
+    }
+
+    fn spend(&mut self, gone: Vec<KernelHandle>) -> Result<()> {
+        during(|| "writing to .forebay/spent".into(), self.fs.aliases.spend(gone))
+    }
+
+    fn make_up(&mut self, inner: KernelHandle) -> Result<KernelHandle> {
+        during(|| "writing to .forebay/aliases".into(), self.fs.aliases.outer(inner))
+    }
+
     fn sync(&mut self) -> Result<()> {
         during(|| "making the directory durable".into(), rustix::fs::syncfs(self.fs.mount()))
     }

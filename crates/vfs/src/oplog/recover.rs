@@ -1,6 +1,6 @@
 //! A start: real file systems become equal to the log, and the log goes on.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -60,31 +60,10 @@ pub(crate) fn recover(
     }
     let mut set_aside = Vec::new();
     for (number, fs) in filesystems {
-        // Before anything is made, which may get such an identity.
-        fs.aliases.spend(spent(&recovery, *number));
         let outcome = recovery.reconcile(*number, &mut Files::new(fs, log)).map_err(io::Error::other)?;
         set_aside.extend(outcome.iter().flat_map(|outcome| &outcome.set_aside).map(|aside| told(fs, aside)));
     }
     Ok(Recovery { recovery, under_way, set_aside })
-}
-
-/// Returns the identities of inodes that were made and removed since the last checkpoint. A power cut may have taken
-/// back both, with the generations of the inodes.
-fn spent(recovery: &forebay_metalog::Recovery, filesystem: u32) -> Vec<KernelHandle> {
-    let (mut made, mut names) = (HashSet::new(), HashMap::new());
-    for operation in recovery.behind(filesystem) {
-        let new = operation.objects.iter().filter(|object| object.new.is_some());
-        made.extend(new.map(|object| object.identity));
-        for entry in &operation.entries {
-            let name = (entry.dir, entry.name.clone());
-            match entry.now {
-                Some(now) => names.insert(name, now),
-                None => names.remove(&name),
-            };
-        }
-    }
-    let named: HashSet<_> = names.into_values().collect();
-    made.difference(&named).copied().collect()
 }
 
 /// Sets aside the log's operations for file systems that were given up.
@@ -202,7 +181,8 @@ impl Start for Recovered<'_> {
         let aliases = &self.0.aliases;
         let mut gone =
             aliases.all().into_iter().map(|(outer, _)| outer).filter(|outer| self.0.is_gone(outer));
-        gone.try_for_each(|outer| aliases.remove(&outer))
+        gone.try_for_each(|outer| aliases.remove(&outer))?;
+        aliases.keep_spent()
     }
 
     async fn barrier(&mut self) -> Result<()> {

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::attr::{Attr, Wcc};
 use crate::caches::access_cache::want;
-use crate::caches::inode::Change;
+use crate::caches::change::Change;
 use crate::caches::stamp::Stamp;
 use crate::cred::Cred;
 use crate::durability::journal::SyncRequest;

@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_common::lock::Mutex;
+use forebay_common::state_file;
 use forebay_engine::io::{Key, Time};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -103,11 +104,8 @@ impl Lost {
             return Ok(Some(file.clone()));
         }
         let path = self.dir.join(id_of(key.as_bytes())).join(DATA);
-        match File::options().read(true).write(true).open(path) {
-            Ok(file) => Ok(Some(open.entry(key.clone()).or_insert(Arc::new(file)).clone())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let file = state_file::existing(File::options().read(true).write(true).open(path))?;
+        Ok(file.map(|file| open.entry(key.clone()).or_insert(Arc::new(file)).clone()))
     }
 
     /// Returns the size of the file with the data, in bytes.
@@ -172,19 +170,14 @@ impl Lost {
         let handle: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         let plain = |text: &str| text.replace(char::is_control, "?");
         let why = WHYS.iter().find(|(why, _)| *why == about.why).map_or("", |(_, name)| name);
-        crate::state::replace(&dir.join(ABOUT), |file| {
-            writeln!(file, "path {}", plain(&about.path))?;
-            writeln!(file, "exports {}", plain(&about.exports))?;
-            writeln!(file, "handle {handle}\nwhy {why}\nsince {}", now.as_nanos())
-        })?;
+        let (path, exports, since) = (plain(&about.path), plain(&about.exports), now.as_nanos());
+        let text = format!("path {path}\nexports {exports}\nhandle {handle}\nwhy {why}\nsince {since}\n");
+        state_file::replace(&dir.join(ABOUT), text)?;
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = file.open(dir.join(DATA))?;
-        for dir in [&dir, &self.dir] {
-            File::open(dir)?.sync_all()?;
-        }
-        // The directory of all is a name in the state directory.
-        self.dir.parent().map_or(Ok(()), |state_dir| File::open(state_dir)?.sync_all())?;
+        // The names of the data, of its directory, and of the directory of all.
+        [&dir.join(DATA), &dir, &self.dir].into_iter().try_for_each(|name| state_file::sync_name(name))?;
         Ok(file)
     }
 
@@ -247,10 +240,7 @@ fn ranges(data: &File) -> io::Result<Vec<(u64, u64)>> {
 
 /// Returns all data that was set aside with this state directory, oldest first.
 pub fn lost_files(state_dir: &Path) -> io::Result<Vec<LostFile>> {
-    let entries = match std::fs::read_dir(state_dir.join(DIR)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
+    let entries = state_file::existing(std::fs::read_dir(state_dir.join(DIR)))?.into_iter().flatten();
     let mut all = entries.map(|entry| read(&entry?.path())).collect::<io::Result<Vec<_>>>()?;
     all.sort_by_key(|file| file.since_ns);
     Ok(all)

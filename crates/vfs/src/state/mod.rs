@@ -4,35 +4,22 @@ pub(crate) mod disowned;
 pub(crate) mod lost;
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
-/// Writes a file beside `path`, makes it durable, renames it over `path` and makes the name durable.
-pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    fill(&mut file)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
-}
+use forebay_common::state_file;
 
 /// Returns the secret of this state directory for file handles, which is created at the first start.
 pub fn handle_secret(state_dir: &Path) -> io::Result<[u8; 16]> {
     let path = state_dir.join("handle.key");
     let mut secret = [0; 16];
-    match File::open(&path) {
-        Ok(mut file) => file.read_exact(&mut secret)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+    match state_file::existing(File::open(&path))? {
+        Some(mut file) => file.read_exact(&mut secret)?,
+        None => {
             rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
-            replace(&path, |file| file.write_all(&secret))?;
+            state_file::replace(&path, secret)?;
         }
-        Err(error) => return Err(error),
     }
     Ok(secret)
 }
@@ -54,20 +41,15 @@ pub(crate) fn filesystem_numbers(
     groups: &[Vec<u32>],
     before: &Before<'_>,
 ) -> io::Result<(Vec<u32>, HashSet<u32>)> {
-    let (path, given_up_path) = (state_dir.join("filesystems"), state_dir.join("given-up"));
-    let read = |path: &Path| match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        text => text,
-    };
-    let (text, given_up) = (read(&path)?, read(&given_up_path)?);
-    let parse = |line: &str| -> Option<(u32, u32)> {
-        let (id, number) = line.split_once(' ')?;
-        Some((id.parse().ok()?, number.parse().ok()?))
-    };
+    let path = state_dir.join("filesystems");
+    // Version 0.1.0 kept the numbers that were given up in a file of their own.
+    let old_path = state_dir.join("given-up");
+    let text =
+        state_file::read(&path)?.unwrap_or_default() + &state_file::read(&old_path)?.unwrap_or_default();
     let mut known: BTreeMap<u32, u32> = before.recorded.iter().copied().collect();
-    known.extend(text.lines().filter_map(parse));
+    known.extend(text.lines().filter_map(number_of_export));
     let was: HashSet<u32> = before.adopted.iter().filter_map(|id| known.remove(id)).collect();
-    let mut given_up: HashSet<u32> = given_up.lines().filter_map(|line| line.parse().ok()).collect();
+    let mut given_up: HashSet<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
     let mut numbers = Vec::new();
     for ids in groups {
         let is_free = |number: &u32| !numbers.contains(number) && !given_up.contains(number);
@@ -83,10 +65,17 @@ pub(crate) fn filesystem_numbers(
         numbers.push(number);
     }
     given_up.extend(was.into_iter().filter(|number| !known.values().any(|it| it == number)));
-    // This comes first: data that is set aside must not get the number's files.
-    replace(&given_up_path, |file| given_up.iter().try_for_each(|number| writeln!(file, "{number}")))?;
-    replace(&path, |file| known.iter().try_for_each(|(id, number)| writeln!(file, "{id} {number}")))?;
+    let known = known.iter().map(|(id, number)| format!("{id} {number}\n"));
+    let lines: String = known.chain(given_up.iter().map(|number| format!("{number}\n"))).collect();
+    state_file::replace(&path, lines)?;
+    state_file::remove(&old_path)?;
     Ok((numbers, given_up))
+}
+
+/// Returns an export's id and the number of its file system. A line with one number is a number that was given up.
+fn number_of_export(line: &str) -> Option<(u32, u32)> {
+    let (id, number) = line.split_once(' ')?;
+    Some((id.parse().ok()?, number.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -127,6 +116,21 @@ mod tests {
         assert_eq!(numbers(&[vec![3, 4]], &[]).0, [3]);
         let (split, given_up) = numbers(&[vec![3], vec![4]], &[4]);
         assert!(split[0] == 3 && split[1] != 3 && given_up.is_empty(), "{split:?} {given_up:?}");
+    }
+
+    #[test]
+    fn numbers_that_version_0_1_0_gave_up_stay_so() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("filesystems"), "7 70\n").unwrap();
+        std::fs::write(dir.path().join("given-up"), "9\n11\n").unwrap();
+        for _ in 0..2 {
+            let before = super::Before { recorded: &[], adopted: &[] };
+            let (numbers, given_up) =
+                super::filesystem_numbers(dir.path(), &[vec![7], vec![9]], &before).unwrap();
+            assert!(numbers[0] == 70 && numbers[1] != 9 && numbers[1] != 70, "{numbers:?}");
+            assert_eq!(given_up, [9, 11].into());
+            assert!(!dir.path().join("given-up").exists());
+        }
     }
 
     #[test]

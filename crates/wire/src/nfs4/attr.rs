@@ -295,7 +295,7 @@ impl<'a> Fattr<'a> {
     /// # Errors
     /// [`DecodeError`] if a value is malformed, if values are missing, or if bytes follow the last value.
     /// [`DecodeError::UnknownValue`] for an attribute that is not [`KNOWN`].
-    pub fn decode(&self) -> Result<Attributes<'a>, DecodeError> {
+    pub fn attributes(&self) -> Result<Attributes<'a>, DecodeError> {
         let mut attributes = Attributes::default();
         let mut input = Reader::new(self.values);
         for number in self.mask.iter() {

@@ -1,10 +1,14 @@
 //! Implementations of `Arbitrary` for types whose invariants a derived implementation would violate.
 
+use std::sync::LazyLock;
+
 use arbitrary::{Arbitrary, Result, Unstructured};
 
+use crate::array::{Array, Opaque};
 use crate::mount3::{MountRes, Mountstat3};
 use crate::nfs3::{EntryList, Failed, FileHandle, Nfsstat3};
-use crate::rpc::{Auth, CallHeader, Gids, OpaqueAuth};
+use crate::nfs4::{Attributes, Bitmap, Fattr, GssInfo, Nfsstat4, RPCSEC_GSS, Secinfo};
+use crate::rpc::{Auth, AuthSys, CallHeader, Gids, OpaqueAuth};
 use crate::xdr::{Decode, Encode, List, Reader};
 
 impl<'a> Arbitrary<'a> for FileHandle {
@@ -28,15 +32,20 @@ impl<'a> Arbitrary<'a> for OpaqueAuth<'a> {
     }
 }
 
+impl<'a> Arbitrary<'a> for AuthSys<'a> {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let machine_name: &[u8] = u.arbitrary()?;
+        let machine_name = &machine_name[..machine_name.len().min(255)];
+        let [stamp, uid, gid] = u.arbitrary()?;
+        Ok(Self { stamp, machine_name, uid, gid, gids: u.arbitrary()? })
+    }
+}
+
 impl<'a> Arbitrary<'a> for Auth<'a> {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
         Ok(match u.int_in_range(0..=2)? {
             0 => Auth::None,
-            1 => {
-                let mut sys: crate::rpc::AuthSys<'a> = u.arbitrary()?;
-                sys.machine_name = &sys.machine_name[..sys.machine_name.len().min(255)];
-                Auth::Sys(sys)
-            }
+            1 => Auth::Sys(u.arbitrary()?),
             _ => {
                 let opaque = OpaqueAuth::arbitrary(u)?;
                 Auth::Other(OpaqueAuth { flavor: opaque.flavor.max(2), ..opaque })
@@ -79,5 +88,56 @@ impl<'a, E: Arbitrary<'a> + Encode + Decode<'a>> Arbitrary<'a> for EntryList<'a,
         let mut raw = Vec::new();
         List::<E>::arbitrary(u)?.encode(&mut raw);
         Ok(Self::decode(&mut Reader::new(raw.leak())).unwrap())
+    }
+}
+
+impl<'a, const MAX: usize> Arbitrary<'a> for Opaque<'a, MAX> {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let len = u.int_in_range(0..=MAX.min(40))?;
+        u.bytes(len).map(Self)
+    }
+}
+
+impl<'a, T: Arbitrary<'a> + Encode, const MAX: usize> Arbitrary<'a> for Array<'a, T, MAX> {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let len = u.int_in_range(0..=MAX.min(4))?;
+        let items: Vec<T> = (0..len).map(|_| u.arbitrary()).collect::<Result<_>>()?;
+        Ok(Self::encoded(Box::leak(Box::default()), &items).unwrap())
+    }
+}
+
+/// Never success, and never a failure that has a body in some result.
+impl<'a> Arbitrary<'a> for Nfsstat4 {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        static ALL: LazyLock<Vec<Nfsstat4>> =
+            LazyLock::new(|| (1..11_000).filter_map(|number| Nfsstat4::try_from(number).ok()).collect());
+        Ok(match *u.choose(&ALL)? {
+            Nfsstat4::Denied
+            | Nfsstat4::Toosmall
+            | Nfsstat4::Layouttrylater
+            | Nfsstat4::OffloadNoReqs
+            | Nfsstat4::ClidInuse => Nfsstat4::Io,
+            status => status,
+        })
+    }
+}
+
+impl<'a> Arbitrary<'a> for Secinfo<'a> {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        Ok(match u.int_in_range(0..=7)? {
+            RPCSEC_GSS => Secinfo::Gss(GssInfo { service: 1, ..u.arbitrary()? }),
+            flavor => Secinfo::Flavor(flavor),
+        })
+    }
+}
+
+/// Half of the containers have valid values.
+impl<'a> Arbitrary<'a> for Fattr<'a> {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        if u.arbitrary()? {
+            let attributes = Attributes::arbitrary(u)?;
+            return Ok(Fattr::encoded(Box::leak(Box::default()), &attributes));
+        }
+        Ok(Self { mask: Bitmap::arbitrary(u)?, unknown: u.arbitrary()?, values: u.arbitrary()? })
     }
 }

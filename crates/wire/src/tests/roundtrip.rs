@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use super::arbitrary_impls::mount_res;
 use crate::rpc::{Auth, CallHeader, ReplyHeader};
 use crate::xdr::{Decode, DecodeError, Encode, List, Reader};
-use crate::{mount3, nfs3, portmap};
+use crate::{Array, mount3, nfs3, nfs4, nfsacl3, nlm4, nsm, portmap, rpcbind};
 
-fn holds<'a, T: Encode + Decode<'a> + PartialEq + Debug>(value: &T) {
+pub(super) fn holds<'a, T: Encode + Decode<'a> + PartialEq + Debug>(value: &T) {
     let mut bytes = Vec::new();
     value.encode(&mut bytes);
     assert_eq!(bytes.len() % 4, 0);
@@ -29,13 +29,15 @@ fn holds<'a, T: Encode + Decode<'a> + PartialEq + Debug>(value: &T) {
     }
 }
 
-fn arbitrary_holds<'a, T: Arbitrary<'a> + Encode + Decode<'a> + PartialEq + Debug>(entropy: &'a [u8]) {
+pub(super) fn arbitrary_holds<'a, T: Arbitrary<'a> + Encode + Decode<'a> + PartialEq + Debug>(
+    entropy: &'a [u8],
+) {
     if let Ok(value) = T::arbitrary(&mut Unstructured::new(entropy)) {
         holds(&value);
     }
 }
 
-fn bytes_hold<'a, T: Encode + Decode<'a> + PartialEq + Debug>(bytes: &'a [u8]) {
+pub(super) fn bytes_hold<'a, T: Encode + Decode<'a> + PartialEq + Debug>(bytes: &'a [u8]) {
     if let Ok(value) = T::decode(&mut Reader::new(bytes)) {
         holds(&value);
     }
@@ -59,7 +61,7 @@ macro_rules! every_type {
 }
 
 /// Returns messages of mostly small words, as discriminants, booleans and lengths are, so that decoding gets far.
-fn message() -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn message() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![4 => 0u32..3, 2 => 0u32..70, 1 => any::<u32>()];
     (prop::collection::vec(word, 0..150), 0usize..4).prop_map(|(words, cut)| {
         let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
@@ -112,6 +114,35 @@ every_type! {
     export_list: mount3::ExportList<'_>,
     mapping: portmap::Mapping,
     mapping_list: portmap::MappingList,
+    long_signed: i64,
+    array: Array<'_, &[u8], 8>,
+    rpcb: rpcbind::Rpcb<'_>,
+    rpcb_list: rpcbind::RpcbList<'_>,
+    nlm_test_args: nlm4::TestArgs<'_>,
+    nlm_test_res: nlm4::TestRes<'_>,
+    nlm_lock_args: nlm4::LockArgs<'_>,
+    nlm_cancel_args: nlm4::CancelArgs<'_>,
+    nlm_unlock_args: nlm4::UnlockArgs<'_>,
+    nlm_res: nlm4::Res<'_>,
+    nlm_share_args: nlm4::ShareArgs<'_>,
+    nlm_share_res: nlm4::ShareRes<'_>,
+    nlm_notify: nlm4::Notify<'_>,
+    nsm_name: nsm::Name<'_>,
+    nsm_mon: nsm::Mon<'_>,
+    nsm_mon_id: nsm::MonId<'_>,
+    nsm_my_id: nsm::MyId<'_>,
+    nsm_stat_change: nsm::StatChange<'_>,
+    nsm_state: nsm::State,
+    nsm_stat_res: nsm::StatRes,
+    nsm_status: nsm::Status<'_>,
+    getacl_args: nfsacl3::GetaclArgs,
+    getacl_res: nfsacl3::GetaclRes<'_>,
+    setacl_args: nfsacl3::SetaclArgs<'_>,
+    setacl_res: nfsacl3::SetaclRes,
+    bitmap4: nfs4::Bitmap,
+    fattr4: nfs4::Fattr<'_>,
+    operation: nfs4::Op<'_>,
+    callback_operation: nfs4::CbOp<'_>,
 }
 
 proptest! {

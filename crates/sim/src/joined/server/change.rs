@@ -144,7 +144,7 @@ impl Server {
             if volume.resolve(object).is_some() {
                 return;
             }
-            if volume.state.aliases.contains_key(&object) {
+            if volume.state.identities.entry(&object).is_some() {
                 volume.set_alias(object, None);
             }
         }

@@ -134,7 +134,7 @@ impl Start for Recovered {
 
     fn clear_aliases(&mut self) -> Result<(), Refused> {
         let volume = &mut self.0.lock().volume;
-        let aliases: Vec<Identity> = volume.state.aliases.keys().copied().collect();
+        let aliases: Vec<Identity> = volume.state.identities.entries().map(|(outer, _)| outer).collect();
         for outer in aliases {
             if volume.resolve(outer).is_none() {
                 volume.set_alias(outer, None);

@@ -60,8 +60,10 @@ fn what_is_learnt_is_known_as_it_was_until_it_is_forgotten() {
     let strange = Attr { mtime: Time { sec: 1 << 40, nsec: 0 }, ..attr(2) };
     known.learn(0, &kernel(2), of(strange), || true);
     assert_eq!(known.get(0, &kernel(2)), None);
+    known.check();
     learn(&known, 4);
     known.clear();
+    known.check();
     assert!(known.is_empty() && known.get(0, &kernel(4)).is_none());
 }
 
@@ -96,6 +98,9 @@ fn a_walk_over_everything_displaces_nothing_that_is_asked_for() {
     for n in 10_000..200_000 {
         learn(&known, n);
         known.forget(0, &kernel(n - 3));
+        if n % 1000 == 0 {
+            known.check();
+        }
     }
     let left = (0..2000).filter(|n| known.get(0, &kernel(*n)) == Some(seen(*n))).count();
     assert!(left > 1800, "{left} of 2000");
@@ -114,12 +119,27 @@ fn what_is_forgotten_and_learnt_again_takes_no_more_room() {
             known.forget(0, &kernel(n));
             assert_eq!(known.get(0, &kernel(n)), None);
         }
+        known.check();
         if round == 10 {
             most = known.bytes();
         }
     }
     assert_eq!(known.len(), 334);
     assert!(known.bytes() <= most + most / 4, "{} bytes, {most} at first", known.bytes());
+}
+
+#[test]
+fn the_place_of_a_forgotten_inode_is_used_again_in_a_full_cache() {
+    let known = AttrCache::new(64 * 100 * COST);
+    (0..20_000).for_each(|n| learn(&known, n));
+    let full = known.len();
+    for n in (0..20_000).filter(|n| n % 10 == 0) {
+        known.forget(0, &kernel(n));
+    }
+    assert!(known.len() < full);
+    (30_000..50_000).for_each(|n| learn(&known, n));
+    known.check();
+    assert_eq!(known.len(), full);
 }
 
 /// Uses 100,000 files, or the number in FOREBAY_TEST_FILES.
@@ -130,6 +150,7 @@ fn ten_million_files_fit_into_less_than_a_third_of_four_gibibytes() {
     let known = AttrCache::new(limit);
     (0..files).for_each(|n| learn(&known, n));
     eprintln!("{} bytes for each of {}", known.bytes() / known.len(), known.len());
+    known.check();
     assert!(known.len() as u64 > files / 100 * 99);
     assert!(known.bytes() <= limit);
     assert!(known.bytes() / known.len() < (4 << 30) / 10_000_000 / 3);

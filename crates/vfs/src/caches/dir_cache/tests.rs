@@ -2,7 +2,7 @@ use std::sync::LazyLock;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::attr::Time;
+use crate::attr::{Attr, Time};
 use crate::caches::budget::Budget;
 use crate::caches::dir_cache::*;
 use crate::caches::versions::Versions;
@@ -46,6 +46,7 @@ fn run(cookies: impl IntoIterator<Item = u64>) -> Run {
 
 /// Returns the cookies of the cached entries from a place on.
 fn cookies(kept: &mut Listing, state: State, cookie: u64) -> Option<Vec<u64>> {
+    kept.check();
     let from = kept.find(state, cookie)?;
     let entries = (from..).map_while(|at| kept.get(at));
     Some(

@@ -1,12 +1,14 @@
 //! Opens and share reservations: OPEN, OPEN_DOWNGRADE, CLOSE.
 
+mod close;
+
 use crate::record::Record;
 use crate::state::{Ref, State};
 use crate::stateid::next;
 use crate::tables::{Holder, OwnerKey, OwnerKind};
 use crate::{
-    Action, ClientId, Delegated, Durability, Effects, Error, FileKey, Now, OwnerName, Share, StateId, Want,
-    plant,
+    ClientId, Delegated, Durability, Effects, Error, FileKey, Now, OwnerName, Share, StateId, Want,
+    planted_bugs,
 };
 
 /// An open: one for each open owner and file.
@@ -72,8 +74,9 @@ impl State {
     /// | the owner has an open of this file | that open gets both shares, and the next version |
     /// | else | a new open |
     ///
-    /// A plain open goes to the log without a wait: a client that finds it lost opens again. An open that denies
-    /// anything, and a delegation, are durable before the reply.
+    /// A new plain open goes to the log without a wait: a client that finds it lost opens again. An open that denies
+    /// anything, and a delegation, are durable before the reply. The next version of an open is durable as well. So no
+    /// client has a later version than a restarted server.
     pub fn open(&mut self, args: &OpenArgs, now: Now, fx: &mut Effects) -> Result<Opened, Error> {
         let result = self.open_unsettled(args, now, fx);
         self.settle(now, fx);
@@ -101,13 +104,14 @@ impl State {
         {
             self.remove_open(revoked, fx);
         }
-        if self.find_own(&key, &args.file).is_none() {
+        let is_new = self.find_own(&key, &args.file).is_none();
+        if is_new {
             self.admit_state(args.client, now, fx)?;
         }
         let number = self.put_open(args.client, &key, &args.file, share, None);
         let open = &self.opens[number as usize];
         let (stateid, denies) = (open.stateid, open.share.deny != 0);
-        let durability = if denies { Durability::BeforeReply } else { Durability::Loose };
+        let durability = if denies || !is_new { Durability::BeforeReply } else { Durability::Loose };
         fx.log(durability, self.describe_open(number));
         let delegation = self.delegate(args, number, now, fx);
         Ok(Opened { stateid, delegation })
@@ -157,7 +161,7 @@ impl State {
     ) -> Result<(), Error> {
         while let Some(number) = self.files.find(file)
             && self.files.at(number).excludes(share, own)
-            && !plant::active("shares are not compared")
+            && !planted_bugs::active("shares are not compared")
         {
             let Some(expired) = self.expired_sharer(number, share, now) else {
                 return Err(Error::ShareDenied);
@@ -176,13 +180,13 @@ impl State {
         conflicts.find(|open| self.is_courtesy(open.client, now)).map(|open| open.client)
     }
 
-    fn find_own(&self, key: &OwnerKey, file: &FileKey) -> Option<u32> {
+    pub(crate) fn find_own(&self, key: &OwnerKey, file: &FileKey) -> Option<u32> {
         let (owner, file) = (self.owners.find(key)?, self.files.find(file)?);
         self.open_index.get(&(file, owner)).copied()
     }
 
-    /// Adds a share to an owner's open of a file. `recovered` has the name, the version and the history of a record, whose
-    /// share replaces the present one.
+    /// Adds a share to an owner's open of a file. `recovered` has the name, the version and the history of a record,
+    /// whose share replaces the present one.
     pub(crate) fn put_open(
         &mut self,
         client: ClientId,
@@ -230,121 +234,6 @@ impl State {
             file: self.files.at(open.file).key.clone(),
             share: open.share,
             seen: open.seen,
-        }
-    }
-
-    /// Carries out OPEN_DOWNGRADE. The new share must be one that the owner has opened with.
-    pub fn open_downgrade(
-        &mut self,
-        client: ClientId,
-        stateid: StateId,
-        file: &FileKey,
-        share: Share,
-        fx: &mut Effects,
-    ) -> Result<StateId, Error> {
-        let number = self.find_open(client, stateid)?;
-        let open = &mut self.opens[number as usize];
-        if self.files.at(open.file).key != *file {
-            return Err(Error::BadStateid);
-        }
-        let share = Share::new(share.access.into(), share.deny.into())?;
-        let seen = open.seen.0 & 1 << share.access != 0 && open.seen.1 & 1 << share.deny != 0;
-        if open.share.union(share) != open.share || !seen {
-            return Err(Error::Inval);
-        }
-        let at = self.files.at_mut(open.file);
-        at.count(open.share, false);
-        at.count(share, true);
-        let denied = open.share.deny != 0;
-        open.share = share;
-        // Only values that are part of the new share remain.
-        let within = |bits: u8, limit: u8| {
-            (0..4).filter(|value| value & !limit == 0).fold(0, |all, value| all | bits & 1 << value)
-        };
-        open.seen = (within(open.seen.0, share.access), within(open.seen.1, share.deny));
-        open.stateid.seqid = next(open.stateid.seqid);
-        let stateid = open.stateid;
-        let durability = if denied { Durability::BeforeReply } else { Durability::Loose };
-        fx.log(durability, self.describe_open(number));
-        Ok(stateid)
-    }
-
-    /// Carries out CLOSE, and returns the state id for the answer. Locks that were taken through this open are freed.
-    pub fn close(
-        &mut self,
-        client: ClientId,
-        stateid: StateId,
-        file: &FileKey,
-        now: Now,
-        fx: &mut Effects,
-    ) -> Result<StateId, Error> {
-        let number = self.find_open(client, stateid)?;
-        let open = &self.opens[number as usize];
-        if self.files.at(open.file).key != *file {
-            return Err(Error::BadStateid);
-        }
-        let denied = open.share.deny != 0;
-        let locked = self.locks_of_open.range((number, 0)..=(number, u32::MAX)).next().is_some();
-        let durability = if denied || locked { Durability::BeforeReply } else { Durability::Loose };
-        fx.log(durability, Record::Close(stateid.other));
-        self.remove_open(number, fx);
-        self.settle(now, fx);
-        Ok(StateId::INVALID)
-    }
-
-    /// Removes an open with its lock states.
-    pub(crate) fn remove_open(&mut self, number: u32, fx: &mut Effects) {
-        let locks: Vec<u32> =
-            self.locks_of_open.range((number, 0)..=(number, u32::MAX)).map(|(_, lock)| *lock).collect();
-        locks.into_iter().for_each(|lock| self.remove_lock_state(lock, fx));
-        let Some(open) = self.opens.try_remove(number as usize) else { return };
-        if open.is_revoked
-            && let Ok(client) = self.client(open.client)
-        {
-            client.lease.admin_revoked.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-        }
-        self.open_index.remove(&(open.file, open.owner));
-        let file = self.files.at_mut(open.file);
-        file.opens -= 1;
-        if plant::active("a close keeps the deny bits") {
-            file.count(Share { access: open.share.access, deny: 0 }, false);
-        } else {
-            file.count(open.share, false);
-        }
-        self.detach(open.client, open.stateid, Ref::Open(number));
-        self.owners.remove_use(open.owner);
-        self.freed.insert(open.file);
-    }
-
-    /// Revokes a client's open with its locks, on behalf of an administrator. The client gets `AdminRevoked` until it
-    /// frees the state.
-    pub fn revoke_open(
-        &mut self,
-        client: ClientId,
-        stateid: StateId,
-        now: Now,
-        fx: &mut Effects,
-    ) -> Result<(), Error> {
-        let number = self.find_open(client, StateId { seqid: 0, ..stateid })?;
-        let locks: Vec<u32> =
-            self.locks_of_open.range((number, 0)..=(number, u32::MAX)).map(|(_, lock)| *lock).collect();
-        locks.into_iter().for_each(|lock| self.remove_lock_state(lock, fx));
-        let open = &mut self.opens[number as usize];
-        open.is_revoked = true;
-        let share = std::mem::take(&mut open.share);
-        let file = open.file;
-        self.files.at_mut(file).count(share, false);
-        fx.log(Durability::BeforeReply, Record::Close(stateid.other));
-        self.client(client)?.lease.admin_revoked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.freed.insert(file);
-        self.settle(now, fx);
-        Ok(())
-    }
-
-    /// Removes files without any state, and tells the server.
-    pub(crate) fn forget_if_idle(&mut self, file: u32, fx: &mut Effects) {
-        if let Some(key) = self.files.remove_if_idle(file) {
-            fx.act(Action::FileUnused(key));
         }
     }
 }

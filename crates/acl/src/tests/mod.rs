@@ -1,0 +1,7 @@
+//! Tests of ACLs and mappings.
+
+mod file_system;
+mod model;
+mod pairs;
+mod properties;
+mod text;

@@ -1,0 +1,207 @@
+//! A test for each row of the table of SEQUENCE.
+
+use super::*;
+
+pub(crate) fn request(slot: u32, sequence: u32) -> Request {
+    Request {
+        slot,
+        sequence,
+        highest: slot,
+        cache_this: true,
+        digest: sequence.into(),
+        operations: 3,
+        length: 300,
+        connection: 1,
+        waiter: 0,
+    }
+}
+
+fn is_new(result: Result<Sequenced, Error>) -> bool {
+    matches!(result, Ok(Sequenced::New(..)))
+}
+
+fn complete(session: &Session, slot: u32, reply: &[u8]) -> Vec<Waiter> {
+    session.complete(slot, reply, None, 0, &mut Effects::default()).to_vec()
+}
+
+fn session() -> Arc<Session> {
+    let mut rig = Rig::new();
+    let id = rig.client("a");
+    rig.session_of(id)
+}
+
+#[test]
+fn a_request_is_carried_out_once() {
+    let session = session();
+    let sequence = |request| session.sequence(&request, 1);
+    assert_eq!(sequence(request(0, 0)), Err(Error::SeqMisordered));
+    assert_eq!(sequence(request(0, 2)), Err(Error::SeqMisordered));
+    assert!(is_new(sequence(request(0, 1))));
+    assert_eq!(sequence(request(0, 2)), Err(Error::SeqMisordered), "the first one runs");
+    assert_eq!(sequence(Request { waiter: 5, ..request(0, 1) }), Ok(Sequenced::InProgress));
+    assert_eq!(sequence(Request { waiter: 6, ..request(0, 1) }), Ok(Sequenced::InProgress));
+    assert_eq!(sequence(Request { digest: 99, ..request(0, 1) }), Err(Error::SeqFalseRetry));
+    assert_eq!(complete(&session, 0, b"reply"), [5, 6]);
+    assert_eq!(sequence(request(0, 1)), Ok(Sequenced::Replay(b"reply"[..].into())));
+    assert_eq!(sequence(Request { digest: 99, ..request(0, 1) }), Err(Error::SeqFalseRetry));
+    assert!(is_new(sequence(request(0, 2))));
+    assert!(is_new(sequence(request(5, 1))), "slots are independent");
+}
+
+#[test]
+fn a_long_reply_that_the_client_did_not_want_is_not_kept() {
+    let session = session();
+    let uncached = Request { cache_this: false, ..request(0, 1) };
+    session.sequence(&uncached, 1).unwrap();
+    complete(&session, 0, &[1; 1000]);
+    assert!(matches!(session.sequence(&uncached, 1), Ok(Sequenced::NotKept(_))));
+    let wanted = request(0, 2);
+    session.sequence(&wanted, 1).unwrap();
+    complete(&session, 0, &[1; 3000]);
+    assert!(matches!(session.sequence(&wanted, 1), Ok(Sequenced::NotKept(_))), "longer than negotiated");
+}
+
+#[test]
+fn an_error_does_not_move_the_slot() {
+    let session = session();
+    let sequence = |request| session.sequence(&request, 1);
+    assert_eq!(sequence(Request { operations: 4000, ..request(0, 1) }), Err(Error::TooManyOps));
+    assert_eq!(sequence(Request { length: 2 << 20, ..request(0, 1) }), Err(Error::ReqTooBig));
+    assert_eq!(sequence(Request { highest: 64, ..request(0, 1) }), Err(Error::BadHighSlot));
+    assert_eq!(sequence(request(64, 1)), Err(Error::BadSlot));
+    assert!(is_new(sequence(request(0, 1))));
+}
+
+#[test]
+fn numbers_wrap_around() {
+    let session = session();
+    session.recover_reply(&SlotReply {
+        session: session.id(),
+        slot: 0,
+        sequence: u32::MAX,
+        digest: 1,
+        reply: Kept::Bytes(b"last".to_vec()),
+    });
+    assert!(is_new(session.sequence(&request(0, 0), 1)));
+    complete(&session, 0, b"zero");
+    assert!(is_new(session.sequence(&request(0, 1), 1)));
+}
+
+#[test]
+fn only_so_many_retransmissions_wait() {
+    let session = session();
+    session.sequence(&request(0, 1), 1).unwrap();
+    for waiter in 1..=9 {
+        session.sequence(&Request { waiter, ..request(0, 1) }, 1).unwrap();
+    }
+    assert_eq!(complete(&session, 0, b"reply"), [6, 7, 8, 9]);
+}
+
+#[test]
+fn the_back_channel_is_down_until_it_is_bound_again() {
+    let mut rig = Rig::new();
+    let id = rig.client("a");
+    let session = rig.session_of(id);
+    let mut next = 0;
+    let mut flags = |session: &Session, connection| {
+        next += 1;
+        let Ok(Sequenced::New(answer, _)) = session.sequence(&Request { connection, ..request(0, next) }, 1)
+        else {
+            panic!("refused")
+        };
+        complete(session, 0, b"");
+        answer.status
+    };
+    assert_eq!(flags(&session, id.0), 0, "CREATE_SESSION bound the connection to both channels");
+    session.connection_lost(id.0);
+    let down = status::CB_PATH_DOWN | status::CB_PATH_DOWN_SESSION;
+    assert_eq!(flags(&session, 50), down, "SEQUENCE binds to the fore channel only");
+    let bind = |rig: &mut Rig, direction| {
+        rig.call(|state, now, _| state.bind_conn_to_session(session.id(), direction, 50, now)).unwrap()
+    };
+    bind(&mut rig, Direction::Fore);
+    assert_eq!(flags(&session, 50), down);
+    assert_eq!(bind(&mut rig, Direction::ForeOrBoth), Directions { fore: true, back: true });
+    assert_eq!(flags(&session, 50), 0);
+    assert_eq!(session.back_connections(), [50]);
+    // Further connections (nconnect) use the same slots.
+    assert_eq!(flags(&session, 51), 0);
+    rig.call(|state, _, _| state.backchannel_ctl(session.id(), 9, vec![4])).unwrap();
+    assert_eq!(session.callback(), (9, vec![4]));
+    assert_eq!(
+        rig.call(|state, now, _| state.bind_conn_to_session(SessionId([0; 16]), Direction::Fore, 1, now)),
+        Err(Error::BadSession)
+    );
+}
+
+#[test]
+fn memory_pressure_takes_slots_that_the_client_has_given_up() {
+    let mut rig = Rig::new();
+    let id = rig.client("a");
+    let session = rig.session_of(id);
+    let step = |slot, sequence, highest| {
+        let Ok(Sequenced::New(answer, record)) =
+            session.sequence(&Request { highest, ..request(slot, sequence) }, 1)
+        else {
+            panic!("refused")
+        };
+        complete(&session, slot, b"");
+        (answer.highest, answer.target, record)
+    };
+    assert_eq!(step(40, 1, 40), (63, 63, None));
+    rig.call(|state, _, _| state.set_memory_pressure(true));
+    assert_eq!(step(40, 2, 40), (63, 15, None), "the client still uses slot 40");
+    assert_eq!(step(2, 1, 2), (15, 15, Some(Record::SlotsDropped(session.id(), 16))));
+    assert_eq!(session.sequence(&request(40, 3), 1), Err(Error::BadSlot));
+    rig.call(|state, _, _| state.set_memory_pressure(false));
+    assert_eq!(step(2, 2, 2), (63, 63, Some(Record::SlotsDropped(session.id(), 64))));
+    assert_eq!(step(40, 1, 40), (63, 63, None), "a new slot begins with 1");
+}
+
+#[test]
+fn a_recovered_slot_answers_from_the_log_and_jumps_once() {
+    let mut rig = Rig::new();
+    let id = rig.client("a");
+    let session = rig.session_of(id);
+    for sequence in 1..=5 {
+        session.sequence(&request(0, sequence), 1).unwrap();
+        // The fifth request changes nothing, so it is not in the log.
+        let logged = (sequence < 5).then_some(Durability::BeforeReply);
+        rig.call(|_, now, fx| session.complete(0, &[sequence as u8], logged, now, fx));
+    }
+    let after = Rig::of(rig.recovered());
+    let session = after.session_of(id);
+    assert_eq!(session.sequence(&request(0, 3), 1), Err(Error::SeqMisordered));
+    assert_eq!(session.sequence(&request(0, 4), 1), Ok(Sequenced::Replay([4][..].into())));
+    assert!(is_new(session.sequence(&request(0, 9), 1)));
+    complete(&session, 0, b"");
+    assert_eq!(session.sequence(&request(0, 11), 1), Err(Error::SeqMisordered));
+    assert!(is_new(session.sequence(&request(0, 10), 1)));
+    // A slot without any record accepts any number as well.
+    assert!(is_new(session.sequence(&request(1, 77), 1)));
+}
+
+#[test]
+fn a_failed_call_back_does_not_move_its_slot() {
+    let mut rig = Rig::new();
+    let id = rig.client("a");
+    let session = rig.session_of(id);
+    let begin = |rig: &mut Rig| rig.call(|_, _, fx| session.begin_callback(fx));
+    assert_eq!(begin(&mut rig), Some((0, 1)));
+    assert_eq!(begin(&mut rig), Some((1, 1)), "one call-back in a slot");
+    session.end_callback(0, CallbackEnd::NotMoved);
+    assert_eq!(begin(&mut rig), Some((0, 1)));
+    session.end_callback(0, CallbackEnd::Unknown);
+    assert_eq!(begin(&mut rig), Some((2, 1)), "the caller sends the first one again");
+    session.end_callback(0, CallbackEnd::Moved);
+    assert_eq!(begin(&mut rig), Some((0, 2)));
+    session.end_callback(0, CallbackEnd::Misordered);
+    assert_eq!(begin(&mut rig), Some((0, 3)));
+    for _ in 3..16 {
+        begin(&mut rig).unwrap();
+    }
+    assert_eq!(begin(&mut rig), None);
+    let after = Rig::of(rig.recovered());
+    let again = after.session_of(id).begin_callback(&mut Effects::default());
+    assert_eq!(again, Some((0, 4)), "a restarted server goes on with the numbers");
+}

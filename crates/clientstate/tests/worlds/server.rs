@@ -1,0 +1,352 @@
+//! A server in a world: the state, a log of which a prefix is durable, and requests that run.
+
+use std::collections::BTreeMap;
+
+use forebay_clientstate::*;
+
+use crate::rng::Rng;
+
+/// An operation behind SEQUENCE.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Op {
+    /// A change of the file system that must happen once.
+    Change(u64),
+    Read,
+    Open {
+        file: u8,
+        share: Share,
+        want: Want,
+    },
+    Close {
+        file: u8,
+        open: StateId,
+    },
+    Lock {
+        file: u8,
+        with: Result<StateId, StateId>,
+        range: Range,
+        kind: LockKind,
+    },
+    Unlock {
+        file: u8,
+        lock: StateId,
+        range: Range,
+    },
+    Return(StateId),
+}
+
+impl Op {
+    pub(crate) fn file(&self) -> Option<u8> {
+        match self {
+            Op::Open { file, .. }
+            | Op::Close { file, .. }
+            | Op::Lock { file, .. }
+            | Op::Unlock { file, .. } => Some(*file),
+            _ => None,
+        }
+    }
+}
+
+/// The reply to an operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Reply {
+    Done,
+    Opened(Opened),
+    State(StateId),
+    Denied,
+    Failed(Error),
+}
+
+/// A request of a slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) session: SessionId,
+    pub(crate) client: ClientId,
+    pub(crate) slot: u32,
+    pub(crate) sequence: u32,
+    pub(crate) op: Op,
+    pub(crate) digest: u64,
+    pub(crate) operations: u32,
+}
+
+/// The fate of a request.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Outcome {
+    Reply(Reply),
+    Refused(Error),
+    /// No reply: it waits, or the server has crashed.
+    Silence,
+}
+
+/// The records of one request, and the changes that it made.
+#[derive(Default)]
+struct Batch {
+    records: Vec<Record>,
+    changes: Vec<u64>,
+}
+
+pub(crate) struct Server {
+    pub(crate) state: State,
+    log: Vec<Batch>,
+    /// The batches up to here survive any crash.
+    durable: usize,
+    epoch: u32,
+    /// All replies ever sent: the bytes of a kept reply are an index.
+    replies: Vec<Reply>,
+    /// Changes carried out, as far as they have survived.
+    pub(crate) changes: Vec<u64>,
+    running: Vec<Call>,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) crashes: u64,
+    /// The kinds of events of this world, each with its number.
+    pub(crate) hits: BTreeMap<&'static str, u64>,
+}
+
+/// The events that worlds must have, each in some world.
+pub(crate) const EVENTS: [&str; 14] = [
+    "crash",
+    "crash before an acknowledgement",
+    "snapshot",
+    "replay",
+    "in progress",
+    "refused",
+    "denied",
+    "share denied",
+    "delay",
+    "delegation",
+    "recall",
+    "hint",
+    "grant",
+    "client expired",
+];
+
+pub(crate) fn file_key(file: u8) -> FileKey {
+    FileKey::new(&[file]).unwrap()
+}
+
+pub(crate) fn name(text: &str) -> OwnerName {
+    OwnerName::new(text.as_bytes()).unwrap()
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Server {
+            state: State::new(Limits::default(), Origin { epoch: 1, seed: 1 }),
+            log: vec![],
+            durable: 0,
+            epoch: 1,
+            replies: vec![],
+            changes: vec![],
+            running: vec![],
+            actions: vec![],
+            crashes: 0,
+            hits: BTreeMap::new(),
+        }
+    }
+
+    fn hit(&mut self, event: &'static str) {
+        assert!(EVENTS.contains(&event), "{event} is not listed");
+        *self.hits.entry(event).or_default() += 1;
+    }
+
+    /// Appends the effects of a call to the log. Returns false if the server crashed before they were durable.
+    pub(crate) fn append(&mut self, fx: Effects, changes: Vec<u64>, rng: &mut Rng, now: Now) -> bool {
+        self.changes.extend(&changes);
+        if !fx.records.is_empty() || !changes.is_empty() {
+            self.log.push(Batch { records: fx.records, changes });
+        }
+        if fx.durability == Durability::BeforeReply {
+            if rng.chance(2) {
+                self.hit("crash before an acknowledgement");
+                self.crash(rng, now);
+                return false;
+            }
+            self.durable = self.log.len();
+        }
+        for action in &fx.actions {
+            match action {
+                Action::Recall { .. } => self.hit("recall"),
+                Action::NotifyLock { .. } => self.hit("hint"),
+                Action::Granted(_) => self.hit("grant"),
+                Action::ClientGone(_) => self.hit("client expired"),
+                Action::FileUnused(_) => {}
+            }
+        }
+        self.actions.extend(fx.actions);
+        assert_eq!(self.state.check(), Ok(()));
+        true
+    }
+
+    /// Calls the state directly; `None` if the server crashed before the call was durable.
+    pub(crate) fn call<T>(
+        &mut self,
+        rng: &mut Rng,
+        now: Now,
+        call: impl FnOnce(&mut State, &mut Effects) -> T,
+    ) -> Option<T> {
+        let mut fx = Effects::default();
+        let result = call(&mut self.state, &mut fx);
+        self.append(fx, vec![], rng, now).then_some(result)
+    }
+
+    /// Ends the server, and starts the next one with a prefix of the log that has everything acknowledged.
+    pub(crate) fn crash(&mut self, rng: &mut Rng, now: Now) {
+        self.crashes += 1;
+        self.hit("crash");
+        let kept = self.durable + rng.below((self.log.len() - self.durable) as u64 + 1) as usize;
+        self.log.truncate(kept);
+        self.durable = kept;
+        self.changes = self.log.iter().flat_map(|batch| batch.changes.clone()).collect();
+        self.running.clear();
+        self.actions.clear();
+        self.epoch += 1;
+        let origin = Origin { epoch: self.epoch, seed: rng.below(u64::MAX) };
+        let mut recovery = Recovery::new(Limits::default(), origin);
+        let times = 1 + rng.below(2);
+        for batch in (0..times).flat_map(|_| &self.log) {
+            let records = decode_all(&encode_all(&batch.records)).expect("records come back");
+            records.iter().for_each(|record| recovery.apply(record));
+        }
+        self.state = recovery.finish(now);
+        assert_eq!(self.state.check(), Ok(()));
+        assert!(!self.state.in_grace(now));
+    }
+
+    /// Replaces the log by a snapshot, client by client, behind leftovers of the old log.
+    pub(crate) fn compact(&mut self, rng: &mut Rng) {
+        self.hit("snapshot");
+        let from = rng.below(self.log.len() as u64 + 1) as usize;
+        // Changes are counted, not recovered: they stay.
+        let changes = self.log.iter().flat_map(|batch| batch.changes.clone()).collect();
+        let mut log: Vec<_> = self.log.split_off(from);
+        log.iter_mut().for_each(|batch| batch.changes.clear());
+        log.push(Batch { records: self.state.snapshot().collect(), changes });
+        self.log = log;
+        self.durable = self.log.len();
+    }
+
+    pub(crate) fn request(&mut self, call: Call, rng: &mut Rng, now: Now) -> Outcome {
+        let Some(session) = self.state.session(call.session) else {
+            return Outcome::Refused(Error::BadSession);
+        };
+        let request = Request {
+            slot: call.slot,
+            sequence: call.sequence,
+            highest: 3,
+            cache_this: call.op != Op::Read,
+            digest: call.digest,
+            operations: call.operations,
+            length: 500,
+            connection: call.client.0,
+            waiter: 1,
+        };
+        match session.sequence(&request, now) {
+            Err(error) => {
+                self.hit("refused");
+                Outcome::Refused(error)
+            }
+            Ok(Sequenced::InProgress) => {
+                self.hit("in progress");
+                Outcome::Silence
+            }
+            Ok(Sequenced::NotKept(_)) => Outcome::Refused(Error::RetryUncachedRep),
+            Ok(Sequenced::Replay(bytes)) => {
+                self.hit("replay");
+                let index = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                Outcome::Reply(self.replies[index as usize])
+            }
+            Ok(Sequenced::New(_, record)) => {
+                if let Some(record) = record {
+                    self.log.push(Batch { records: vec![record], changes: vec![] });
+                }
+                if rng.chance(10) {
+                    self.running.push(call);
+                    return Outcome::Silence;
+                }
+                self.finish(call, rng, now)
+            }
+        }
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Completes a request that runs. Its reply is lost: the client has to send the request again.
+    pub(crate) fn finish_one(&mut self, rng: &mut Rng, now: Now) {
+        if !self.running.is_empty() {
+            let call = self.running.remove(rng.below(self.running.len() as u64) as usize);
+            self.finish(call, rng, now);
+        }
+    }
+
+    fn finish(&mut self, call: Call, rng: &mut Rng, now: Now) -> Outcome {
+        let mut fx = Effects::default();
+        let mut changes = vec![];
+        let reply = match call.op {
+            Op::Change(token) => {
+                changes.push(token);
+                fx.durability = Durability::BeforeReply;
+                Reply::Done
+            }
+            _ => carry_out(&mut self.state, call.client, call.op, now, &mut fx),
+        };
+        match reply {
+            Reply::Denied => self.hit("denied"),
+            Reply::Failed(Error::ShareDenied) => self.hit("share denied"),
+            Reply::Failed(Error::Delay) => self.hit("delay"),
+            Reply::Opened(Opened { delegation: Some(_), .. }) => self.hit("delegation"),
+            _ => {}
+        }
+        self.replies.push(reply);
+        let bytes = (self.replies.len() as u64 - 1).to_le_bytes();
+        // Long enough that a client has to ask for it.
+        let bytes = [&bytes[..], &[0; 300]].concat();
+        if let Some(session) = self.state.session(call.session) {
+            let logged = (call.op != Op::Read).then_some(Durability::Loose);
+            session.complete(call.slot, &bytes, logged, now, &mut fx);
+        }
+        if self.append(fx, changes, rng, now) { Outcome::Reply(reply) } else { Outcome::Silence }
+    }
+}
+
+fn carry_out(state: &mut State, client: ClientId, op: Op, now: Now, fx: &mut Effects) -> Reply {
+    let failed = Reply::Failed;
+    match op {
+        Op::Change(_) | Op::Read => Reply::Done,
+        Op::Open { file, share, want } => {
+            let args =
+                OpenArgs { client, owner: name("o"), file: file_key(file), share, claim: Claim::New, want };
+            state.open(&args, now, fx).map_or_else(failed, Reply::Opened)
+        }
+        Op::Close { file, open } => {
+            state.close(client, open, &file_key(file), now, fx).map_or_else(failed, Reply::State)
+        }
+        Op::Lock { file, with, range, kind } => {
+            let locker = match with {
+                Ok(lock) => Locker::Known(lock),
+                Err(open) => Locker::New(open, name("l")),
+            };
+            let args = LockArgs {
+                client,
+                locker,
+                file: file_key(file),
+                range,
+                kind,
+                is_reclaim: false,
+                waits: true,
+            };
+            match state.lock(&args, now, fx) {
+                Ok(stateid) => Reply::State(stateid),
+                Err(Refused::Denied(_)) => Reply::Denied,
+                Err(Refused::Error(error)) => Reply::Failed(error),
+            }
+        }
+        Op::Unlock { file, lock, range } => {
+            state.unlock(client, lock, &file_key(file), range, now, fx).map_or_else(failed, Reply::State)
+        }
+        Op::Return(stateid) => {
+            state.return_delegation(client, stateid, now, fx).map_or_else(failed, |()| Reply::Done)
+        }
+    }
+}

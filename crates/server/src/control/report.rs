@@ -1,0 +1,233 @@
+//! The sections of a status and of a sample.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use forebay_control::{
+    CachedFiles, ClientStatus, DurabilityStatus, ExportStatus, Health, MetadataStatus, OperationSample,
+    PoolStatus, ProcedureStatus, RefusedStatus, Snapshot,
+};
+use forebay_nfs::Nfs;
+use forebay_rpc::Stats as TransportStats;
+use forebay_vfs::{Export, Holdings, NAME_COST, lost_files};
+use forebay_wire::nfs3::Procedure;
+
+use super::{Control, StateDir};
+use crate::cache::Cache;
+use crate::front::still_starting;
+use crate::pool::{health, pool_status};
+use crate::space::{export_troubles, free_space, state_trouble};
+use crate::tell::{elsewhere, stuck_exports};
+
+/// The largest number of clients in a status.
+const MAX_CLIENTS: usize = 1000;
+/// The least time between two scans of everything that is cached.
+const SCAN: Duration = Duration::from_secs(10);
+
+/// Every procedure except READ, WRITE and COMMIT, which `stat` shows separately.
+pub(super) const LOOKS: [Procedure; 10] = [
+    Procedure::Null,
+    Procedure::Getattr,
+    Procedure::Lookup,
+    Procedure::Access,
+    Procedure::Readlink,
+    Procedure::Readdir,
+    Procedure::Readdirplus,
+    Procedure::Fsstat,
+    Procedure::Fsinfo,
+    Procedure::Pathconf,
+];
+pub(super) const CHANGES: [Procedure; 9] = [
+    Procedure::Setattr,
+    Procedure::Create,
+    Procedure::Mkdir,
+    Procedure::Symlink,
+    Procedure::Mknod,
+    Procedure::Remove,
+    Procedure::Rmdir,
+    Procedure::Rename,
+    Procedure::Link,
+];
+
+impl Control {
+    pub(super) fn transport(&self) -> TransportStats {
+        self.serving.get().map(|serving| serving.transport.read()).unwrap_or_default()
+    }
+
+    /// Sums the durability counters over the backing file systems; exports of one file system share its counters.
+    pub(super) fn durability(&self) -> DurabilityStatus {
+        let mut total = DurabilityStatus::default();
+        let mut latency = Snapshot::default();
+        let mut seen: Vec<*const forebay_vfs::Journal> = Vec::new();
+        for export in self.parts.vfs.exports() {
+            let journal = Arc::as_ptr(export.journal());
+            if seen.contains(&journal) {
+                continue;
+            }
+            seen.push(journal);
+            let stats = &export.journal().stats;
+            total.batches += stats.batches.load(Relaxed);
+            total.operations += stats.operations.load(Relaxed);
+            total.failures += stats.failures.load(Relaxed);
+            latency.merge(&stats.latency.snapshot());
+        }
+        total.latency = latency.summary();
+        total
+    }
+
+    pub(super) fn refused(&self) -> RefusedStatus {
+        let [strangers, crowded, full, exports, ports, auth] = self.parts.nfs.refusals().counts();
+        RefusedStatus { strangers, crowded, full, exports, ports, auth }
+    }
+
+    pub(super) fn metadata(&self) -> MetadataStatus {
+        let budget = &self.parts.vfs.budget;
+        let (listings, known, names) = (budget.listings(), budget.known(), budget.names());
+        MetadataStatus {
+            listed: listings.entries() as u64,
+            files: known.len() as u64,
+            names: names as u64,
+            bytes: (listings.bytes() + known.bytes() + names * NAME_COST) as u64,
+            limit_bytes: self.settings.limits.metadata_memory,
+            listing_hits: listings.hits.load(Relaxed),
+            listing_misses: listings.misses.load(Relaxed),
+            file_hits: known.hits.load(Relaxed),
+            file_misses: known.misses.load(Relaxed),
+        }
+    }
+
+    pub(super) fn exports(&self) -> Vec<ExportStatus> {
+        // A file system whose disks do not answer does not delay the status.
+        let served = self.parts.vfs.exports().iter().zip(self.parts.vfs.spaces());
+        served
+            .zip(&self.settings.exports)
+            .map(|((export, known), configured)| {
+                let space = known.answer.and_then(Result::ok);
+                let (bytes, files) = space.map_or(((0, 0, 0), (0, 0, 0)), |space| (space.bytes, space.files));
+                ExportStatus {
+                    name: export.name.clone(),
+                    aliases: configured.aliases.clone(),
+                    path: export.path.clone(),
+                    id: export.id,
+                    fs_type: export.fs_type().into(),
+                    ordered: export.ordered(),
+                    total_bytes: bytes.0,
+                    free_bytes: bytes.2,
+                    total_inodes: files.0,
+                    free_inodes: files.2,
+                    silent_ns: known.late.as_nanos() as u64,
+                }
+            })
+            .collect()
+    }
+
+    pub(super) fn clients(&self) -> Vec<ClientStatus> {
+        let mut clients: Vec<_> = self
+            .parts
+            .nfs
+            .clients()
+            .into_iter()
+            .map(|(address, client)| ClientStatus {
+                address,
+                connections: client.connections.load(Relaxed),
+                operations: client.operations.load(Relaxed),
+                bytes_read: client.bytes_read.load(Relaxed),
+                bytes_written: client.bytes_written.load(Relaxed),
+                last_seen_ns: client.last_seen_ns.load(Relaxed),
+            })
+            .collect();
+        clients.sort_by_key(|client| std::cmp::Reverse(client.operations));
+        clients.truncate(MAX_CLIENTS);
+        clients
+    }
+
+    pub(super) fn health(&self, durability: &DurabilityStatus, exports: &[ExportStatus]) -> Health {
+        let mut reasons = self.cache().map(health).unwrap_or_default();
+        if durability.failures > 0 {
+            reasons.push(format!(
+                "{} requests failed to become durable on the backing file system; see the kernel's log",
+                durability.failures
+            ));
+        }
+        let stuck = |late| stuck_exports(&self.parts.vfs, late).join(", ");
+        let (failing, late) = (stuck(false), stuck(true));
+        if !failing.is_empty() {
+            reasons.push(format!("the journal fails, nothing can be changed: {failing}"));
+        }
+        if !late.is_empty() {
+            reasons.push(format!("the journal does not answer, changes wait: {late}"));
+        }
+        let mounts = self.serving.get().map(|serving| &serving.mounts);
+        let leads = |export: &Arc<Export>| Some(elsewhere(export, &mounts?.elsewhere(export)?));
+        reasons.extend(self.parts.vfs.exports().iter().filter_map(leads));
+        let path = self.settings.state_dir.clone();
+        let state = self.state.ask(Duration::ZERO, move || StateDir {
+            space: free_space(&path),
+            lost: lost_files(&path).map_or(0, |files| files.len()),
+        });
+        let StateDir { space, lost } = state.answer.unwrap_or_default();
+        if lost > 0 {
+            reasons.push(format!(
+                "what only the cache had of {lost} files is set aside: look at `forebay lost list`, restore it or drop it"
+            ));
+        }
+        reasons.extend(exports.iter().flat_map(export_troubles));
+        reasons.extend(state_trouble(&self.settings.state_dir, space, self.parts.events.trouble()));
+        if let Some(starting) = self.starting() {
+            reasons.push(still_starting(&starting));
+        }
+        if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
+    }
+
+    pub(super) fn pool_status(&self, cache: &Cache) -> PoolStatus {
+        let engine = cache.engine.clone();
+        // The scan reads the whole index, which takes a while.
+        let index = self.index.ask(SCAN, move || engine.scan()).answer;
+        pool_status(cache, index.unwrap_or_default())
+    }
+
+    /// Returns the counters of a group of procedures.
+    pub(super) fn group(&self, procedures: &[Procedure], bytes: u64) -> OperationSample {
+        let mut sample = OperationSample { bytes, ..OperationSample::default() };
+        for procedure in procedures {
+            let stats = self.parts.nfs.stats().procedure(*procedure);
+            sample.errors += stats.errors.load(Relaxed);
+            sample.latency.merge(&stats.latency.snapshot());
+        }
+        sample
+    }
+}
+
+/// Converts the counts of the file system layer to those of the control protocol.
+pub(super) fn cached_files(found: Holdings) -> CachedFiles {
+    let Holdings { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files } = found;
+    CachedFiles { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files }
+}
+
+pub(super) fn procedures(nfs: &Nfs) -> Vec<ProcedureStatus> {
+    let all = (0..Procedure::COUNT as u32).filter_map(|number| Procedure::try_from(number).ok());
+    let status = |procedure: Procedure| {
+        let stats = nfs.stats().procedure(procedure);
+        let latency = stats.latency.snapshot();
+        ProcedureStatus {
+            name: procedure.name().into(),
+            count: latency.count(),
+            errors: stats.errors.load(Relaxed),
+            latency: latency.summary(),
+        }
+    };
+    all.map(status).filter(|procedure| procedure.count > 0).collect()
+}
+
+/// Returns the resident memory of this process in bytes; 0 if the system does not report it.
+pub(crate) fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: Option<u64> = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+pub(crate) fn cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
