@@ -37,6 +37,8 @@ pub struct NfsConfig {
     pub worker_queue: usize,
     /// How long an idle worker polls before it sleeps.
     pub busy_poll: Duration,
+    /// The duration of leases of NFSv4, if it is served.
+    pub nfs4_lease: Option<Duration>,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -82,16 +84,7 @@ pub(crate) struct Shared {
 impl Nfs {
     /// Creates the service and starts the workers.
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
-        let v4 = std::env::var_os("FOREBAY_NFS4").map(|lease| {
-            let lease = lease.to_string_lossy().parse().unwrap_or(90);
-            crate::v4::Server::new(
-                vfs.exports(),
-                b"forebay".to_vec(),
-                Duration::from_secs(lease),
-                std::process::id(),
-                u64::from(std::process::id()),
-            )
-        });
+        let v4 = config.nfs4_lease.map(|lease| crate::v4::Server::new(&vfs, lease));
         let shared = Arc::new(Shared {
             vfs,
             rules: Rules::new(config.exports),
@@ -409,8 +402,7 @@ impl Shared {
                 compound.ticket = Some(ticket);
                 match compound.run(self, server, &call, &record, &mut reply, Wait::Yes) {
                     Progress::Complete => compound.commit_and_answer(self.clone(), reply),
-                    Progress::Parked => self.done(),
-                    Progress::Later(_) => self.done(),
+                    Progress::Parked | Progress::Later(_) => self.done(),
                 }
             }
             // The event loop has answered these routes.
@@ -419,15 +411,21 @@ impl Shared {
     }
 
     /// Gives the job to a worker.
-    pub(crate) fn hand_over(&self, job: Job, workers: &Workers<Job>) {
+    pub(crate) fn hand_over(self: &Arc<Self>, job: Job, workers: &Workers<Job>) {
         if let Err(job) = workers.submit(job) {
             self.turn_away(job);
         }
     }
 
     /// Turns a request away because too many wait already: the client shall try later (RFC 1813 NFS3ERR_JUKEBOX).
-    fn turn_away(&self, job: Job) {
+    fn turn_away(self: &Arc<Self>, job: Job) {
         self.stats.rejected.fetch_add(1, Ordering::Relaxed);
+        if let Some((mut compound, head)) = job.compound {
+            let mut reply = job.ticket.reply();
+            reply.head().extend_from_slice(&head);
+            compound.ticket = Some(job.ticket);
+            return compound.turn_away(self, &job.record, reply);
+        }
         let mut reply = job.ticket.reply();
         match route(&job.record, job.ticket.peer(), self.v4.is_some()) {
             Route::Nfs(procedure, call) => {

@@ -178,6 +178,10 @@ impl Compound {
                     self.reply = before;
                     self.reply.push_failure(reply.head(), number, status);
                 }
+                // A worker may wait, so it has no other thread to go to.
+                Err(Stop::Later) if wait == Wait::Yes => {
+                    self.undo(reply.head(), number, before, len_before, Error::Busy);
+                }
                 Err(Stop::Later) => {
                     reply.head().truncate(len_before);
                     self.reply = before;
@@ -318,6 +322,13 @@ impl Compound {
         shared.vfs.commit(&export, request, &[], done);
     }
 
+    /// Answers a COMPOUND for which no worker is free: the client shall try the next operation later.
+    pub(crate) fn turn_away(mut self: Box<Self>, shared: &Arc<Shared>, record: &[u8], mut reply: OwnedReply) {
+        let next = Operations::<Op<'_>>::resume(record, self.position).peek().unwrap_or(Opcode::Illegal);
+        self.reply.push_failure(reply.head(), next, Nfsstat4::Delay);
+        self.commit_and_answer(shared.clone(), reply);
+    }
+
     /// Answers through the ticket.
     fn answer(mut self: Box<Self>, shared: &Shared, mut reply: OwnedReply) {
         self.complete(shared, reply.head());
@@ -347,6 +358,7 @@ impl Compound {
             }
         }
         server.act(&mut self.effects);
+        server.tick();
     }
 
     pub(super) fn xid(&self) -> u32 {

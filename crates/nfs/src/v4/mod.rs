@@ -13,8 +13,8 @@
 //! | `execute.rs` | the operations, each with its method |
 //! | `convert.rs` | statuses, identifiers, times |
 //!
-//! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module joins
-//! the two.
+//! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module
+//! joins the two.
 
 mod attrs;
 pub(crate) mod compound;

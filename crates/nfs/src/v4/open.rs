@@ -51,9 +51,8 @@ impl Compound {
         let at = found.place.resolve(cx)?.clone();
         permit(cx, &at, share.access, found.made)?;
         let file = file_key(wire.as_bytes())?;
-        let request = StateOpen { client, owner, file: file.clone(), share, claim, want };
+        let request = StateOpen { client, owner, file, share, claim, want };
         let Opened { stateid, .. } = cx.server.state().open(&request, cx.now, &mut self.effects)?;
-        cx.server.hold(file, at.target.clone());
         let delegation = match args.share_access & share::WANT_DELEG_MASK {
             share::WANT_NO_PREFERENCE => Delegation::None,
             share::WANT_NO_DELEG | share::WANT_CANCEL => Delegation::NoneExt(WhyNoDelegation::NotWanted),
@@ -62,7 +61,7 @@ impl Compound {
         let body = OpenOk {
             stateid: wire_id(stateid),
             cinfo: change_info(&found.wcc),
-            rflags: open_result::LOCKTYPE_POSIX | open_result::PRESERVE_UNLINKED,
+            rflags: open_result::LOCKTYPE_POSIX,
             attrset: found.attrset,
             delegation,
         };

@@ -1,7 +1,7 @@
 //! The directories above the exports (RFC 8881 section 7.3): a client that mounts `/` sees the exports by their names.
 //!
-//! If one export is `/`, its directory is the root, and other exports are found in it by their first name. Otherwise the
-//! root is a directory of the server's own, with the names on the way to the exports.
+//! If one export is `/`, its directory is the root, and other exports are found in it by their first name. Otherwise
+//! the root is a directory of the server's own, with the names on the way to the exports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

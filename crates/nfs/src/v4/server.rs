@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_clientstate::{Action, Effects, FileKey, Limits, Now, Origin, Session, SessionId, State, Waiter};
+use forebay_clientstate::{Action, Effects, Limits, Now, Origin, SECOND, Session, SessionId, State, Waiter};
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
-use forebay_vfs::{Export, Target};
+use forebay_vfs::Vfs;
 
 use super::pseudo::Pseudo;
 
@@ -21,39 +21,35 @@ pub(crate) struct Server {
     /// Requests that may be retransmissions of running ones, with their transaction numbers.
     waiting: Mutex<HashMap<Waiter, (Ticket, u32)>>,
     next_waiter: AtomicU64,
-    /// Files with opens or locks: held here, they stay after their last name is removed.
-    held: Mutex<HashMap<FileKey, Target>>,
     pub(super) pseudo: Pseudo,
     pub(super) limits: Limits,
     /// The name of the server for its clients (RFC 8881 section 2.10.4).
     pub(super) owner: Vec<u8>,
     started: Instant,
+    last_tick: AtomicU64,
     /// Keys that no client knows.
     keys: RandomState,
 }
 
 impl Server {
-    /// Returns the state of a server without clients. `seed` is random, and `owner` is equal in every start.
-    pub(crate) fn new(
-        exports: &[Arc<Export>],
-        owner: Vec<u8>,
-        lease: Duration,
-        epoch: u32,
-        seed: u64,
-    ) -> Self {
+    /// Returns the state of a server without clients.
+    pub(crate) fn new(vfs: &Vfs, lease: Duration) -> Self {
         let limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
-        let origin = Origin { epoch, seed };
+        let keys = RandomState::new();
+        // Numbers of this start must differ from those of earlier ones, which clients may still use.
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let origin = Origin { epoch: since_1970.as_secs() as u32, seed: keys.hash_one(0) };
         Server {
             state: Mutex::new(State::new(limits.clone(), origin)),
             sessions: RwLock::default(),
             waiting: Mutex::default(),
             next_waiter: AtomicU64::new(1),
-            held: Mutex::default(),
-            pseudo: Pseudo::new(exports),
+            pseudo: Pseudo::new(vfs.exports()),
             limits,
-            owner,
+            owner: format!("forebay-{:016x}", vfs.derive(b"NFSv4 server owner")).into_bytes(),
             started: Instant::now(),
-            keys: RandomState::new(),
+            last_tick: AtomicU64::new(0),
+            keys,
         }
     }
 
@@ -90,31 +86,33 @@ impl Server {
         self.sessions.write().retain(|_, session| !session.is_destroyed());
     }
 
-    /// Keeps a file while it has opens or locks.
-    pub(super) fn hold(&self, key: FileKey, target: Target) {
-        self.held.lock().insert(key, target);
-    }
-
     /// Carries out the consequences of operations.
     pub(super) fn act(&self, effects: &mut Effects) {
         effects.records.clear();
         for action in effects.actions.drain(..) {
             match action {
-                Action::FileUnused(key) => {
-                    let held = self.held.lock().remove(&key);
-                    drop(held);
-                }
                 Action::ClientGone(_) => self.forget_ended_sessions(),
-                // Without back channels there are neither delegations nor notifications.
-                Action::Recall { .. } | Action::NotifyLock { .. } | Action::Granted(_) => {}
+                // Without back channels there are neither delegations nor notifications. The file system frees a
+                // removed file at once.
+                Action::Recall { .. }
+                | Action::NotifyLock { .. }
+                | Action::Granted(_)
+                | Action::FileUnused(_) => {}
             }
         }
     }
 
-    /// Ends what has expired. Called from time to time.
-    pub(crate) fn tick(&self) {
-        let mut effects = Effects::default();
+    /// Ends what has expired, at most once a second. Requests call it: without any, nobody misses what has expired.
+    pub(super) fn tick(&self) {
         let now = self.now();
+        let last = self.last_tick.load(Ordering::Relaxed);
+        let is_due = now.saturating_sub(last) >= SECOND;
+        if !is_due
+            || self.last_tick.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        let mut effects = Effects::default();
         self.state().tick(now, &mut effects);
         self.act(&mut effects);
     }

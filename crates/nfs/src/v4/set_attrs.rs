@@ -25,7 +25,7 @@ pub(super) fn set_attr(wire: &Fattr<'_>) -> Result<SetAttr, Stop> {
         let is_known = wire.mask.is_subset(&SUPPORTED);
         return fail(if is_known { Nfsstat4::Inval } else { Nfsstat4::Attrnotsupp });
     }
-    let values = wire.decode().map_err(|_| Stop::Fail(Nfsstat4::Badxdr))?;
+    let values = wire.attributes().map_err(|_| Stop::Fail(Nfsstat4::Badxdr))?;
     Ok(SetAttr {
         mode: values.mode.map(mode).transpose()?,
         uid: values.owner.map(id).transpose()?,
