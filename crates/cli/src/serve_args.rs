@@ -73,6 +73,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "answer",
           value_parser = one_of(Portmap::ALL))]
     portmap: Option<Portmap>,
+    /// Serve NFSv4.1 and 4.2 as well. In development: locks and opens of NFSv4 clients end with the server
+    #[arg(long)]
+    nfs4: bool,
     /// Filter for the process's own system calls: on (an unknown call fails, and an event reports it), strict (it
     /// ends the server) or off [default: on]
     #[arg(long, value_name = "HOW", value_parser = one_of(Sandbox::ALL))]
@@ -173,6 +176,7 @@ impl ServeArgs {
             make_missing: self.make_missing,
             cache_in_memory: self.cache_in_memory,
             portmap: self.portmap,
+            nfs4: self.nfs4,
             sandbox: self.sandbox,
             allow: self.access.allow,
             read_only: self.access.read_only,

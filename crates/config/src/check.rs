@@ -42,6 +42,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         mode,
         cache,
         exports,
+        nfs4: draft.nfs4,
         portmap: draft.portmap.map_or(Portmap::Off, |portmap| portmap.value),
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         limits: draft.limits,

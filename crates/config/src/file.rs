@@ -23,6 +23,7 @@ pub(crate) struct Draft {
     pub(crate) mode: Option<Located<Mode>>,
     pub(crate) cache: CacheDraft,
     pub(crate) portmap: Option<Located<Portmap>>,
+    pub(crate) nfs4: bool,
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) limits: Limits,
     /// Place of `connection_memory` in the file, for the check against `memory`.
@@ -73,6 +74,7 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     draft.cache.size = root.parsed("cache_size", problems, parse_device_size);
     draft.cache.ram = root.parsed("ram", problems, parse_ram);
     draft.portmap = root.parsed("portmap", problems, str::parse);
+    draft.nfs4 = root.boolean("nfs4", problems).is_some_and(|flag| flag.value);
     draft.sandbox = root.parsed("sandbox", problems, str::parse).map(|sandbox| sandbox.value);
     if let Some(mut table) = root.table("limits", "[limits]", problems) {
         for limit in LIMITS {

@@ -102,6 +102,11 @@ pub const LIMITS: &[Limit] = &[
         Kind::Time(|l| &mut l.busy_poll, 0..=SECOND / 100),
     ),
     limit(
+        "lease",
+        "Time without a request after which the opens and locks of an NFSv4 client may be taken away",
+        Kind::Time(|l| &mut l.lease, 10 * SECOND..=3600 * SECOND),
+    ),
+    limit(
         "idle_timeout",
         "Time without a request after which a connection is closed; 0 means never",
         Kind::Time(|l| &mut l.idle_timeout, 0..=30 * DAY),

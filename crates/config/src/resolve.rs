@@ -42,6 +42,8 @@ pub struct Flags {
     pub cache_in_memory: bool,
     /// Use of the portmapper.
     pub portmap: Option<Portmap>,
+    /// True to serve NFSv4.1 and 4.2 as well.
+    pub nfs4: bool,
     /// Filter of system calls.
     pub sandbox: Option<Sandbox>,
     /// Networks that may use the export of `dir`.
@@ -128,6 +130,7 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     if let Some(portmap) = flags.portmap {
         draft.portmap = Some(Located::flag(portmap, "--portmap"));
     }
+    draft.nfs4 |= flags.nfs4;
     draft.sandbox = flags.sandbox.or(draft.sandbox);
     apply_cache(flags, draft, problems);
     for (key, text) in &flags.limits {

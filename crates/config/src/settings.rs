@@ -28,6 +28,8 @@ pub struct Settings {
     pub exports: Vec<Export>,
     /// Answer to a client that asks port 111 for the port of NFS.
     pub portmap: Portmap,
+    /// True if NFSv4.1 and 4.2 are served beside NFSv3. In development: opens and locks do not outlive the server.
+    pub nfs4: bool,
     /// Filter for the process's own system calls.
     pub sandbox: Sandbox,
     /// Bounds on threads, memory and time.
@@ -101,6 +103,9 @@ pub struct Limits {
     pub open_files: usize,
     /// Time that a thread polls for more work before it sleeps, at most 10 ms; zero means no polling.
     pub busy_poll: Duration,
+    /// Time without a request after which an NFSv4 client may lose its opens and locks; 10 seconds to an hour, default
+    /// 90 seconds.
+    pub lease: Duration,
     /// Time without a request after which a connection is closed; zero means never.
     pub idle_timeout: Duration,
     /// Time after which a connection is closed that stops within a request or does not read its replies.
@@ -126,6 +131,7 @@ impl Default for Limits {
             metadata_memory: 1 << crate::cache::eighth_of_memory().ilog2(),
             open_files: 131_072,
             busy_poll: Duration::from_micros(50),
+            lease: Duration::from_secs(90),
             idle_timeout: Duration::from_secs(3600),
             stall_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),

@@ -72,6 +72,8 @@ impl<'a> Call<'a> {
 pub(crate) enum Route<'a> {
     /// An NFSv3 procedure.
     Nfs(Procedure, Call<'a>),
+    /// An NFSv4 procedure.
+    Nfs4(u32, Call<'a>),
     /// A MOUNT v3 procedure.
     Mount(mount3::Procedure, Call<'a>),
     /// The answer is an RPC-level status.
@@ -81,7 +83,7 @@ pub(crate) enum Route<'a> {
 }
 
 /// Reads the header of a record and finds its procedure.
-pub(crate) fn route<'a>(record: &'a [u8], peer: &'a Arc<Peer>) -> Route<'a> {
+pub(crate) fn route<'a>(record: &'a [u8], peer: &'a Arc<Peer>, serves_v4: bool) -> Route<'a> {
     let mut args = Reader::new(record);
     let header = match CallHeader::decode(&mut args) {
         Ok(header) => header,
@@ -92,6 +94,15 @@ pub(crate) fn route<'a>(record: &'a [u8], peer: &'a Arc<Peer>) -> Route<'a> {
         Err(CallError::BadAuth { xid, stat }) => return answer(xid, ReplyStatus::AuthError(stat)),
     };
     let xid = header.xid;
+    if header.prog == nfs3::PROGRAM && header.vers == forebay_wire::nfs4::VERSION && serves_v4 {
+        return match header.proc {
+            0 | 1 if header.proc == 0 || caller::accepted(&header.cred) => {
+                Route::Nfs4(header.proc, Call { header, args, peer })
+            }
+            1 => answer(xid, ReplyStatus::AuthError(AuthStat::TooWeak)),
+            _ => answer(xid, ReplyStatus::ProcUnavail),
+        };
+    }
     let serves = match header.prog {
         nfs3::PROGRAM => nfs3::VERSION,
         mount3::PROGRAM => mount3::VERSION,

@@ -23,6 +23,7 @@ mod reply_cache;
 mod rules;
 mod service;
 mod stats;
+mod v4;
 
 pub use clients::ClientStats;
 pub use portmap::Ports;

@@ -33,7 +33,7 @@ pub(crate) struct Pending {
 }
 
 /// A destination that puts READ's data straight into the reply.
-struct IntoReply<'r, 'a>(&'r mut Reply<'a>);
+pub(crate) struct IntoReply<'r, 'a>(pub(crate) &'r mut Reply<'a>);
 
 impl ReadInto for IntoReply<'_, '_> {
     fn buffer(&mut self, len: usize) -> &mut [u8] {

@@ -25,6 +25,7 @@ use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
 use crate::rules::Rules;
 use crate::stats::Stats;
+use crate::v4::compound::{Compound, Kind, Progress};
 
 /// The parameters of the service besides the file system.
 pub struct NfsConfig {
@@ -36,6 +37,8 @@ pub struct NfsConfig {
     pub worker_queue: usize,
     /// How long an idle worker polls before it sleeps.
     pub busy_poll: Duration,
+    /// The duration of leases of NFSv4, if it is served.
+    pub nfs4_lease: Option<Duration>,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -49,6 +52,8 @@ pub struct Job {
     pub(crate) arrived: Instant,
     /// True if the reply cache knows the request, because it was tried on the event loop.
     begun: bool,
+    /// A COMPOUND that was begun on the event loop, and its reply so far.
+    compound: Option<(Box<Compound>, Vec<u8>)>,
 }
 
 /// NFSv3 and MOUNT v3 for a set of exports.
@@ -72,11 +77,14 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     pub(crate) refusals: Refusals,
     pub(crate) groups: Groups,
+    /// The state of NFSv4, if it is served.
+    pub(crate) v4: Option<crate::v4::Server>,
 }
 
 impl Nfs {
     /// Creates the service and starts the workers.
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
+        let v4 = config.nfs4_lease.map(|lease| crate::v4::Server::new(&vfs, lease));
         let shared = Arc::new(Shared {
             vfs,
             rules: Rules::new(config.exports),
@@ -86,6 +94,7 @@ impl Nfs {
             stats: Stats::default(),
             refusals: Refusals::new(config.refused),
             groups: Groups::default(),
+            v4,
         });
         let pool = || {
             let shared = shared.clone();
@@ -147,19 +156,62 @@ impl Nfs {
     }
 }
 
+impl Nfs {
+    /// Answers a COMPOUND, or takes it off the event loop.
+    fn after_first_try(
+        &self,
+        mut compound: Box<Compound>,
+        progress: Progress,
+        message: Message<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        if progress == Progress::Complete && !compound.has_to_commit() {
+            compound.complete(&self.shared, reply.head());
+            return Outcome::Reply;
+        }
+        let head = std::mem::take(reply.head());
+        reply.clear();
+        let arrived = compound.arrived;
+        let (record, ticket) = message.defer();
+        self.shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
+        match progress {
+            Progress::Complete => {
+                let mut owned = ticket.reply();
+                owned.head().extend_from_slice(&head);
+                compound.ticket = Some(ticket);
+                compound.commit_and_answer(self.shared.clone(), owned);
+            }
+            Progress::Later(kind) => {
+                let job = Job { record, ticket, arrived, begun: false, compound: Some((compound, head)) };
+                let workers = match kind {
+                    Kind::Data => &*self.data,
+                    Kind::Write => &self.writes,
+                    Kind::Names => &self.names,
+                };
+                self.shared.hand_over(job, workers);
+            }
+            Progress::Parked => self.shared.done(),
+        }
+        Outcome::Deferred
+    }
+}
+
 impl Service for Nfs {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
         let arrived = Instant::now();
-        let tried = self.shared.first_try(&message, reply, arrived);
-        if let Tried::Done(outcome) = tried {
-            return outcome;
-        }
+        let tried = match self.shared.first_try(&message, reply, arrived) {
+            Tried::Done(outcome) => return outcome,
+            Tried::Compound(compound, progress) => {
+                return self.after_first_try(compound, progress, message, reply);
+            }
+            tried => tried,
+        };
         reply.clear();
         let (record, ticket) = message.defer();
         self.shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
-        let job = Job { record, ticket, arrived, begun: false };
+        let job = Job { record, ticket, arrived, begun: false, compound: None };
         match tried {
-            Tried::Done(_) => {}
+            Tried::Done(_) | Tried::Compound(..) => {}
             Tried::OnSsd(read) if tasks::attached() => self.shared.read_on_loop(read, job, &self.data),
             Tried::OnSsd(_) | Tried::Data => self.shared.hand_over(job, &self.data),
             Tried::Write if self.shared.vfs.writes_in_memory() => {
@@ -213,6 +265,8 @@ impl Service for Nfs {
 /// The result of trying a request on the event loop.
 enum Tried {
     Done(Outcome),
+    /// A COMPOUND, and its state.
+    Compound(Box<Compound>, Progress),
     /// The request needs only data on the cache devices.
     OnSsd(Pending),
     /// The request has to wait for file data.
@@ -224,6 +278,7 @@ enum Tried {
 }
 
 /// An inode that a call names, reached by an admitted caller.
+#[derive(Clone)]
 pub(crate) struct At {
     pub(crate) target: Target,
     pub(crate) caller: Caller,
@@ -238,7 +293,7 @@ impl At {
 impl Shared {
     /// Answers on the event loop if the request does not have to wait.
     fn first_try(&self, message: &Message<'_>, reply: &mut Reply<'_>, arrived: Instant) -> Tried {
-        match route(message.bytes(), message.peer()) {
+        match route(message.bytes(), message.peer(), self.v4.is_some()) {
             Route::Nfs(procedure, call) => {
                 self.clients.count_request(call.peer);
                 let looked = match procedure {
@@ -260,6 +315,21 @@ impl Shared {
                     Err(_) => Tried::Names,
                 }
             }
+            Route::Nfs4(0, call) => {
+                success(reply.head(), call.xid());
+                Tried::Done(Outcome::Reply)
+            }
+            Route::Nfs4(_, call) => {
+                self.clients.count_request(call.peer);
+                let Some(server) = self.v4.as_ref() else { return Tried::Done(Outcome::Close) };
+                let Some(mut compound) = Compound::begin(&call, reply.head(), arrived) else {
+                    reply.clear();
+                    garbage(reply, call.xid());
+                    return Tried::Done(Outcome::Reply);
+                };
+                let progress = compound.run(self, server, &call, message.bytes(), reply, Wait::No);
+                Tried::Compound(compound, progress)
+            }
             Route::Mount(mount3::Procedure::Null, call) => {
                 success(reply.head(), call.xid());
                 Tried::Done(Outcome::Reply)
@@ -278,21 +348,21 @@ impl Shared {
 
     /// Tries a WRITE on the event loop; returns the job if the WRITE would have to wait.
     fn write_now(self: &Arc<Self>, job: Job) -> Option<Job> {
-        let Job { record, ticket, arrived, begun } = job;
+        let Job { record, ticket, arrived, begun, compound } = job;
         let peer = ticket.peer().clone();
-        let back = match route(&record, &peer) {
+        let back = match route(&record, &peer, self.v4.is_some()) {
             Route::Nfs(procedure, call) => self.change(procedure, &call, (ticket, arrived, begun), Wait::No),
             // The event loop has found a WRITE in the record.
-            Route::Mount(..) | Route::Answer(_) | Route::Close => Some(ticket),
+            Route::Nfs4(..) | Route::Mount(..) | Route::Answer(_) | Route::Close => Some(ticket),
         };
-        back.map(|ticket| Job { record, ticket, arrived, begun: true })
+        back.map(|ticket| Job { record, ticket, arrived, begun: true, compound })
     }
 
     /// Answers on a worker, waiting as long as necessary.
     fn run(self: &Arc<Self>, job: Job) {
-        let Job { record, ticket, arrived, begun } = job;
+        let Job { record, ticket, arrived, begun, compound } = job;
         let peer = ticket.peer().clone();
-        match route(&record, &peer) {
+        match route(&record, &peer, self.v4.is_some()) {
             Route::Nfs(procedure, call) if is_change(procedure) => {
                 self.change(procedure, &call, (ticket, arrived, begun), Wait::Yes);
             }
@@ -323,23 +393,41 @@ impl Shared {
                 }
                 self.send(ticket, reply);
             }
+            Route::Nfs4(_, call) => {
+                let (Some((mut compound, head)), Some(server)) = (compound, self.v4.as_ref()) else {
+                    return self.done();
+                };
+                let mut reply = ticket.reply();
+                reply.head().extend_from_slice(&head);
+                compound.ticket = Some(ticket);
+                match compound.run(self, server, &call, &record, &mut reply, Wait::Yes) {
+                    Progress::Complete => compound.commit_and_answer(self.clone(), reply),
+                    Progress::Parked | Progress::Later(_) => self.done(),
+                }
+            }
             // The event loop has answered these routes.
             Route::Answer(_) | Route::Close => self.done(),
         }
     }
 
     /// Gives the job to a worker.
-    pub(crate) fn hand_over(&self, job: Job, workers: &Workers<Job>) {
+    pub(crate) fn hand_over(self: &Arc<Self>, job: Job, workers: &Workers<Job>) {
         if let Err(job) = workers.submit(job) {
             self.turn_away(job);
         }
     }
 
     /// Turns a request away because too many wait already: the client shall try later (RFC 1813 NFS3ERR_JUKEBOX).
-    fn turn_away(&self, job: Job) {
+    fn turn_away(self: &Arc<Self>, job: Job) {
         self.stats.rejected.fetch_add(1, Ordering::Relaxed);
+        if let Some((mut compound, head)) = job.compound {
+            let mut reply = job.ticket.reply();
+            reply.head().extend_from_slice(&head);
+            compound.ticket = Some(job.ticket);
+            return compound.turn_away(self, &job.record, reply);
+        }
         let mut reply = job.ticket.reply();
-        match route(&job.record, job.ticket.peer()) {
+        match route(&job.record, job.ticket.peer(), self.v4.is_some()) {
             Route::Nfs(procedure, call) => {
                 failure(reply.head(), call.xid(), procedure, Nfsstat3::Jukebox);
                 if job.begun {
@@ -349,7 +437,7 @@ impl Shared {
             Route::Mount(_, call) => {
                 ReplyHeader { xid: call.xid(), status: ReplyStatus::SystemErr }.encode(reply.head());
             }
-            Route::Answer(_) | Route::Close => return self.done(),
+            Route::Nfs4(..) | Route::Answer(_) | Route::Close => return self.done(),
         }
         self.send(job.ticket, reply);
     }

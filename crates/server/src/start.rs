@@ -238,6 +238,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
         workers: limits.workers,
         worker_queue: limits.worker_queue,
         busy_poll: limits.busy_poll,
+        nfs4_lease: settings.nfs4.then_some(limits.lease),
         reply_cache: CacheLimits {
             entries: limits.reply_cache_entries,
             bytes: limits.reply_cache_memory as usize,

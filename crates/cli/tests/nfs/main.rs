@@ -43,6 +43,7 @@ mod logged;
 mod members;
 mod mounting;
 mod names;
+mod nfs4;
 mod numbers;
 mod objects;
 mod pool_errors;

@@ -159,7 +159,8 @@ impl Vfs {
         self.key.seal(export.id, &object.kernel)
     }
 
-    pub(crate) fn derive(&self, name: &[u8]) -> u64 {
+    /// Returns a number derived from a name and the secret of handles: equal after every restart.
+    pub fn derive(&self, name: &[u8]) -> u64 {
         self.key.derive(name)
     }
 

@@ -1,0 +1,239 @@
+//! NFSv4.1: sessions, opens, data, locks and names, by a client that encodes its own COMPOUNDs.
+
+use forebay_wire::nfs4::{
+    self, Attributes, Bitmap, ChannelAttrs, ClientOwner, CloseArgs, CompoundRes, CompoundWriter, CreateHow,
+    CreateSessionArgs, DestroySessionArgs, ExchangeIdArgs, Fattr, GetattrArgs, HandleArgs, LockArgs, LockRes,
+    LockType, Locker, NameArgs, Nfsstat4, Op, OpResult, OpenArgs, OpenClaim, OpenHow, OpenToLockOwner,
+    ReadArgs, ReclaimCompleteArgs, ResultOr, SequenceArgs, SetattrArgs, StableHow4, StateOwner,
+    StateProtectArgs, Stateid, TO_END, WriteArgs, attr, share,
+};
+use forebay_wire::rpc::ReplyStatus;
+use forebay_wire::xdr::{Decode, Reader};
+use forebay_wire::{Array, Opaque};
+
+use crate::harness::*;
+
+const COMPOUND: (u32, u32, u32) = (nfs4::PROGRAM, nfs4::VERSION, nfs4::PROC_COMPOUND);
+
+/// A client with a session, which sends one request at a time in slot 0.
+struct Client4 {
+    connection: Client,
+    id: u64,
+    session: [u8; 16],
+    sequence: u32,
+    /// The arguments of the last COMPOUND.
+    last: Vec<u8>,
+}
+
+/// Returns the results of a COMPOUND, with its status.
+fn results(bytes: &[u8]) -> (Nfsstat4, Vec<OpResult<'_>>) {
+    let reply = CompoundRes::<OpResult<'_>>::decode(&mut Reader::new(bytes)).unwrap();
+    (reply.status, reply.results.map(Result::unwrap).collect())
+}
+
+fn compound(operations: &[Op<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = CompoundWriter::begin(&mut out, b"test", 1);
+    operations.iter().for_each(|operation| writer.push(&mut out, operation));
+    out
+}
+
+impl Client4 {
+    fn connect(server: &Server, name: &[u8]) -> Self {
+        let mut connection = server.connect();
+        let owner = ClientOwner { verifier: [1; 8], id: Opaque(name) };
+        let state_protect = StateProtectArgs::None;
+        let args = ExchangeIdArgs { client_owner: owner, flags: 0, state_protect, impl_id: None };
+        let (_, bytes) = connection.call(COMPOUND, &compound(&[Op::ExchangeId(args)]));
+        let (id, sequence) = match results(&bytes).1[..] {
+            [OpResult::ExchangeId(Ok(made))] => (made.clientid, made.sequence),
+            ref other => panic!("EXCHANGE_ID: {other:?}"),
+        };
+        let channel = ChannelAttrs {
+            max_request: 1 << 20,
+            max_response: 1 << 20,
+            max_response_cached: 4096,
+            max_operations: 16,
+            max_requests: 8,
+            ..ChannelAttrs::default()
+        };
+        let args = CreateSessionArgs {
+            clientid: id,
+            sequence,
+            flags: 0,
+            fore_channel: channel,
+            back_channel: channel,
+            cb_program: 0x4000_0000,
+            sec_parms: Array::EMPTY,
+        };
+        let (_, bytes) = connection.call(COMPOUND, &compound(&[Op::CreateSession(args)]));
+        let session = match results(&bytes).1[..] {
+            [OpResult::CreateSession(Ok(made))] => made.sessionid,
+            ref other => panic!("CREATE_SESSION: {other:?}"),
+        };
+        let mut client = Client4 { connection, id, session, sequence: 0, last: Vec::new() };
+        client.run(&[Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })], |status, _| {
+            assert_eq!(status, Nfsstat4::Ok);
+        });
+        client
+    }
+
+    /// Sends operations in the session; the results do not include that of SEQUENCE.
+    fn run<T>(&mut self, operations: &[Op<'_>], see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
+        self.sequence += 1;
+        let sequence = SequenceArgs {
+            sessionid: self.session,
+            sequence: self.sequence,
+            slot: 0,
+            highest_slot: 0,
+            cache_this: true,
+        };
+        let all: Vec<_> = std::iter::once(Op::Sequence(sequence)).chain(operations.iter().copied()).collect();
+        self.last = compound(&all);
+        self.again(see)
+    }
+
+    /// Sends the last COMPOUND once more.
+    fn again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
+        let (status, bytes) = self.connection.call(COMPOUND, &self.last);
+        assert_eq!(status, ReplyStatus::Success);
+        let (status, results) = results(&bytes);
+        assert!(matches!(results.first(), Some(OpResult::Sequence(_))), "{results:?}");
+        see(status, &results[1..])
+    }
+
+    /// Opens or makes a file in the root. Returns its open and its handle.
+    fn open(&mut self, name: &[u8], how: OpenHow<'_>, deny: u32) -> Result<(Stateid, Vec<u8>), Nfsstat4> {
+        let open = OpenArgs {
+            seqid: 0,
+            share_access: share::BOTH | share::WANT_NO_DELEG,
+            share_deny: deny,
+            owner: StateOwner { clientid: self.id, owner: Opaque(b"owner") },
+            how,
+            claim: OpenClaim::Null(name),
+        };
+        self.run(&[Op::Putrootfh(()), Op::Open(open), Op::Getfh(())], |status, results| match *results {
+            [_, OpResult::Open(Ok(open)), OpResult::Getfh(Ok(handle))] => {
+                Ok((open.stateid, handle.object.0.to_vec()))
+            }
+            _ => Err(status),
+        })
+    }
+
+    fn lock(&mut self, handle: &[u8], open: Stateid, kind: LockType, offset: u64, length: u64) -> Nfsstat4 {
+        let owner = StateOwner { clientid: self.id, owner: Opaque(b"locker") };
+        let new = OpenToLockOwner { open_seqid: 0, open_stateid: open, lock_seqid: 0, lock_owner: owner };
+        let locker = Locker::New(new);
+        let lock = Op::Lock(LockArgs { locktype: kind, reclaim: false, offset, length, locker });
+        self.run(&[putfh(handle), lock], |_, results| match results[1] {
+            OpResult::Lock(LockRes::Ok(_)) => Nfsstat4::Ok,
+            OpResult::Lock(ResultOr::Failed(denied)) => {
+                assert_eq!(denied.owner.owner.0, b"locker");
+                Nfsstat4::Denied
+            }
+            ref other => panic!("LOCK: {other:?}"),
+        })
+    }
+
+    fn status(&mut self, operations: &[Op<'_>]) -> Nfsstat4 {
+        self.run(operations, |status, _| status)
+    }
+}
+
+fn putfh(handle: &[u8]) -> Op<'_> {
+    Op::Putfh(HandleArgs { object: Opaque(handle) })
+}
+
+fn remove(name: &[u8]) -> [Op<'_>; 2] {
+    [Op::Putrootfh(()), Op::Remove(NameArgs { name })]
+}
+
+fn served() -> Server {
+    Serve::unsquashed().flags(&["--nfs4"]).start()
+}
+
+#[test]
+fn a_file_is_made_written_read_and_removed() {
+    let server = served();
+    let mut c = Client4::connect(&server, b"one");
+    let mut buffer = Vec::new();
+    let set = Attributes { mode: Some(0o640), ..Attributes::default() };
+    let how = OpenHow::Create(CreateHow::Guarded(Fattr::encoded(&mut buffer, &set)));
+    let (open, file) = c.open(b"file", how, 0).unwrap();
+    assert_eq!(c.open(b"file", how, 0), Err(Nfsstat4::Exist));
+    let write = WriteArgs { stateid: open, offset: 3, stable: StableHow4::FileSync, data: b"text" };
+    c.run(&[putfh(&file), Op::Write(write)], |_, results| match results[1] {
+        OpResult::Write(Ok(wrote)) => assert_eq!((wrote.count, wrote.committed), (4, StableHow4::FileSync)),
+        ref other => panic!("WRITE: {other:?}"),
+    });
+    let read = Op::Read(ReadArgs { stateid: open, offset: 0, count: 100 });
+    let size = Op::Getattr(GetattrArgs { request: Bitmap::of(&[attr::SIZE, attr::MODE, attr::FILEID]) });
+    // The data stands in the middle of the reply here, and at its end below.
+    for operations in [&[putfh(&file), read, size][..], &[putfh(&file), read]] {
+        c.run(operations, |status, results| {
+            assert_eq!(status, Nfsstat4::Ok);
+            let OpResult::Read(Ok(read)) = results[1] else { panic!("READ: {results:?}") };
+            assert_eq!((read.data, read.eof), (&b"\0\0\0text"[..], true));
+            if let Some(OpResult::Getattr(Ok(got))) = results.get(2) {
+                let got = got.attributes.attributes().unwrap();
+                assert_eq!((got.size, got.mode), (Some(7), Some(0o640)));
+                assert_ne!(got.fileid, Some(0));
+            }
+        });
+    }
+    assert_eq!(std::fs::read(server.data.join("file")).unwrap(), b"\0\0\0text");
+    let close = Op::Close(CloseArgs { seqid: 0, open_stateid: open });
+    assert_eq!(c.status(&[putfh(&file), close]), Nfsstat4::Ok);
+    assert_eq!(c.status(&[putfh(&file), read]), Nfsstat4::BadStateid, "after CLOSE");
+    assert_eq!(c.status(&remove(b"file")), Nfsstat4::Ok);
+    assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "a retransmission gets the reply");
+    assert_eq!(c.status(&remove(b"file")), Nfsstat4::Noent);
+    assert!(!server.data.join("file").exists());
+}
+
+#[test]
+fn locks_and_shares_of_two_clients_conflict() {
+    let server = served();
+    let (mut one, mut two) = (Client4::connect(&server, b"one"), Client4::connect(&server, b"two"));
+    let how = OpenHow::Create(CreateHow::Unchecked(Fattr::default()));
+    let (first, file) = one.open(b"file", how, 0).unwrap();
+    let (second, _) = two.open(b"file", OpenHow::NoCreate, 0).unwrap();
+    assert_eq!(one.lock(&file, first, LockType::Write, 10, 10), Nfsstat4::Ok);
+    assert_eq!(two.lock(&file, second, LockType::Read, 19, TO_END), Nfsstat4::Denied);
+    assert_eq!(two.lock(&file, second, LockType::Read, 20, TO_END), Nfsstat4::Ok);
+    let close = Op::Close(CloseArgs { seqid: 0, open_stateid: first });
+    assert_eq!(one.status(&[putfh(&file), close]), Nfsstat4::Ok);
+    assert_eq!(two.lock(&file, second, LockType::Write, 0, 5), Nfsstat4::Ok, "CLOSE frees locks");
+    assert_eq!(one.open(b"file", OpenHow::NoCreate, share::WRITE), Err(Nfsstat4::ShareDenied));
+}
+
+#[test]
+fn a_request_that_breaks_the_rules_is_refused() {
+    let server = served();
+    let mut c = Client4::connect(&server, b"one");
+    let alone = |c: &mut Client4, operations: &[Op<'_>]| {
+        let (_, bytes) = c.connection.call(COMPOUND, &compound(operations));
+        results(&bytes).0
+    };
+    assert_eq!(alone(&mut c, &[Op::Putrootfh(())]), Nfsstat4::OpNotInSession);
+    let mut old = Vec::new();
+    CompoundWriter::begin(&mut old, b"", 0).push(&mut old, &Op::Putrootfh(()));
+    let (_, bytes) = c.connection.call(COMPOUND, &old);
+    assert_eq!(results(&bytes), (Nfsstat4::MinorVersMismatch, Vec::new()));
+    let session = DestroySessionArgs { sessionid: c.session };
+    assert_eq!(alone(&mut c, &[Op::DestroySession(session), Op::Putrootfh(())]), Nfsstat4::NotOnlyOp);
+    assert_eq!(c.status(&[Op::Getfh(())]), Nfsstat4::Nofilehandle);
+    assert_eq!(c.status(&[putfh(b"forged")]), Nfsstat4::Badhandle);
+    let mut buffer = Vec::new();
+    let set = Attributes { owner: Some(b"nobody@example"), ..Attributes::default() };
+    let attributes = Fattr::encoded(&mut buffer, &set);
+    let set = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+    assert_eq!(c.status(&[Op::Putrootfh(()), set]), Nfsstat4::Badowner);
+}
+
+#[test]
+fn without_the_flag_only_version_3_is_served() {
+    let server = Serve::new().start();
+    let (status, _) = server.connect().call(COMPOUND, &compound(&[Op::Putrootfh(())]));
+    assert_eq!(status, ReplyStatus::ProgMismatch { low: 3, high: 3 });
+}

@@ -1,0 +1,292 @@
+//! Attributes for the client: GETATTR, VERIFY, NVERIFY and the entries of READDIR (RFC 8881 section 5).
+
+use forebay_rpc::Reply;
+use forebay_vfs::{Attr, Export};
+use forebay_wire::Opaque;
+use forebay_wire::nfs3::FileHandle;
+use forebay_wire::nfs4::{
+    Attributes, Bitmap, ChangeAttrType, Fattr, Fsid4, Ftype4, Nfsstat4, Nfstime4, Opcode, Specdata4, attr,
+};
+
+use super::compound::{Compound, Context, Stop};
+use super::convert::{change, ftype, wire_time};
+use super::place::{Place, may_wait};
+use super::pseudo::Pseudo;
+use crate::MAX_TRANSFER;
+
+/// The attributes that the server serves.
+pub(super) const SUPPORTED: Bitmap = Bitmap::of(&[
+    attr::SUPPORTED_ATTRS,
+    attr::TYPE,
+    attr::FH_EXPIRE_TYPE,
+    attr::CHANGE,
+    attr::SIZE,
+    attr::LINK_SUPPORT,
+    attr::SYMLINK_SUPPORT,
+    attr::NAMED_ATTR,
+    attr::FSID,
+    attr::UNIQUE_HANDLES,
+    attr::LEASE_TIME,
+    attr::RDATTR_ERROR,
+    attr::ACLSUPPORT,
+    attr::CANSETTIME,
+    attr::CASE_INSENSITIVE,
+    attr::CASE_PRESERVING,
+    attr::CHOWN_RESTRICTED,
+    attr::FILEHANDLE,
+    attr::FILEID,
+    attr::FILES_AVAIL,
+    attr::FILES_FREE,
+    attr::FILES_TOTAL,
+    attr::HOMOGENEOUS,
+    attr::MAXFILESIZE,
+    attr::MAXLINK,
+    attr::MAXNAME,
+    attr::MAXREAD,
+    attr::MAXWRITE,
+    attr::MODE,
+    attr::NO_TRUNC,
+    attr::NUMLINKS,
+    attr::OWNER,
+    attr::OWNER_GROUP,
+    attr::RAWDEV,
+    attr::SPACE_AVAIL,
+    attr::SPACE_FREE,
+    attr::SPACE_TOTAL,
+    attr::SPACE_USED,
+    attr::TIME_ACCESS,
+    attr::TIME_ACCESS_SET,
+    attr::TIME_DELTA,
+    attr::TIME_METADATA,
+    attr::TIME_MODIFY,
+    attr::TIME_MODIFY_SET,
+    attr::MOUNTED_ON_FILEID,
+    attr::SUPPATTR_EXCLCREAT,
+    attr::CHANGE_ATTR_TYPE,
+]);
+
+/// The attributes that an exclusive create may set. The times hold its verifier.
+pub(super) const EXCLUSIVE_CREATE: Bitmap =
+    Bitmap::of(&[attr::SIZE, attr::MODE, attr::OWNER, attr::OWNER_GROUP]);
+
+/// The attributes that need the space of the file system.
+const SPACE: Bitmap = Bitmap::of(&[
+    attr::FILES_AVAIL,
+    attr::FILES_FREE,
+    attr::FILES_TOTAL,
+    attr::SPACE_AVAIL,
+    attr::SPACE_FREE,
+    attr::SPACE_TOTAL,
+]);
+
+/// Buffers for values that attributes borrow.
+#[derive(Default)]
+pub(super) struct Scratch {
+    owner: Vec<u8>,
+    group: Vec<u8>,
+    handle: Vec<u8>,
+}
+
+/// An object with attributes.
+pub(super) struct Described<'a> {
+    pub(super) attr: &'a Attr,
+    pub(super) export: &'a Export,
+    pub(super) handle: FileHandle,
+    /// The number of the directory on which the object is mounted, if it is an export's root.
+    pub(super) mounted_on: Option<u64>,
+}
+
+/// Returns the attributes that are equal for all objects.
+fn common<'a>(cx: &Context<'_>) -> Attributes<'a> {
+    Attributes {
+        supported_attrs: Some(SUPPORTED),
+        fh_expire_type: Some(0),
+        link_support: Some(true),
+        symlink_support: Some(true),
+        named_attr: Some(false),
+        unique_handles: Some(true),
+        lease_time: Some(cx.server.lease_seconds()),
+        rdattr_error: Some(Nfsstat4::Ok),
+        aclsupport: Some(0),
+        cansettime: Some(true),
+        case_insensitive: Some(false),
+        case_preserving: Some(true),
+        chown_restricted: Some(true),
+        homogeneous: Some(true),
+        maxread: Some(MAX_TRANSFER.into()),
+        maxwrite: Some(MAX_TRANSFER.into()),
+        no_trunc: Some(true),
+        time_delta: Some(Nfstime4 { seconds: 0, nseconds: 1 }),
+        suppattr_exclcreat: Some(EXCLUSIVE_CREATE),
+        change_attr_type: Some(ChangeAttrType::TimeMetadata),
+        ..Attributes::default()
+    }
+}
+
+/// Returns the attributes of an inode, without the space of its file system.
+pub(super) fn describe<'a>(
+    cx: &Context<'_>,
+    object: &Described<'_>,
+    scratch: &'a mut Scratch,
+) -> Attributes<'a> {
+    let Described { attr, export, handle, mounted_on } = object;
+    let most = cx.shared.vfs.most(export);
+    scratch.owner = attr.uid.to_string().into_bytes();
+    scratch.group = attr.gid.to_string().into_bytes();
+    scratch.handle = handle.as_bytes().to_vec();
+    // Clients take 0 for no number at all.
+    let fileid = attr.ino.max(1);
+    Attributes {
+        ftype: Some(ftype(attr.kind)),
+        change: Some(change(attr)),
+        size: Some(attr.size),
+        fsid: Some(Fsid4 { major: export.fsid, minor: 0 }),
+        filehandle: Some(Opaque(&scratch.handle)),
+        fileid: Some(fileid),
+        maxfilesize: Some(most.max_file_size),
+        maxlink: Some(most.max_links),
+        maxname: Some(most.name_max),
+        mode: Some(attr.mode),
+        numlinks: Some(attr.nlink.min(u32::MAX.into()) as u32),
+        owner: Some(&scratch.owner),
+        owner_group: Some(&scratch.group),
+        rawdev: Some(Specdata4 { major: attr.rdev.0, minor: attr.rdev.1 }),
+        space_used: Some(attr.used),
+        time_access: Some(wire_time(attr.atime)),
+        time_metadata: Some(wire_time(attr.ctime)),
+        time_modify: Some(wire_time(attr.mtime)),
+        mounted_on_fileid: Some(mounted_on.unwrap_or(fileid)),
+        ..common(cx)
+    }
+}
+
+/// Returns the attributes of a directory above the exports.
+pub(super) fn describe_above<'a>(
+    cx: &Context<'_>,
+    number: usize,
+    scratch: &'a mut Scratch,
+) -> Attributes<'a> {
+    let node = cx.server.pseudo.node(number);
+    let time = Nfstime4::default();
+    scratch.owner = b"0".to_vec();
+    scratch.handle = cx.server.pseudo.handle(number).as_bytes().to_vec();
+    Attributes {
+        ftype: Some(Ftype4::Dir),
+        // The names change at a restart only.
+        change: Some(u64::from(std::process::id()) << 32 | node.names.len() as u64),
+        size: Some(4096),
+        fsid: Some(Fsid4::default()),
+        filehandle: Some(Opaque(&scratch.handle)),
+        fileid: Some(Pseudo::fileid(number)),
+        maxfilesize: Some(u64::MAX >> 1),
+        maxlink: Some(255),
+        maxname: Some(255),
+        mode: Some(0o555),
+        numlinks: Some(2 + node.names.len() as u32),
+        owner: Some(&scratch.owner),
+        owner_group: Some(&scratch.owner),
+        rawdev: Some(Specdata4::default()),
+        space_used: Some(0),
+        files_avail: Some(0),
+        files_free: Some(0),
+        files_total: Some(0),
+        space_avail: Some(0),
+        space_free: Some(0),
+        space_total: Some(0),
+        time_access: Some(time),
+        time_metadata: Some(time),
+        time_modify: Some(time),
+        mounted_on_fileid: Some(Pseudo::fileid(number)),
+        ..common(cx)
+    }
+}
+
+impl Compound {
+    /// Returns the attributes of the current object that a request asks for.
+    fn attributes<'a>(
+        &mut self,
+        cx: &Context<'_>,
+        request: &Bitmap,
+        scratch: &'a mut Scratch,
+    ) -> Result<Attributes<'a>, Stop> {
+        let place = self.place()?;
+        if let Place::Above(number) = place {
+            return Ok(describe_above(cx, *number, scratch));
+        }
+        let handle = place.handle(cx);
+        let at = place.resolve(cx)?;
+        let needs_space = !(*request & SPACE).is_empty();
+        if needs_space {
+            // The file system has to be asked, and may not answer.
+            may_wait(cx)?;
+        }
+        let attr = cx.shared.vfs.getattr(&at.target)?;
+        let export = &at.target.export;
+        let mounted_on = mounted_on(cx, at);
+        let object = Described { attr: &attr, export, handle, mounted_on };
+        let mut attributes = describe(cx, &object, scratch);
+        if needs_space {
+            let space = cx.shared.vfs.space(export)?;
+            (attributes.space_total, attributes.space_free, attributes.space_avail) =
+                (Some(space.bytes.0), Some(space.bytes.1), Some(space.bytes.2));
+            (attributes.files_total, attributes.files_free, attributes.files_avail) =
+                (Some(space.files.0), Some(space.files.1), Some(space.files.2));
+        }
+        Ok(attributes)
+    }
+
+    pub(super) fn getattr(
+        &mut self,
+        cx: &Context<'_>,
+        request: &Bitmap,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        if !(*request & attr::WRITE_ONLY).is_empty() {
+            return Err(Stop::Fail(Nfsstat4::Inval));
+        }
+        let mut scratch = Scratch::default();
+        let attributes = self.attributes(cx, request, &mut scratch)?;
+        self.reply.start(reply.head(), Opcode::Getattr);
+        attributes.encode(&(*request & SUPPORTED), reply.head());
+        Ok(())
+    }
+
+    /// VERIFY goes on if the attributes are equal, NVERIFY if they differ.
+    pub(super) fn verify(
+        &mut self,
+        cx: &Context<'_>,
+        wanted: &Fattr<'_>,
+        number: Opcode,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let never = attr::WRITE_ONLY | Bitmap::of(&[attr::RDATTR_ERROR]);
+        if !(wanted.mask & never).is_empty() {
+            return Err(Stop::Fail(Nfsstat4::Inval));
+        }
+        if wanted.unknown || !wanted.mask.is_subset(&SUPPORTED) {
+            return Err(Stop::Fail(Nfsstat4::Attrnotsupp));
+        }
+        let mut scratch = Scratch::default();
+        let attributes = self.attributes(cx, &wanted.mask, &mut scratch)?;
+        let equal = attributes.matches(wanted, &mut Vec::new());
+        match (equal, number) {
+            (None, _) => Err(Stop::Fail(Nfsstat4::Attrnotsupp)),
+            (Some(false), Opcode::Verify) => Err(Stop::Fail(Nfsstat4::NotSame)),
+            (Some(true), Opcode::Nverify) => Err(Stop::Fail(Nfsstat4::Same)),
+            _ => {
+                self.reply.start(reply.head(), number);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Returns the number of the directory on which an export's root is mounted.
+pub(super) fn mounted_on(cx: &Context<'_>, at: &crate::service::At) -> Option<u64> {
+    let root = at.target.export.root();
+    let is_root = std::sync::Arc::ptr_eq(&root.object, &at.target.object);
+    match cx.server.pseudo.above(&at.target.export) {
+        super::pseudo::Entry::Node(number) if is_root => Some(Pseudo::fileid(number)),
+        _ => None,
+    }
+}

@@ -1,0 +1,176 @@
+//! READ, WRITE, COMMIT (RFC 8881 sections 18.22, 18.32, 18.3).
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+use forebay_clientstate::{READ, WRITE};
+use forebay_rpc::Reply;
+use forebay_vfs::{ReadInto, Reading, Wait};
+use forebay_wire::nfs4::{
+    CommitArgs, CommitOk, Nfsstat4, Opcode, ReadArgs, StableHow4, Stateid, WriteArgs, WriteOk,
+    encode_read_header,
+};
+use forebay_wire::xdr::padding;
+
+use super::compound::{Change, Commit, Compound, Context, Stop, put};
+use super::convert::{file_key, state_id};
+use super::place::{Place, may_wait};
+use crate::MAX_TRANSFER;
+
+/// A destination that keeps READ's data in a buffer of its own.
+struct IntoBuffer(Vec<u8>);
+
+impl ReadInto for IntoBuffer {
+    fn buffer(&mut self, len: usize) -> &mut [u8] {
+        self.0.resize(len, 0);
+        &mut self.0
+    }
+
+    fn may_splice(&self, _: u64, _: usize) -> bool {
+        false
+    }
+
+    fn splice(&mut self, _: BorrowedFd<'_>, _: u64, _: usize) -> bool {
+        false
+    }
+}
+
+impl Compound {
+    /// Returns the state id that a request means: the current one for the special value (RFC 8881 section 16.2.3.1.2).
+    pub(super) fn resolve_stateid(&self, wire: Stateid) -> Result<Stateid, Stop> {
+        if wire != Stateid::CURRENT {
+            return Ok(wire);
+        }
+        let current = self.current.as_ref().and_then(|current| current.stateid);
+        current.ok_or(Stop::Fail(Nfsstat4::BadStateid))
+    }
+
+    pub(super) fn set_stateid(&mut self, stateid: Stateid) {
+        if let Some(current) = &mut self.current {
+            current.stateid = Some(stateid);
+        }
+    }
+
+    /// Checks that a state id allows to read or write the current file.
+    pub(super) fn check_io(&mut self, cx: &Context<'_>, stateid: Stateid, access: u8) -> Result<(), Stop> {
+        let stateid = self.resolve_stateid(stateid)?;
+        let client = self.client()?;
+        let handle = self.place()?.handle(cx);
+        let file = file_key(handle.as_bytes())?;
+        let mut state = cx.server.state();
+        Ok(state.io(Some(client), state_id(stateid), &file, access, cx.now, &mut self.effects)?)
+    }
+
+    pub(super) fn read(
+        &mut self,
+        cx: &Context<'_>,
+        args: &ReadArgs,
+        is_last: bool,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        require_file(self.place()?, cx)?;
+        self.check_io(cx, args.stateid, READ)?;
+        let room = self.reply.room(reply.head()).saturating_sub(64);
+        let count = (args.count.min(MAX_TRANSFER) as usize).min(room);
+        let has_payload = self.may_have_payload(is_last);
+        let at = self.place()?.resolve(cx)?;
+        let (target, cred) = (&at.target, &at.caller.cred);
+        let client = at.caller.client.clone();
+        let (out, data) = if has_payload {
+            let into = &mut crate::read::IntoReply(reply);
+            (cx.shared.vfs.read(target, cred, args.offset, count, cx.wait, into)?, None)
+        } else {
+            let mut into = IntoBuffer(Vec::new());
+            let out = cx.shared.vfs.read(target, cred, args.offset, count, cx.wait, &mut into)?;
+            (out, Some(into.0))
+        };
+        // Data on the cache devices is read by a worker.
+        let Reading::Done(out) = out else { return Err(Stop::Later) };
+        cx.shared.stats.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
+        client.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
+        self.reply.start(reply.head(), Opcode::Read);
+        encode_read_header(reply.head(), out.len as u32, out.eof);
+        match data {
+            Some(mut data) => {
+                data.truncate(out.len);
+                data.resize(out.len + padding(out.len), 0);
+                reply.head().extend_from_slice(&data);
+            }
+            None => {
+                if let Some(payload) = reply.payload_mut() {
+                    payload.set_len(out.len);
+                }
+                self.set_payload(out.len + padding(out.len));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &mut self,
+        cx: &Context<'_>,
+        args: &WriteArgs<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Change>, Stop> {
+        if cx.wait == Wait::No && !cx.shared.vfs.writes_in_memory() {
+            return Err(Stop::Later);
+        }
+        require_file(self.place()?, cx)?;
+        self.check_io(cx, args.stateid, WRITE)?;
+        let at = self.place()?.resolve(cx)?;
+        if at.caller.read_only {
+            return Err(Stop::Fail(Nfsstat4::Rofs));
+        }
+        let stable = args.stable != StableHow4::Unstable;
+        let (target, cred) = (&at.target, &at.caller.cred);
+        let changed = cx.shared.vfs.write(target, cred, args.offset, args.data, stable, cx.wait);
+        let wrote = changed.result?;
+        let bytes = wrote.len as u64;
+        cx.shared.stats.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+        at.caller.client.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+        let export = target.export.clone();
+        let committed = if wrote.stable { StableHow4::FileSync } else { StableHow4::Unstable };
+        let body = WriteOk { count: wrote.len as u32, committed, verifier: wrote.verifier };
+        put(&mut self.reply, reply.head(), Opcode::Write, &body);
+        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        cx: &Context<'_>,
+        args: &CommitArgs,
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Change>, Stop> {
+        may_wait(cx)?;
+        require_file(self.place()?, cx)?;
+        let at = self.place()?.resolve(cx)?;
+        let (changed, seen) =
+            cx.shared.vfs.commit_range(&at.target, &at.caller.cred, args.offset, args.count.into());
+        changed.result?;
+        let target = at.target.clone();
+        let body = CommitOk { verifier: cx.shared.vfs.verifier.get() };
+        put(&mut self.reply, reply.head(), Opcode::Commit, &body);
+        let verifier_at = reply.head().len() - body.verifier.len();
+        let Some(request) = changed.intent else {
+            cx.shared.vfs.committed(&target, seen);
+            return Ok(None);
+        };
+        let export = target.export.clone();
+        Ok(Some(Change { export, request, commit: Some(Commit { target, seen, verifier_at }) }))
+    }
+}
+
+/// Fails for an object that is no regular file (RFC 8881 section 18.22.3).
+pub(super) fn require_file(place: &mut Place, cx: &Context<'_>) -> Result<(), Stop> {
+    use forebay_vfs::FileType;
+    let kind = match place {
+        Place::Above(_) => FileType::Directory,
+        place => place.resolve(cx)?.target.object.kind(),
+    };
+    match kind {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Stop::Fail(Nfsstat4::Isdir)),
+        FileType::Symlink => Err(Stop::Fail(Nfsstat4::Symlink)),
+        _ => Err(Stop::Fail(Nfsstat4::WrongType)),
+    }
+}

@@ -1,0 +1,34 @@
+//! NFSv4.1 and NFSv4.2 (RFC 8881, RFC 7862): COMPOUND and its operations.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `compound.rs` | the execution of a COMPOUND, on an event loop and on workers |
+//! | `server.rs` | the state that all requests share |
+//! | `place.rs`, `pseudo.rs` | the current and the saved handle; the directories above the exports |
+//! | `session.rs` | clients, sessions and slots |
+//! | `names.rs`, `dir.rs` | LOOKUP, CREATE, REMOVE, RENAME, LINK; READDIR |
+//! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
+//! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
+//! | `io.rs` | READ, WRITE, COMMIT |
+//! | `execute.rs` | the operations, each with its method |
+//! | `convert.rs` | statuses, identifiers, times |
+//!
+//! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module
+//! joins the two.
+
+mod attrs;
+pub(crate) mod compound;
+mod convert;
+mod dir;
+mod execute;
+mod io;
+mod lock;
+mod names;
+mod open;
+mod place;
+mod pseudo;
+mod server;
+mod session;
+mod set_attrs;
+
+pub(crate) use server::Server;

@@ -1,0 +1,324 @@
+//! Names: LOOKUP, LOOKUPP, CREATE, REMOVE, RENAME, LINK, READLINK, SECINFO, ACCESS, and the handles of a COMPOUND.
+
+use forebay_rpc::Reply;
+use forebay_vfs::{Access, Errno, FileType, Special, Wcc};
+use forebay_wire::nfs4::{
+    AccessOk, ChangeInfo, ChangeOk, CreateArgs, CreateOk, CreateType, HandleArgs, Nfsstat4, Opcode,
+    ReadlinkOk, RenameOk, Secinfo, SecinfoOk, SecinfoStyle, access,
+};
+use forebay_wire::{Array, Opaque};
+
+use super::compound::{Change, Compound, Context, Stop, put};
+use super::convert::change;
+use super::place::{Current, Place, may_wait};
+use super::pseudo::Entry;
+use super::set_attrs::{set_attr, set_mask};
+use crate::convert::handle;
+use crate::limits;
+use crate::service::At;
+
+/// Returns the change of a directory for the client.
+pub(super) fn change_info(wcc: &Wcc) -> ChangeInfo {
+    let after = wcc.after.as_ref().map(change).unwrap_or_default();
+    match &wcc.before {
+        Some(before) => ChangeInfo { atomic: true, before: change(before), after },
+        None => ChangeInfo { atomic: false, before: after, after },
+    }
+}
+
+/// Checks a name (RFC 8881 section 14.5). The file system checks its length.
+pub(super) fn check(name: &[u8]) -> Result<(), Stop> {
+    let status = match name {
+        [] => Nfsstat4::Inval,
+        b"." | b".." => Nfsstat4::Badname,
+        name if name.contains(&b'/') || name.contains(&0) => Nfsstat4::Badchar,
+        _ => return Ok(()),
+    };
+    Err(Stop::Fail(status))
+}
+
+impl Compound {
+    /// Returns the current place.
+    pub(super) fn place(&mut self) -> Result<&mut Place, Stop> {
+        let current = self.current.as_mut().ok_or(Stop::Fail(Nfsstat4::Nofilehandle))?;
+        Ok(&mut current.place)
+    }
+
+    /// Returns the current directory, of a caller who may change it.
+    pub(super) fn dir_to_change(&mut self, cx: &Context<'_>) -> Result<At, Stop> {
+        at_to_change(self.place()?, cx)
+    }
+
+    pub(super) fn set_place(&mut self, place: Place) {
+        self.current = Some(Current::new(place));
+    }
+
+    pub(super) fn getfh(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
+        let handle = self.place()?.handle(cx);
+        let body = HandleArgs { object: Opaque(handle.as_bytes()) };
+        put(&mut self.reply, reply.head(), Opcode::Getfh, &body);
+        Ok(())
+    }
+
+    pub(super) fn lookup(
+        &mut self,
+        cx: &Context<'_>,
+        name: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        check(name)?;
+        let next = self.find(cx, name)?;
+        self.set_place(next);
+        self.reply.start(reply.head(), Opcode::Lookup);
+        Ok(())
+    }
+
+    /// Returns the object that a name in the current directory leads to.
+    pub(super) fn find(&mut self, cx: &Context<'_>, name: &[u8]) -> Result<Place, Stop> {
+        let place = self.place()?;
+        if let Place::Above(number) = place {
+            let entry = cx.server.pseudo.node(*number).names.get(name).copied();
+            return Place::of(cx, entry.ok_or(Stop::Fail(Nfsstat4::Noent))?);
+        }
+        let at = place.resolve(cx)?;
+        require_dir(at)?;
+        let export = &at.target.export;
+        let is_root = std::sync::Arc::ptr_eq(&export.root().object, &at.target.object);
+        if let Some(entry) = cx.server.pseudo.over_root(name)
+            && is_root
+            && cx.server.pseudo.is_root(export)
+        {
+            return Place::of(cx, entry);
+        }
+        let (found, _) = cx.shared.vfs.lookup(&at.target, name, &at.caller.cred, cx.wait);
+        Ok(Place::Inode(handle(&found?.handle), None))
+    }
+
+    pub(super) fn lookup_parent(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
+        let next = self.parent(cx)?;
+        self.set_place(next);
+        self.reply.start(reply.head(), Opcode::Lookupp);
+        Ok(())
+    }
+
+    fn parent(&mut self, cx: &Context<'_>) -> Result<Place, Stop> {
+        let place = self.place()?;
+        if let Place::Above(number) = *place {
+            if number == 0 {
+                return Err(Stop::Fail(Nfsstat4::Noent));
+            }
+            return Ok(Place::Above(cx.server.pseudo.node(number).parent));
+        }
+        let at = place.resolve(cx)?;
+        require_dir(at)?;
+        let export = &at.target.export;
+        if std::sync::Arc::ptr_eq(&export.root().object, &at.target.object) {
+            return match cx.server.pseudo.above(export) {
+                Entry::Export(index) if cx.server.pseudo.exports[index].id == export.id => {
+                    Err(Stop::Fail(Nfsstat4::Noent))
+                }
+                entry => Place::of(cx, entry),
+            };
+        }
+        let (found, _) = cx.shared.vfs.lookup(&at.target, b"..", &at.caller.cred, cx.wait);
+        Ok(Place::Inode(handle(&found?.handle), None))
+    }
+
+    pub(super) fn access(&mut self, cx: &Context<'_>, bits: u32, reply: &mut Reply<'_>) -> Result<(), Stop> {
+        const ALL: u32 = access::READ
+            | access::LOOKUP
+            | access::MODIFY
+            | access::EXTEND
+            | access::DELETE
+            | access::EXECUTE;
+        let place = self.place()?;
+        let body = if let Place::Above(_) = place {
+            AccessOk { supported: bits & ALL, access: bits & (access::READ | access::LOOKUP) }
+        } else {
+            let at = place.resolve(cx)?;
+            let is_dir = at.target.object.kind() == FileType::Directory;
+            // A directory is not executed, and a file is not looked up in (RFC 8881 section 18.1.3).
+            let none = if is_dir { access::EXECUTE } else { access::LOOKUP | access::DELETE };
+            let supported = bits & ALL & !none;
+            let any = |some: u32| supported & some != 0;
+            let writes = any(access::MODIFY | access::EXTEND | access::DELETE);
+            let asked = Access {
+                read: any(access::READ),
+                write: writes && !at.caller.read_only,
+                execute: any(access::LOOKUP | access::EXECUTE) || is_dir && writes,
+            };
+            let (may, _) = cx.shared.vfs.access(&at.target, &at.caller.cred, asked, cx.wait)?;
+            let may_write = may.write && (!is_dir || may.execute);
+            let bit = |on: bool, bits: u32| if on { bits } else { 0 };
+            let granted = bit(may.read, access::READ)
+                | bit(may.execute, access::LOOKUP | access::EXECUTE)
+                | bit(may_write, access::MODIFY | access::EXTEND | access::DELETE);
+            AccessOk { supported, access: supported & granted }
+        };
+        put(&mut self.reply, reply.head(), Opcode::Access, &body);
+        Ok(())
+    }
+
+    pub(super) fn readlink(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
+        may_wait(cx)?;
+        let place = self.place()?;
+        if let Place::Above(_) = place {
+            return Err(Stop::Fail(Nfsstat4::WrongType));
+        }
+        let at = place.resolve(cx)?;
+        if at.target.object.kind() != FileType::Symlink {
+            return Err(Stop::Fail(Nfsstat4::WrongType));
+        }
+        let (link, _) = cx.shared.vfs.readlink(&at.target)?;
+        put(&mut self.reply, reply.head(), Opcode::Readlink, &ReadlinkOk { link: &link });
+        Ok(())
+    }
+
+    pub(super) fn create(
+        &mut self,
+        cx: &Context<'_>,
+        args: &CreateArgs<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Change>, Stop> {
+        may_wait(cx)?;
+        check(args.name)?;
+        let special = match args.objtype {
+            CreateType::Dir => Special::Directory,
+            CreateType::Blk(device) => Special::Block(device.major, device.minor),
+            CreateType::Chr(device) => Special::Character(device.major, device.minor),
+            CreateType::Lnk(target) => Special::Symlink(target),
+            CreateType::Sock => Special::Socket,
+            CreateType::Fifo => Special::Fifo,
+            CreateType::Reg | CreateType::Attrdir | CreateType::Namedattr => {
+                return Err(Stop::Fail(Nfsstat4::Badtype));
+            }
+        };
+        limits::special(&special)?;
+        let set = set_attr(&args.attributes)?;
+        let at = self.dir_to_change(cx)?;
+        let changed = cx.shared.vfs.make(&at.target, args.name, special, &set, &at.caller.cred, None);
+        let (target, _) = changed.result?;
+        let body = CreateOk { cinfo: change_info(&changed.wcc), attrset: set_mask(&args.attributes) };
+        put(&mut self.reply, reply.head(), Opcode::Create, &body);
+        let made = handle(&cx.shared.vfs.handle(&target));
+        let export = at.target.export.clone();
+        self.set_place(Place::Inode(made, Some(At { target, caller: at.caller })));
+        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        cx: &Context<'_>,
+        name: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Change>, Stop> {
+        may_wait(cx)?;
+        check(name)?;
+        let at = self.dir_to_change(cx)?;
+        let (vfs, cred) = (&cx.shared.vfs, &at.caller.cred);
+        let changed = match vfs.remove(&at.target, name, cred, None) {
+            // NFSv4 has one operation for files and directories.
+            changed if matches!(&changed.result, Err(forebay_vfs::Error::Os(Errno::ISDIR))) => {
+                vfs.rmdir(&at.target, name, cred, None)
+            }
+            changed => changed,
+        };
+        changed.result?;
+        let body = ChangeOk { cinfo: change_info(&changed.wcc) };
+        put(&mut self.reply, reply.head(), Opcode::Remove, &body);
+        let export = at.target.export.clone();
+        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        cx: &Context<'_>,
+        from_name: &[u8],
+        to_name: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Change>, Stop> {
+        may_wait(cx)?;
+        let mut saved = self.saved.clone().ok_or(Stop::Fail(Nfsstat4::Nofilehandle))?;
+        check(from_name)?;
+        check(to_name)?;
+        let to = self.dir_to_change(cx)?;
+        let from = at_to_change(&mut saved.place, cx)?;
+        if from.target.export.id != to.target.export.id {
+            return Err(Stop::Fail(Nfsstat4::Xdev));
+        }
+        let cred = &from.caller.cred;
+        let renamed = cx.shared.vfs.rename(&from.target, from_name, &to.target, to_name, cred, None);
+        renamed.result?;
+        let body = RenameOk { source: change_info(&renamed.from), target: change_info(&renamed.to) };
+        put(&mut self.reply, reply.head(), Opcode::Rename, &body);
+        let export = from.target.export.clone();
+        Ok(renamed.intent.map(|request| Change { export, request, commit: None }))
+    }
+
+    pub(super) fn link(
+        &mut self,
+        cx: &Context<'_>,
+        name: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Change>, Stop> {
+        may_wait(cx)?;
+        let mut saved = self.saved.clone().ok_or(Stop::Fail(Nfsstat4::Nofilehandle))?;
+        check(name)?;
+        let dir = self.dir_to_change(cx)?;
+        let file = at_to_change(&mut saved.place, cx)?;
+        if file.target.export.id != dir.target.export.id {
+            return Err(Stop::Fail(Nfsstat4::Xdev));
+        }
+        if file.target.object.kind() == FileType::Directory {
+            return Err(Stop::Fail(Nfsstat4::Isdir));
+        }
+        let changed = cx.shared.vfs.link(&file.target, &dir.target, name, &file.caller.cred, None);
+        changed.result?;
+        let body = ChangeOk { cinfo: change_info(&changed.wcc) };
+        put(&mut self.reply, reply.head(), Opcode::Link, &body);
+        let export = file.target.export.clone();
+        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+    }
+
+    /// SECINFO and SECINFO_NO_NAME: the flavours that the server takes. Afterwards there is no current handle (RFC 8881
+    /// section 2.6.3.1.1.8).
+    pub(super) fn secinfo(
+        &mut self,
+        cx: &Context<'_>,
+        name: Option<&[u8]>,
+        style: SecinfoStyle,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        match (name, style) {
+            (Some(name), _) => {
+                check(name)?;
+                self.find(cx, name)?;
+            }
+            (None, SecinfoStyle::Parent) => _ = self.parent(cx)?,
+            (None, SecinfoStyle::CurrentFh) => _ = self.place()?,
+        }
+        let mut buffer = Vec::new();
+        // AUTH_SYS and AUTH_NONE.
+        let flavours = Array::encoded(&mut buffer, &[Secinfo::Flavor(1), Secinfo::Flavor(0)]);
+        let flavors = flavours.ok_or(Stop::Fail(Nfsstat4::Serverfault))?;
+        let number = if name.is_some() { Opcode::Secinfo } else { Opcode::SecinfoNoName };
+        put(&mut self.reply, reply.head(), number, &SecinfoOk { flavors });
+        self.current = None;
+        Ok(())
+    }
+}
+
+/// Returns the inode of a place, for a caller who may change it.
+fn at_to_change(place: &mut Place, cx: &Context<'_>) -> Result<At, Stop> {
+    let at = place.resolve(cx)?.clone();
+    if at.caller.read_only { Err(Stop::Fail(Nfsstat4::Rofs)) } else { Ok(at) }
+}
+
+/// Fails for an inode that is no directory, as LOOKUP and READDIR do.
+pub(super) fn require_dir(at: &At) -> Result<(), Stop> {
+    match at.target.object.kind() {
+        FileType::Directory => Ok(()),
+        FileType::Symlink => Err(Stop::Fail(Nfsstat4::Symlink)),
+        _ => Err(Stop::Fail(Nfsstat4::Notdir)),
+    }
+}

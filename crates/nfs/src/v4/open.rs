@@ -1,0 +1,260 @@
+//! OPEN, OPEN_DOWNGRADE, CLOSE and the return of delegations (RFC 8881 sections 18.16, 18.18, 18.2, 18.6).
+
+use forebay_clientstate::{Claim, OpenArgs as StateOpen, Opened, OwnerName, READ, Share, WRITE, Want};
+use forebay_rpc::Reply;
+use forebay_vfs::{Access, Create, SetAttr, Wcc};
+use forebay_wire::nfs4::{
+    Bitmap, CloseArgs, CreateHow, Delegation, Fattr, Nfsstat4, Opcode, OpenArgs, OpenClaim,
+    OpenDowngradeArgs, OpenHow, OpenOk, Stateid, StateidOk, WhyNoDelegation, attr, open_result, share,
+};
+
+use super::attrs::EXCLUSIVE_CREATE;
+use super::compound::{Change, Compound, Context, Stop, put};
+use super::convert::{file_key, state_id, wire_id};
+use super::io::require_file;
+use super::names::{change_info, check};
+use super::place::{Place, may_wait};
+use super::set_attrs::{set_attr, set_mask};
+use crate::convert::handle;
+use crate::service::At;
+
+/// A file that an OPEN has found or made.
+struct Found {
+    place: Place,
+    wcc: Wcc,
+    attrset: Bitmap,
+    /// True if the OPEN has made the file: its maker may open it whatever the mode says.
+    made: bool,
+    change: Option<Change>,
+}
+
+impl Compound {
+    pub(super) fn open(
+        &mut self,
+        cx: &Context<'_>,
+        args: &OpenArgs<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Change>, Stop> {
+        may_wait(cx)?;
+        let access = args.share_access & share::BOTH;
+        let share = Share::new(access, args.share_deny)?;
+        let want = want(args.share_access)?;
+        let client = self.client()?;
+        let owner = OwnerName::new(args.owner.owner.0).ok_or(Stop::Fail(Nfsstat4::Badxdr))?;
+        let claim = claim(&args.claim)?;
+        if matches!(claim, Claim::New) && cx.server.state().in_grace(cx.now) {
+            return Err(Stop::Fail(Nfsstat4::Grace));
+        }
+        let mut found = self.find_to_open(cx, args)?;
+        require_file(&mut found.place, cx)?;
+        let wire = found.place.handle(cx);
+        let at = found.place.resolve(cx)?.clone();
+        permit(cx, &at, share.access, found.made)?;
+        let file = file_key(wire.as_bytes())?;
+        let request = StateOpen { client, owner, file, share, claim, want };
+        let Opened { stateid, .. } = cx.server.state().open(&request, cx.now, &mut self.effects)?;
+        let delegation = match args.share_access & share::WANT_DELEG_MASK {
+            share::WANT_NO_PREFERENCE => Delegation::None,
+            share::WANT_NO_DELEG | share::WANT_CANCEL => Delegation::NoneExt(WhyNoDelegation::NotWanted),
+            _ => Delegation::NoneExt(WhyNoDelegation::Resource(false)),
+        };
+        let body = OpenOk {
+            stateid: wire_id(stateid),
+            cinfo: change_info(&found.wcc),
+            rflags: open_result::LOCKTYPE_POSIX,
+            attrset: found.attrset,
+            delegation,
+        };
+        put(&mut self.reply, reply.head(), Opcode::Open, &body);
+        self.set_place(found.place);
+        self.set_stateid(wire_id(stateid));
+        Ok(found.change)
+    }
+
+    /// Finds or makes the file of an OPEN.
+    fn find_to_open(&mut self, cx: &Context<'_>, args: &OpenArgs<'_>) -> Result<Found, Stop> {
+        let name = match args.claim {
+            OpenClaim::Null(name) => name,
+            OpenClaim::DelegateCur(claim) => claim.file,
+            OpenClaim::DelegatePrev(name) => name,
+            OpenClaim::Previous(_) | OpenClaim::Fh | OpenClaim::DelegCurFh(_) | OpenClaim::DelegPrevFh => {
+                if matches!(args.how, OpenHow::Create(_)) {
+                    return Err(Stop::Fail(Nfsstat4::Inval));
+                }
+                let place = self.place()?.clone();
+                return Ok(Found::existing(place, Wcc::default()));
+            }
+        };
+        check(name)?;
+        let OpenHow::Create(how) = args.how else {
+            let wcc = match self.place()? {
+                Place::Above(_) => Wcc::default(),
+                place => {
+                    let attr = cx.shared.vfs.getattr(&place.resolve(cx)?.target)?;
+                    Wcc { before: Some(attr), after: Some(attr) }
+                }
+            };
+            let place = self.find(cx, name)?;
+            return Ok(Found::existing(place, wcc));
+        };
+        self.make(cx, name, &how)
+    }
+
+    fn make(&mut self, cx: &Context<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Found, Stop> {
+        let at = self.dir_to_change(cx)?;
+        let exclusive = |attributes: &Fattr<'_>| match attributes.mask.is_subset(&EXCLUSIVE_CREATE) {
+            true => Ok(()),
+            false => Err(Stop::Fail(Nfsstat4::Inval)),
+        };
+        let (how, attrset, then) = match how {
+            CreateHow::Unchecked(wire) => (Create::Unchecked(set_attr(wire)?), set_mask(wire), None),
+            CreateHow::Guarded(wire) => (Create::Guarded(set_attr(wire)?), set_mask(wire), None),
+            CreateHow::Exclusive(verifier) => (Create::Exclusive(*verifier), times(), None),
+            CreateHow::Exclusive41(both) => {
+                exclusive(&both.attributes)?;
+                let set = set_attr(&both.attributes)?;
+                let attrset = set_mask(&both.attributes) | times();
+                (Create::Exclusive(both.verifier), attrset, Some(set))
+            }
+        };
+        let existed = matches!(how, Create::Unchecked(_)) && self.find(cx, name).is_ok();
+        let changed = cx.shared.vfs.create(&at.target, name, how, &at.caller.cred, None);
+        let (target, _) = changed.result?;
+        let export = at.target.export.clone();
+        let mut change = changed.intent.map(|request| Change { export, request, commit: None });
+        if let Some(set) = then.filter(|set| !set.is_empty()) {
+            change = set_after(cx, &at, &target, &set, change)?;
+        }
+        let place =
+            Place::Inode(handle(&cx.shared.vfs.handle(&target)), Some(At { target, caller: at.caller }));
+        let attrset = if existed { attrset & Bitmap::of(&[attr::SIZE]) } else { attrset };
+        Ok(Found { place, wcc: changed.wcc, attrset, made: !existed, change })
+    }
+
+    pub(super) fn open_downgrade(
+        &mut self,
+        cx: &Context<'_>,
+        args: &OpenDowngradeArgs,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let (client, file) = (self.client()?, self.file(cx)?);
+        let stateid = state_id(self.resolve_stateid(args.open_stateid)?);
+        let share = Share::new(args.share_access & share::BOTH, args.share_deny)?;
+        let stateid = cx.server.state().open_downgrade(client, stateid, &file, share, &mut self.effects)?;
+        self.put_stateid(Opcode::OpenDowngrade, wire_id(stateid), reply);
+        Ok(())
+    }
+
+    pub(super) fn close(
+        &mut self,
+        cx: &Context<'_>,
+        args: &CloseArgs,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let (client, file) = (self.client()?, self.file(cx)?);
+        let stateid = state_id(self.resolve_stateid(args.open_stateid)?);
+        cx.server.state().close(client, stateid, &file, cx.now, &mut self.effects)?;
+        self.put_stateid(Opcode::Close, Stateid::INVALID, reply);
+        Ok(())
+    }
+
+    pub(super) fn return_delegation(
+        &mut self,
+        cx: &Context<'_>,
+        stateid: Stateid,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let client = self.client()?;
+        self.place()?;
+        let stateid = state_id(self.resolve_stateid(stateid)?);
+        cx.server.state().return_delegation(client, stateid, cx.now, &mut self.effects)?;
+        self.reply.start(reply.head(), Opcode::Delegreturn);
+        Ok(())
+    }
+
+    /// Appends a state id as the result of an operation, and makes it the current one.
+    pub(super) fn put_stateid(&mut self, number: Opcode, stateid: Stateid, reply: &mut Reply<'_>) {
+        put(&mut self.reply, reply.head(), number, &StateidOk { stateid });
+        self.set_stateid(stateid);
+    }
+
+    /// Returns the key of the current file.
+    pub(super) fn file(&mut self, cx: &Context<'_>) -> Result<forebay_clientstate::FileKey, Stop> {
+        file_key(self.place()?.handle(cx).as_bytes())
+    }
+}
+
+impl Found {
+    fn existing(place: Place, wcc: Wcc) -> Self {
+        Found { place, wcc, attrset: Bitmap::EMPTY, made: false, change: None }
+    }
+}
+
+/// The attributes that hold the verifier of an exclusive create: the client sets them afterwards.
+fn times() -> Bitmap {
+    Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET])
+}
+
+/// Sets the attributes of a file that an exclusive create has made. The change of the create comes first.
+fn set_after(
+    cx: &Context<'_>,
+    at: &At,
+    target: &forebay_vfs::Target,
+    set: &SetAttr,
+    change: Option<Change>,
+) -> Result<Option<Change>, Stop> {
+    if let Some(Change { export, request, .. }) = change {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        cx.shared.vfs.commit(&export, request, &[], Box::new(move |result| _ = sender.send(result)));
+        receiver.recv().unwrap_or(Err(forebay_vfs::Error::Busy))?;
+    }
+    let changed = cx.shared.vfs.setattr(target, &at.caller.cred, set, None);
+    changed.result?;
+    let export = target.export.clone();
+    Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+}
+
+/// Checks that the caller may open a file, as open(2) does: the owner has no privilege over its mode.
+fn permit(cx: &Context<'_>, at: &At, access: u8, made: bool) -> Result<(), Stop> {
+    if at.caller.read_only && access & WRITE != 0 {
+        return Err(Stop::Fail(Nfsstat4::Rofs));
+    }
+    if made {
+        return Ok(());
+    }
+    let asked = Access { read: access & READ != 0, write: access & WRITE != 0, execute: false };
+    let (may, _) = cx.shared.vfs.access(&at.target, &at.caller.cred, asked, cx.wait)?;
+    // A file that may be executed is opened for reading to execute it.
+    let may_read = may.read || !asked.read || {
+        let execute = Access { read: false, write: false, execute: true };
+        cx.shared.vfs.access(&at.target, &at.caller.cred, execute, cx.wait)?.0.execute
+    };
+    if may_read && (may.write || !asked.write) { Ok(()) } else { Err(Stop::Fail(Nfsstat4::Access)) }
+}
+
+fn claim(claim: &OpenClaim<'_>) -> Result<Claim, Stop> {
+    use forebay_wire::nfs4::DelegationType;
+    match claim {
+        OpenClaim::Null(_) | OpenClaim::Fh => Ok(Claim::New),
+        OpenClaim::Previous(kind) => Ok(Claim::Previous(match kind {
+            DelegationType::Read | DelegationType::ReadAttrs => Some(false),
+            DelegationType::Write | DelegationType::WriteAttrs => Some(true),
+            DelegationType::None | DelegationType::NoneExt => None,
+        })),
+        OpenClaim::DelegateCur(cur) => Ok(Claim::Delegated(state_id(cur.delegate_stateid))),
+        OpenClaim::DelegCurFh(stateid) => Ok(Claim::Delegated(state_id(*stateid))),
+        // Delegations end with the client's instance.
+        OpenClaim::DelegatePrev(_) | OpenClaim::DelegPrevFh => Err(Stop::Fail(Nfsstat4::Notsupp)),
+    }
+}
+
+fn want(access: u32) -> Result<Want, Stop> {
+    match access & share::WANT_DELEG_MASK {
+        share::WANT_NO_PREFERENCE => Ok(Want::NoPreference),
+        share::WANT_READ_DELEG => Ok(Want::Read),
+        share::WANT_WRITE_DELEG => Ok(Want::Write),
+        share::WANT_ANY_DELEG => Ok(Want::Any),
+        share::WANT_NO_DELEG | share::WANT_CANCEL => Ok(Want::None),
+        _ => Err(Stop::Fail(Nfsstat4::Inval)),
+    }
+}

@@ -1,0 +1,244 @@
+//! Clients and sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and their like.
+
+use forebay_clientstate::{
+    Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, Principal, Request, Sequenced,
+    SessionId,
+};
+use forebay_rpc::Reply;
+use forebay_vfs::Wait;
+use forebay_wire::nfs4::{
+    BindConnArgs, BindConnOk, ChannelAttrs, ChannelDirFromClient, ChannelDirFromServer, CreateSessionArgs,
+    CreateSessionOk, ExchangeIdArgs, ExchangeIdOk, Nfsstat4, Op, Opcode, Operations, SequenceArgs,
+    SequenceOk, ServerOwner, StateProtectArgs, StateProtectRes, exchange_id,
+};
+use forebay_wire::rpc::Auth;
+use forebay_wire::{Opaque, xdr::Encode};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::compound::{Compound, Context, InSlot, Stop, arguments, put};
+
+/// Returns the authenticated caller in a form that can be compared.
+fn principal(cx: &Context<'_>) -> Result<Principal, Stop> {
+    let mut bytes = Vec::new();
+    match &cx.call.header.cred {
+        Auth::Sys(sys) => {
+            1u32.encode(&mut bytes);
+            sys.uid.encode(&mut bytes);
+        }
+        _ => 0u32.encode(&mut bytes),
+    }
+    Principal::new(&bytes).ok_or(Stop::Fail(Nfsstat4::Serverfault))
+}
+
+impl Compound {
+    pub(super) fn exchange_id(
+        &mut self,
+        cx: &Context<'_>,
+        args: &ExchangeIdArgs<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        if args.flags & !exchange_id::MASK_A != 0 {
+            return Err(Stop::Fail(Nfsstat4::Inval));
+        }
+        // The machine credential is accepted as a wish; the principal of a client record is compared anyway.
+        let state_protect = match args.state_protect {
+            StateProtectArgs::None => StateProtectRes::None,
+            StateProtectArgs::MachCred(_) if !matches!(cx.call.header.cred, Auth::Other(_)) => {
+                return Err(Stop::Fail(Nfsstat4::Inval));
+            }
+            StateProtectArgs::MachCred(ops) => StateProtectRes::MachCred(ops),
+            StateProtectArgs::Ssv(_) => return Err(Stop::Fail(Nfsstat4::EncrAlgUnsupp)),
+        };
+        let owner = OwnerName::new(args.client_owner.id.0).ok_or(Stop::Fail(Nfsstat4::Badxdr))?;
+        let request = ExchangeId {
+            owner,
+            verifier: args.client_owner.verifier,
+            principal: principal(cx)?,
+            flags: args.flags,
+        };
+        let exchanged = cx.server.state().exchange_id(&request, cx.now, &mut self.effects)?;
+        let server_owner = ServerOwner { minor_id: 0, major_id: Opaque(&cx.server.owner) };
+        let body = ExchangeIdOk {
+            clientid: exchanged.client.0,
+            sequence: exchanged.sequence,
+            flags: exchanged.flags,
+            state_protect,
+            server_owner,
+            server_scope: Opaque(&cx.server.owner),
+            impl_id: None,
+        };
+        put(&mut self.reply, reply.head(), Opcode::ExchangeId, &body);
+        Ok(())
+    }
+
+    pub(super) fn create_session(
+        &mut self,
+        cx: &Context<'_>,
+        args: &CreateSessionArgs<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let request = CreateSession {
+            client: ClientId(args.clientid),
+            sequence: args.sequence,
+            // Neither the log nor call-backs serve sessions yet.
+            flags: check_flags(args.flags)?,
+            fore: channel(&args.fore_channel),
+            back: channel(&args.back_channel),
+            callback_program: args.cb_program,
+            callback_security: Vec::new(),
+            principal: principal(cx)?,
+            connection: cx.call.peer.id,
+            random: cx.server.random(),
+        };
+        let created = cx.server.state().create_session(&request, cx.now, &mut self.effects)?;
+        let body = CreateSessionOk {
+            sessionid: created.session.0,
+            sequence: created.sequence,
+            flags: created.flags,
+            fore_channel: wire_channel(&created.fore),
+            back_channel: wire_channel(&created.back),
+        };
+        put(&mut self.reply, reply.head(), Opcode::CreateSession, &body);
+        Ok(())
+    }
+
+    pub(super) fn destroy_session(
+        &mut self,
+        cx: &Context<'_>,
+        id: [u8; 16],
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let id = SessionId(id);
+        let own = self.slot.as_ref().filter(|slot| slot.session.id() == id).map(|slot| slot.slot);
+        cx.server.state().destroy_session(id, own, &mut self.effects)?;
+        cx.server.forget_ended_sessions();
+        put(&mut self.reply, reply.head(), Opcode::DestroySession, &());
+        Ok(())
+    }
+
+    pub(super) fn bind_connection(
+        &mut self,
+        cx: &Context<'_>,
+        args: &BindConnArgs,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let direction = match args.direction {
+            ChannelDirFromClient::Fore => Direction::Fore,
+            ChannelDirFromClient::Back => Direction::Back,
+            ChannelDirFromClient::ForeOrBoth => Direction::ForeOrBoth,
+            ChannelDirFromClient::BackOrBoth => Direction::BackOrBoth,
+        };
+        let bound = cx.server.state().bind_conn_to_session(
+            SessionId(args.sessionid),
+            direction,
+            cx.call.peer.id,
+            cx.now,
+        )?;
+        let direction = match (bound.fore, bound.back) {
+            (true, true) => ChannelDirFromServer::Both,
+            (false, true) => ChannelDirFromServer::Back,
+            _ => ChannelDirFromServer::Fore,
+        };
+        let body = BindConnOk { sessionid: args.sessionid, direction, rdma: false };
+        put(&mut self.reply, reply.head(), Opcode::BindConnToSession, &body);
+        Ok(())
+    }
+
+    pub(super) fn sequence(
+        &mut self,
+        cx: &Context<'_>,
+        args: &SequenceArgs,
+        record: &[u8],
+        rest: Operations<'_, Op<'_>>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let session = cx.server.session(SessionId(args.sessionid)).ok_or(Stop::Fail(Nfsstat4::Badsession))?;
+        let waiter = match self.ticket.take() {
+            Some(ticket) => cx.server.begin_waiting(ticket, self.xid()),
+            None => 0,
+        };
+        let request = Request {
+            slot: args.slot,
+            sequence: args.sequence,
+            highest: args.highest_slot,
+            cache_this: args.cache_this,
+            digest: xxh3_64(arguments(cx.call)),
+            operations: rest.left() + 1,
+            length: record.len() as u32,
+            connection: cx.call.peer.id,
+            waiter,
+        };
+        let judged = session.sequence(&request, cx.now);
+        if !matches!(judged, Ok(Sequenced::InProgress)) {
+            self.ticket = cx.server.stop_waiting(waiter);
+        }
+        let answer = match judged? {
+            Sequenced::InProgress if cx.wait == Wait::No => return Err(Stop::Later),
+            Sequenced::InProgress => return Err(Stop::Parked),
+            Sequenced::Replay(kept) => {
+                self.replay(reply.head(), &kept);
+                return Err(Stop::Appended);
+            }
+            Sequenced::NotKept(answer) => {
+                let body = sequence_ok(args, &answer);
+                put(&mut self.reply, reply.head(), Opcode::Sequence, &body);
+                let next = rest.peek().unwrap_or(Opcode::Illegal);
+                self.reply.push_failure(reply.head(), next, Nfsstat4::RetryUncachedRep);
+                return Err(Stop::Appended);
+            }
+            Sequenced::New(answer, record) => {
+                self.effects.records.extend(record);
+                answer
+            }
+        };
+        let fore = session.fore();
+        let limit = if args.cache_this { fore.max_cached.min(fore.max_response) } else { fore.max_response };
+        self.reply.limit_to(limit as usize);
+        self.slot = Some(InSlot { session, slot: args.slot, keeps: args.cache_this });
+        put(&mut self.reply, reply.head(), Opcode::Sequence, &sequence_ok(args, &answer));
+        Ok(())
+    }
+
+    /// Returns the client of the session.
+    pub(super) fn client(&self) -> Result<ClientId, Stop> {
+        let slot = self.slot.as_ref().ok_or(Stop::Fail(Nfsstat4::OpNotInSession))?;
+        Ok(slot.session.client())
+    }
+}
+
+fn sequence_ok(args: &SequenceArgs, answer: &forebay_clientstate::Answer) -> SequenceOk {
+    SequenceOk {
+        sessionid: args.sessionid,
+        sequence: args.sequence,
+        slot: args.slot,
+        highest_slot: answer.highest,
+        target_highest_slot: answer.target,
+        status_flags: answer.status,
+    }
+}
+
+fn check_flags(flags: u32) -> Result<u32, Stop> {
+    if flags & !7 == 0 { Ok(0) } else { Err(Stop::Fail(Nfsstat4::Inval)) }
+}
+
+fn channel(wire: &ChannelAttrs) -> Channel {
+    Channel {
+        max_request: wire.max_request,
+        max_response: wire.max_response,
+        max_cached: wire.max_response_cached,
+        operations: wire.max_operations,
+        slots: wire.max_requests,
+    }
+}
+
+fn wire_channel(channel: &Channel) -> ChannelAttrs {
+    ChannelAttrs {
+        header_pad: 0,
+        max_request: channel.max_request,
+        max_response: channel.max_response,
+        max_response_cached: channel.max_cached,
+        max_operations: channel.operations,
+        max_requests: channel.slots,
+        rdma_ird: None,
+    }
+}
