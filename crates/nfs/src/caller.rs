@@ -1,4 +1,4 @@
-//! The caller of a request, and the export's rules for the caller.
+//! The caller of a request, the export's rules for the caller, and the inode that the caller asks for.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use forebay_config::{Access, ClientRule, Squash};
 use forebay_rpc::Peer;
-use forebay_vfs::{Cred, Identity, Wait};
-use forebay_wire::nfs3::Nfsstat3;
+use forebay_vfs::{Cred, Identity, Target, Wait};
+use forebay_wire::nfs3::{FileHandle, Nfsstat3};
 use forebay_wire::rpc::{Auth, Gids};
 use smallvec::SmallVec;
 
 use crate::clients::ClientStats;
+use crate::refusals::Refusal;
 use crate::request::{Call, SysUser};
 use crate::result::Stop;
 use crate::shared::Shared;
@@ -77,7 +78,26 @@ pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
     matches!(auth, Auth::None | Auth::Sys(_))
 }
 
+/// An inode that a call names, reached by an admitted caller.
+pub(crate) struct At {
+    pub(crate) target: Target,
+    pub(crate) caller: Caller,
+}
+
+impl At {
+    pub(crate) fn fsid(&self) -> u64 {
+        self.target.export.fsid
+    }
+}
+
 impl Shared {
+    /// Returns the inode that `handle` names and the caller, if the export's rules admit the caller.
+    pub(crate) fn at(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
+        let target = self.vfs.target(handle.as_bytes(), wait)?;
+        let caller = self.admit(call, target.export.id, wait)?;
+        Ok(At { target, caller })
+    }
+
     /// Applies the export's rules to a call. Fails if no rule lets the client in, if the user database does not answer,
     /// or if it has to be asked and `wait` does not allow that.
     pub(crate) fn admit(&self, call: &Call<'_>, export: u32, wait: Wait) -> Result<Caller, Stop> {
@@ -120,6 +140,20 @@ impl Shared {
             recent[slot] = Some(Known { peer: peer.id, sys, caller: caller.clone() });
             Ok(caller)
         })
+    }
+
+    /// Counts the refusal of a client that no rule of the export lets in, and returns the error.
+    fn refuse(&self, export: u32, peer: &Peer) -> Stop {
+        self.count_refusal(export, peer);
+        Stop::Fail(Nfsstat3::Acces)
+    }
+
+    /// Counts a client that no rule of the export lets in.
+    pub(crate) fn count_refusal(&self, export: u32, peer: &Peer) {
+        let exports = self.rules.now();
+        let export = exports.iter().find(|known| known.id == export);
+        let port = export.is_some_and(|export| export.rule_for(peer.addr.ip()).is_some());
+        self.refusals.add(peer.addr.ip(), if port { Refusal::Port } else { Refusal::Export });
     }
 }
 

@@ -17,13 +17,13 @@ use forebay_wire::nfs3::{
 use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
-use crate::caller::client_address;
+use crate::caller::{At, client_address};
 use crate::convert::{fattr, guard_time, handle, status, wcc};
 use crate::limits::{self, set_attr};
 use crate::reply_cache::{Begin, RequestKey, Waiting};
 use crate::request::{Call, Request};
 use crate::result::{Stop, done, failure, garbage, success};
-use crate::shared::{At, Shared};
+use crate::shared::Shared;
 
 /// A change to execute.
 struct Change<'a> {
@@ -160,11 +160,7 @@ impl Shared {
     }
 
     /// Returns the inode and the caller like [`Shared::at`], for a caller about to change something.
-    fn at_to_change(&self, call: &Call<'_>, handle: &FileHandle) -> Result<At, Stop> {
-        self.at_to_write(call, handle, Wait::Yes)
-    }
-
-    fn at_to_write(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
+    fn at_to_change(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
         let at = self.at(call, handle, wait)?;
         if at.caller.read_only { Err(Stop::Fail(Nfsstat3::Rofs)) } else { Ok(at) }
     }
@@ -174,7 +170,7 @@ impl Shared {
         if args.count as usize != args.data.len() {
             return Err(Stop::Garbage);
         }
-        let at = self.at_to_write(call, &args.file, wait)?;
+        let at = self.at_to_change(call, &args.file, wait)?;
         let stable = args.stable != StableHow::Unstable;
         let tried = self.vfs.write(&at.target, &at.caller.cred, args.offset, args.data, stable, wait);
         let Outcome::Done(changed) = tried else {
@@ -206,7 +202,7 @@ impl Shared {
 
     fn setattr(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: SetattrArgs = call.args()?;
-        let at = self.at_to_change(call, &args.object)?;
+        let at = self.at_to_change(call, &args.object, Wait::Yes)?;
         let set = set_attr(&args.new_attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
         let guard = args.guard.map(guard_time);
         let changed = self.vfs.setattr(&at.target, &at.caller.cred, &set, guard);
@@ -216,7 +212,7 @@ impl Shared {
 
     fn create(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: CreateArgs<'_> = change.call.args()?;
-        let at = self.at_to_change(&change.call, &args.target.dir)?;
+        let at = self.at_to_change(&change.call, &args.target.dir, Wait::Yes)?;
         let set = |set: &Sattr3| set_attr(set).ok_or(Stop::Fail(Nfsstat3::Inval));
         let how = match &args.how {
             CreateHow::Unchecked(attributes) => Create::Unchecked(set(attributes)?),
@@ -253,7 +249,7 @@ impl Shared {
                 (args.target, attributes, special)
             }
         };
-        let at = self.at_to_change(call, &place.dir)?;
+        let at = self.at_to_change(call, &place.dir, Wait::Yes)?;
         let special = special.ok_or(Stop::Fail(Nfsstat3::Badtype))?;
         limits::special(&special)?;
         let set = set_attr(&attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
@@ -274,7 +270,7 @@ impl Shared {
 
     fn remove(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: RemoveArgs<'_> = change.call.args()?;
-        let at = self.at_to_change(&change.call, &args.dir)?;
+        let at = self.at_to_change(&change.call, &args.dir, Wait::Yes)?;
         let (asked, cred) = (change.logged_reply(), &at.caller.cred);
         let changed = match change.procedure {
             Procedure::Rmdir => self.vfs.rmdir(&at.target, args.name, cred, asked.as_ref()),
@@ -286,8 +282,8 @@ impl Shared {
 
     fn rename(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: RenameArgs<'_> = change.call.args()?;
-        let from = self.at_to_change(&change.call, &args.from.dir)?;
-        let to = self.at_to_change(&change.call, &args.to.dir)?;
+        let from = self.at_to_change(&change.call, &args.from.dir, Wait::Yes)?;
+        let to = self.at_to_change(&change.call, &args.to.dir, Wait::Yes)?;
         let (asked, cred) = (change.logged_reply(), &from.caller.cred);
         let (from_name, to_name) = (args.from.name, args.to.name);
         let renamed = self.vfs.rename(&from.target, from_name, &to.target, to_name, cred, asked.as_ref());
@@ -300,8 +296,8 @@ impl Shared {
 
     fn link(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: LinkArgs<'_> = change.call.args()?;
-        let file = self.at_to_change(&change.call, &args.file)?;
-        let dir = self.at_to_change(&change.call, &args.link.dir)?;
+        let file = self.at_to_change(&change.call, &args.file, Wait::Yes)?;
+        let dir = self.at_to_change(&change.call, &args.link.dir, Wait::Yes)?;
         let (asked, cred) = (change.logged_reply(), &file.caller.cred);
         let changed = self.vfs.link(&file.target, &dir.target, args.link.name, cred, asked.as_ref());
         let linkdir_wcc: WccData = wcc(&changed.wcc, dir.fsid());

@@ -10,11 +10,12 @@ use forebay_wire::nfs3::{
 use forebay_wire::xdr::Encode;
 
 use crate::MAX_TRANSFER;
+use crate::caller::At;
 use crate::convert::{fattr, handle};
 use crate::look::failed;
 use crate::request::Call;
 use crate::result::{Stop, success};
-use crate::shared::{At, Shared};
+use crate::shared::Shared;
 
 /// The place in a directory from which a listing goes on.
 struct ListFrom {

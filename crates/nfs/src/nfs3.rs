@@ -26,6 +26,7 @@ impl Shared {
         self.clients.count_request(call.peer);
         let tried = match procedure {
             Procedure::Read => self.read(call, reply, Wait::No),
+            _ if is_change(procedure) => return Outcome::Wait,
             _ => self.look(procedure, call, reply, Wait::No).map(Outcome::Done),
         };
         match tried {
@@ -39,18 +40,6 @@ impl Shared {
                 Outcome::Done(())
             }
             Ok(Outcome::Wait) | Err(Stop::Later | Stop::Fail(_)) => Outcome::Wait,
-        }
-    }
-
-    /// Carries out a WRITE on the event loop if the cache takes its data at once.
-    pub(crate) fn attempt_deferred_nfs3(
-        self: &Arc<Self>,
-        procedure: Procedure,
-        request: Request,
-    ) -> Option<Request> {
-        match procedure {
-            Procedure::Write if self.vfs.writes_in_memory() => self.change(procedure, request, Wait::No),
-            _ => Some(request),
         }
     }
 

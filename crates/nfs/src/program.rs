@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_rpc::Reply;
-use forebay_vfs::Outcome;
+use forebay_vfs::{Outcome, Wait};
 use forebay_wire::rpc::{AuthStat, CallHeader, ReplyStatus};
 use forebay_wire::{mount3, nfs3};
 
@@ -85,8 +85,10 @@ impl Program {
     /// to carry it out.
     pub(crate) fn attempt_deferred(self, shared: &Arc<Shared>, request: Request) -> Option<Request> {
         match self {
-            Program::Nfs3(procedure) => shared.attempt_deferred_nfs3(procedure, request),
-            Program::Mount3(_) => Some(request),
+            Program::Nfs3(write @ nfs3::Procedure::Write) if shared.vfs.writes_in_memory() => {
+                shared.change(write, request, Wait::No)
+            }
+            Program::Nfs3(_) | Program::Mount3(_) => Some(request),
         }
     }
 

@@ -11,12 +11,13 @@ use forebay_vfs::{Outcome, ReadInto, ReadOut, SsdRead, Wait};
 use forebay_wire::nfs3::{self, Fattr3, Nfsstat3, Procedure, ReadArgs, encode_read_header};
 
 use crate::MAX_TRANSFER;
+use crate::caller::At;
 use crate::clients::ClientStats;
 use crate::convert::fattr;
 use crate::look::put;
 use crate::request::{Call, Request};
 use crate::result::{Stop, finish, success};
-use crate::shared::{At, Shared};
+use crate::shared::Shared;
 
 /// A READ whose data has to be read from the cache devices.
 pub(crate) struct SsdReply {
