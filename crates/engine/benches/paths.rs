@@ -15,7 +15,7 @@ use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::format::{bind, content_hash};
 use forebay_engine::io::{Backing, BackingResult, Device, DeviceError, Disowned, Durability, Io, Key, Time};
 use forebay_engine::pool::Pool;
-use forebay_engine::{CachedObject, Engine, Env, Settings, Tried, TriedRead};
+use forebay_engine::{CachedObject, Engine, Env, Outcome, Settings};
 use forebay_runtime::{SystemClock, Threads, block_on};
 
 const OBJECT: u64 = 256 << 20;
@@ -181,12 +181,12 @@ fn index_and_memory(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("read from memory");
     let place = places();
     group.bench_function("4 KiB at random", |bench| {
-        bench.iter(|| assert_eq!(engine.try_read(&object, place(), &mut buffer), TriedRead::Read(BLOCK)));
+        bench.iter(|| assert_eq!(engine.try_read(&object, place(), &mut buffer), Outcome::Done(BLOCK)));
     });
     let mut large = vec![0; 1 << 20];
     group.throughput(Throughput::Bytes(1 << 20));
     group.bench_function("1 MiB", |bench| {
-        bench.iter(|| assert_eq!(engine.try_read(&object, 0, &mut large), TriedRead::Read(1 << 20)));
+        bench.iter(|| assert_eq!(engine.try_read(&object, 0, &mut large), Outcome::Done(1 << 20)));
     });
     block_on(engine.close()).unwrap();
 }
@@ -204,7 +204,7 @@ fn log(criterion: &mut Criterion) {
                     for _ in 0..depth {
                         let offset = place();
                         let seq = match engine.try_write(&object, offset, &block, Time::default()).unwrap() {
-                            Tried::Accepted(seq) => seq,
+                            Outcome::Done(seq) => seq,
                             _ => block_on(engine.write(&object, offset, &block, Time::default())).unwrap(),
                         };
                         let sender = sender.clone();

@@ -43,9 +43,9 @@ pub use maintain::devices::ChangeError;
 pub use recover::outcome::{OpenError, Recovered};
 pub use recover::progress::RecoveryProgress;
 pub use request::bypass::BypassWrite;
-pub use request::read::TriedRead;
+pub use request::outcome::Outcome;
 pub use request::unsynced::Syncing;
-pub use request::write::{Logged, Tried};
+pub use request::write::Logged;
 pub use volume::status::VolumeStatus;
 
 /// The number of a frame of the log. It grows by one with every frame.

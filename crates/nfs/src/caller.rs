@@ -1,4 +1,4 @@
-//! The caller of a request, and the export's rules for the caller.
+//! The caller of a request, the export's rules for the caller, and the inode that the caller asks for.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -7,14 +7,16 @@ use std::time::Instant;
 
 use forebay_config::{Access, ClientRule, Squash};
 use forebay_rpc::Peer;
-use forebay_vfs::{Cred, Identity, Wait};
-use forebay_wire::nfs3::Nfsstat3;
-use forebay_wire::rpc::{Auth, AuthSys, Gids};
+use forebay_vfs::{Cred, Identity, Target, Wait};
+use forebay_wire::nfs3::{FileHandle, Nfsstat3};
+use forebay_wire::rpc::{Auth, Gids};
 use smallvec::SmallVec;
 
 use crate::clients::ClientStats;
-use crate::dispatch::Stop;
-use crate::service::Shared;
+use crate::refusals::Refusal;
+use crate::request::{Call, SysUser};
+use crate::result::Stop;
+use crate::shared::Shared;
 
 /// A caller after the export's rules.
 #[derive(Clone)]
@@ -22,24 +24,50 @@ pub(crate) struct Caller {
     pub(crate) cred: Cred,
     pub(crate) read_only: bool,
     pub(crate) client: Arc<ClientStats>,
+    valid: Validity,
 }
 
-/// The identity of a caller within an export, which is equal on most requests of a connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Key {
-    peer: u64,
+/// The conditions under which the rules of an export give a caller of a connection the rights of [`Caller`].
+#[derive(Clone, Copy)]
+struct Validity {
     export: u32,
     /// The generation of the rules.
     generation: u64,
+    /// The time until which the groups from the user database are valid, if they come from there.
+    until: Option<Instant>,
+}
+
+impl Validity {
+    fn holds(&self, export: u32, generation: u64) -> bool {
+        self.export == export
+            && self.generation == generation
+            && self.until.is_none_or(|until| Instant::now() < until)
+    }
+}
+
+/// A caller of a connection, which is equal on most requests of the connection.
+#[derive(Clone)]
+struct Known {
+    peer: u64,
     /// uid, gid and groups of AUTH_SYS; none for AUTH_NONE.
     sys: Option<(u32, u32, Gids)>,
+    caller: Caller,
+}
+
+impl Known {
+    fn is(&self, peer: u64, user: Option<&SysUser>) -> bool {
+        self.peer == peer
+            && match (&self.sys, user) {
+                (Some((uid, gid, gids)), Some(user)) => {
+                    (*uid, *gid) == (user.uid, user.gid) && *gids == user.gids
+                }
+                (known, user) => known.is_none() && user.is_none(),
+            }
+    }
 }
 
 /// Connections share slots by their number; a thread serves few connections at a time.
 const SLOTS: usize = 256;
-
-/// A caller, and the time until which it is valid; `None` means as long as the connection lasts.
-type Known = (Key, Caller, Option<Instant>);
 
 thread_local! {
     static RECENT: RefCell<Vec<Option<Known>>> = RefCell::new(vec![None; SLOTS]);
@@ -50,47 +78,84 @@ pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
     matches!(auth, Auth::None | Auth::Sys(_))
 }
 
-/// Applies the export's rules to a call. Returns `None` if no rule lets the client in. Fails if the user database does
-/// not answer, or if it has to be asked and `wait` does not allow that.
-pub(crate) fn admit(
-    shared: &Shared,
-    export: u32,
-    peer: &Peer,
-    auth: &Auth<'_>,
-    wait: Wait,
-) -> Result<Option<Caller>, Stop> {
-    let sys = match auth {
-        Auth::Sys(AuthSys { uid, gid, gids, .. }) => Some((*uid, *gid, *gids)),
-        _ => None,
-    };
-    let key = Key { peer: peer.id, export, generation: shared.rules.generation(), sys };
-    let slot = (peer.id as usize ^ export as usize) % SLOTS;
-    RECENT.with_borrow_mut(|recent| {
-        if let Some((known, caller, until)) = &recent[slot]
-            && *known == key
-            && until.is_none_or(|until| Instant::now() < until)
+/// An inode that a call names, reached by an admitted caller.
+#[derive(Clone)]
+pub(crate) struct At {
+    pub(crate) target: Target,
+    pub(crate) caller: Caller,
+}
+
+impl At {
+    pub(crate) fn fsid(&self) -> u64 {
+        self.target.export.fsid
+    }
+}
+
+impl Shared {
+    /// Returns the inode that `handle` names and the caller, if the export's rules admit the caller.
+    pub(crate) fn at(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
+        let target = self.vfs.target(handle.as_bytes(), wait)?;
+        let caller = self.admit(call, target.export.id, wait)?;
+        Ok(At { target, caller })
+    }
+
+    /// Applies the export's rules to a call. Fails if no rule lets the client in, if the user database does not answer,
+    /// or if it has to be asked and `wait` does not allow that.
+    pub(crate) fn admit(&self, call: &Call<'_>, export: u32, wait: Wait) -> Result<Caller, Stop> {
+        let generation = self.rules.generation();
+        let user = call.head.user.as_ref();
+        if let Some(caller) =
+            call.head.admitted.take().filter(|caller| caller.valid.holds(export, generation))
         {
-            return Ok(Some(caller.clone()));
+            return Ok(caller);
         }
-        let exports = shared.rules.now();
-        let export = exports.iter().find(|known| known.id == export).ok_or(Stop::Fail(Nfsstat3::Stale))?;
-        let Some(rule) = rule_for(export, peer) else { return Ok(None) };
-        let mut identity = squash(rule, sys);
-        let mut until = None;
-        let itself = sys.is_some_and(|(uid, ..)| uid == identity.uid) && rule.squash != Squash::All;
-        if rule.manage_gids && itself {
-            let (groups, end) = shared.groups.of(identity.uid, wait)?;
-            identity.groups = groups.iter().map(|gid| safe_group(rule, *gid)).collect();
-            until = Some(end);
-        }
-        let caller = Caller {
-            cred: shared.vfs.creds.intern(&identity),
-            read_only: rule.access == Access::ReadOnly,
-            client: shared.clients.get(peer.addr.ip()),
-        };
-        recent[slot] = Some((key, caller.clone(), until));
-        Ok(Some(caller))
-    })
+        let peer = call.peer;
+        let slot = (peer.id as usize ^ export as usize) % SLOTS;
+        RECENT.with_borrow_mut(|recent| {
+            if let Some(known) = &recent[slot]
+                && known.is(peer.id, user)
+                && known.caller.valid.holds(export, generation)
+            {
+                return Ok(known.caller.clone());
+            }
+            let exports = self.rules.now();
+            let known = exports.iter().find(|known| known.id == export);
+            let Some(rule) = rule_for(known.ok_or(Stop::Fail(Nfsstat3::Stale))?, peer) else {
+                return Err(self.refuse(export, peer));
+            };
+            let sys = user.map(|user| (user.uid, user.gid, user.gids));
+            let mut identity = squash(rule, sys);
+            let mut until = None;
+            let itself = sys.is_some_and(|(uid, ..)| uid == identity.uid) && rule.squash != Squash::All;
+            if rule.manage_gids && itself {
+                let (groups, end) = self.groups.of(identity.uid, wait)?;
+                identity.groups = groups.iter().map(|gid| safe_group(rule, *gid)).collect();
+                until = Some(end);
+            }
+            let caller = Caller {
+                cred: self.vfs.creds.intern(&identity),
+                read_only: rule.access == Access::ReadOnly,
+                client: self.clients.get(peer.addr.ip()),
+                valid: Validity { export, generation, until },
+            };
+            recent[slot] = Some(Known { peer: peer.id, sys, caller: caller.clone() });
+            Ok(caller)
+        })
+    }
+
+    /// Counts the refusal of a client that no rule of the export lets in, and returns the error.
+    fn refuse(&self, export: u32, peer: &Peer) -> Stop {
+        self.count_refusal(export, peer);
+        Stop::Fail(Nfsstat3::Acces)
+    }
+
+    /// Counts a client that no rule of the export lets in.
+    pub(crate) fn count_refusal(&self, export: u32, peer: &Peer) {
+        let exports = self.rules.now();
+        let export = exports.iter().find(|known| known.id == export);
+        let port = export.is_some_and(|export| export.rule_for(peer.addr.ip()).is_some());
+        self.refusals.add(peer.addr.ip(), if port { Refusal::Port } else { Refusal::Export });
+    }
 }
 
 /// Returns the rule that lets a client use an export, if any.

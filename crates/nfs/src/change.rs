@@ -6,22 +6,42 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_rpc::{OwnedReply, Ticket};
-use forebay_vfs::{Attr, Changed, CommitRequest, Create, Error, Export, LoggedReply, Special, Target, Wait};
+use forebay_vfs::{
+    Attr, Changed, CommitRequest, Create, Error, Export, LoggedReply, Outcome, Special, Target, Wait,
+};
 use forebay_wire::nfs3::{
     CommitArgs, CreateArgs, CreateHow, CreateOk, Failed, FileHandle, LinkArgs, LinkWcc, MkdirArgs, MknodArgs,
     MknodData, Nfsstat3, Procedure, RemoveArgs, RenameArgs, RenameWcc, Sattr3, SetattrArgs, StableHow,
     SymlinkArgs, WccData, WriteArgs, WriteOk,
 };
-use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
-use crate::caller::client_address;
+use crate::caller::{At, client_address};
 use crate::convert::{fattr, guard_time, handle, status, wcc};
-use crate::dispatch::{Call, Stop, done, failure, success};
 use crate::limits::{self, set_attr};
 use crate::reply_cache::{Begin, RequestKey, Waiting};
-use crate::service::{At, Shared};
+use crate::request::{Call, Request};
+use crate::result::{Stop, done, failure, garbage, success};
+use crate::shared::Shared;
+
+/// A change to execute.
+struct Change<'a> {
+    procedure: Procedure,
+    call: Call<'a>,
+    /// The key under which its reply is kept; none for COMMIT.
+    key: Option<RequestKey>,
+}
+
+impl Change<'_> {
+    /// Returns the answer for the client in case the next server finds the change of names done.
+    fn logged_reply(&self) -> Option<LoggedReply> {
+        let mut reply = Vec::with_capacity(64);
+        done(&mut reply, self.call.xid(), self.procedure);
+        let client = client_address(self.call.peer);
+        self.key.map(|key| Answer { client, key, reply: &reply }.logged_reply())
+    }
+}
 
 /// A change that was made (or refused), and the durability that its reply waits for.
 struct Executed {
@@ -51,18 +71,18 @@ struct Answering {
 }
 
 impl Shared {
-    /// Executes a change unless it is a retransmission, and answers when it is durable. With [`Wait::No`] the ticket is
-    /// returned if the change has to wait. Then the change has to be tried again, as `begun`.
+    /// Executes a change unless it is a retransmission, and answers when it is durable. With [`Wait::No`] the request is
+    /// returned if the change has to wait. Then the change has to be tried again, and the request is `begun`.
     pub(crate) fn change(
         self: &Arc<Self>,
         procedure: Procedure,
-        call: &Call<'_>,
-        (ticket, arrived, begun): (Ticket, Instant, bool),
+        request: Request,
         wait: Wait,
-    ) -> Option<Ticket> {
-        let client = client_address(call.peer);
-        let key = kept_under(procedure, call);
-        let ticket = match key.filter(|_| !begun) {
+    ) -> Option<Request> {
+        let Request { head, record, ticket, arrived, begun } = request;
+        let client = client_address(ticket.peer());
+        let key = begun.or_else(|| kept_under(procedure, &head.call(&record, ticket.peer())));
+        let ticket = match key.filter(|_| begun.is_none()) {
             None => ticket,
             Some(key) => match self.cache.begin(client, key, ticket, arrived) {
                 Begin::Execute(ticket) => ticket,
@@ -79,14 +99,17 @@ impl Shared {
             },
         };
         let mut reply = ticket.reply();
-        success(reply.head(), call.xid());
-        match self.execute(procedure, call, reply.head(), wait) {
-            Err(Stop::Later) if wait == Wait::No => return Some(ticket),
+        success(reply.head(), head.xid);
+        let change = Change { procedure, call: head.call(&record, ticket.peer()), key };
+        match self.execute(&change, reply.head(), wait) {
+            Err(Stop::Later) if wait == Wait::No => {
+                return Some(Request { head, record, ticket, arrived, begun: key });
+            }
             Ok(Executed { status, durable, commit }) => {
                 let mut answering = Answering {
                     shared: self.clone(),
                     procedure,
-                    xid: call.xid(),
+                    xid: head.xid,
                     client,
                     key,
                     ticket,
@@ -110,12 +133,9 @@ impl Shared {
                 let waiting = key.map(|key| self.cache.abandon(client, key)).unwrap_or_default();
                 reply.clear();
                 match stop {
-                    Stop::Garbage => {
-                        ReplyHeader { xid: call.xid(), status: ReplyStatus::GarbageArgs }
-                            .encode(reply.head());
-                    }
-                    Stop::Fail(status) => failure(reply.head(), call.xid(), procedure, status),
-                    Stop::Later => failure(reply.head(), call.xid(), procedure, Nfsstat3::Jukebox),
+                    Stop::Garbage => garbage(&mut reply, head.xid),
+                    Stop::Fail(status) => failure(reply.head(), head.xid, procedure, status),
+                    Stop::Later => failure(reply.head(), head.xid, procedure, Nfsstat3::Jukebox),
                 }
                 self.stats.answered(procedure, arrived.elapsed(), true);
                 answer_waiting(waiting, &mut reply);
@@ -125,39 +145,22 @@ impl Shared {
         None
     }
 
-    /// Gives up a change that was begun. Retransmissions that wait for it get `reply` too.
-    pub(crate) fn give_up(&self, procedure: Procedure, call: &Call<'_>, reply: &mut OwnedReply) {
-        if let Some(key) = kept_under(procedure, call) {
-            answer_waiting(self.cache.abandon(client_address(call.peer), key), reply);
-        }
-    }
-
-    fn execute(
-        &self,
-        procedure: Procedure,
-        call: &Call<'_>,
-        out: &mut Vec<u8>,
-        wait: Wait,
-    ) -> Result<Executed, Stop> {
-        match procedure {
-            Procedure::Write => self.write(call, out, wait),
-            Procedure::Commit => self.commit(call, out),
-            Procedure::Setattr => self.setattr(call, out),
-            Procedure::Create => self.create(call, out),
-            Procedure::Mkdir | Procedure::Symlink | Procedure::Mknod => self.make(procedure, call, out),
-            Procedure::Remove | Procedure::Rmdir => self.remove(procedure, call, out),
-            Procedure::Rename => self.rename(call, out),
-            Procedure::Link => self.link(call, out),
+    fn execute(&self, change: &Change<'_>, out: &mut Vec<u8>, wait: Wait) -> Result<Executed, Stop> {
+        match change.procedure {
+            Procedure::Write => self.write(&change.call, out, wait),
+            Procedure::Commit => self.commit(&change.call, out),
+            Procedure::Setattr => self.setattr(&change.call, out),
+            Procedure::Create => self.create(change, out),
+            Procedure::Mkdir | Procedure::Symlink | Procedure::Mknod => self.make(change, out),
+            Procedure::Remove | Procedure::Rmdir => self.remove(change, out),
+            Procedure::Rename => self.rename(change, out),
+            Procedure::Link => self.link(change, out),
             _ => Err(Stop::Fail(Nfsstat3::Serverfault)),
         }
     }
 
     /// Returns the inode and the caller like [`Shared::at`], for a caller about to change something.
-    fn at_to_change(&self, call: &Call<'_>, handle: &FileHandle) -> Result<At, Stop> {
-        self.at_to_write(call, handle, Wait::Yes)
-    }
-
-    fn at_to_write(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
+    fn at_to_change(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
         let at = self.at(call, handle, wait)?;
         if at.caller.read_only { Err(Stop::Fail(Nfsstat3::Rofs)) } else { Ok(at) }
     }
@@ -167,12 +170,13 @@ impl Shared {
         if args.count as usize != args.data.len() {
             return Err(Stop::Garbage);
         }
-        let at = self.at_to_write(call, &args.file, wait)?;
+        let at = self.at_to_change(call, &args.file, wait)?;
         let stable = args.stable != StableHow::Unstable;
-        let changed = self.vfs.write(&at.target, &at.caller.cred, args.offset, args.data, stable, wait);
-        if matches!(changed.result, Err(Error::WouldBlock)) {
+        let tried = self.vfs.write(&at.target, &at.caller.cred, args.offset, args.data, stable, wait);
+        let Outcome::Done(changed) = tried else {
+            call.keep(at.caller);
             return Err(Stop::Later);
-        }
+        };
         let file_wcc = wcc(&changed.wcc, at.fsid());
         let result = changed.result.map(|wrote| {
             let bytes = wrote.len as u64;
@@ -198,7 +202,7 @@ impl Shared {
 
     fn setattr(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: SetattrArgs = call.args()?;
-        let at = self.at_to_change(call, &args.object)?;
+        let at = self.at_to_change(call, &args.object, Wait::Yes)?;
         let set = set_attr(&args.new_attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
         let guard = args.guard.map(guard_time);
         let changed = self.vfs.setattr(&at.target, &at.caller.cred, &set, guard);
@@ -206,23 +210,23 @@ impl Shared {
         Ok(put(out, &at, changed.result.map(|()| obj_wcc), obj_wcc, changed.intent))
     }
 
-    fn create(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
-        let args: CreateArgs<'_> = call.args()?;
-        let at = self.at_to_change(call, &args.target.dir)?;
+    fn create(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: CreateArgs<'_> = change.call.args()?;
+        let at = self.at_to_change(&change.call, &args.target.dir, Wait::Yes)?;
         let set = |set: &Sattr3| set_attr(set).ok_or(Stop::Fail(Nfsstat3::Inval));
         let how = match &args.how {
             CreateHow::Unchecked(attributes) => Create::Unchecked(set(attributes)?),
             CreateHow::Guarded(attributes) => Create::Guarded(set(attributes)?),
             CreateHow::Exclusive(verifier) => Create::Exclusive(*verifier),
         };
-        let asked = logged_reply(Procedure::Create, call);
-        let changed = self.vfs.create(&at.target, args.target.name, how, &at.caller.cred, Some(&asked));
+        let asked = change.logged_reply();
+        let changed = self.vfs.create(&at.target, args.target.name, how, &at.caller.cred, asked.as_ref());
         Ok(self.put_made(out, &at, changed))
     }
 
-    fn make(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
-        let none = Sattr3::default();
-        let (place, attributes, special) = match procedure {
+    fn make(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let (call, none) = (&change.call, Sattr3::default());
+        let (place, attributes, special) = match change.procedure {
             Procedure::Mkdir => {
                 let args: MkdirArgs<'_> = call.args()?;
                 (args.target, args.attributes, Some(Special::Directory))
@@ -245,12 +249,12 @@ impl Shared {
                 (args.target, attributes, special)
             }
         };
-        let at = self.at_to_change(call, &place.dir)?;
+        let at = self.at_to_change(call, &place.dir, Wait::Yes)?;
         let special = special.ok_or(Stop::Fail(Nfsstat3::Badtype))?;
         limits::special(&special)?;
         let set = set_attr(&attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
-        let asked = logged_reply(procedure, call);
-        let changed = self.vfs.make(&at.target, place.name, special, &set, &at.caller.cred, Some(&asked));
+        let asked = change.logged_reply();
+        let changed = self.vfs.make(&at.target, place.name, special, &set, &at.caller.cred, asked.as_ref());
         Ok(self.put_made(out, &at, changed))
     }
 
@@ -264,25 +268,25 @@ impl Shared {
         put(out, at, result, dir_wcc, changed.intent)
     }
 
-    fn remove(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
-        let args: RemoveArgs<'_> = call.args()?;
-        let at = self.at_to_change(call, &args.dir)?;
-        let (asked, cred) = (logged_reply(procedure, call), &at.caller.cred);
-        let changed = match procedure {
-            Procedure::Rmdir => self.vfs.rmdir(&at.target, args.name, cred, Some(&asked)),
-            _ => self.vfs.remove(&at.target, args.name, cred, Some(&asked)),
+    fn remove(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: RemoveArgs<'_> = change.call.args()?;
+        let at = self.at_to_change(&change.call, &args.dir, Wait::Yes)?;
+        let (asked, cred) = (change.logged_reply(), &at.caller.cred);
+        let changed = match change.procedure {
+            Procedure::Rmdir => self.vfs.rmdir(&at.target, args.name, cred, asked.as_ref()),
+            _ => self.vfs.remove(&at.target, args.name, cred, asked.as_ref()),
         };
         let dir_wcc = wcc(&changed.wcc, at.fsid());
         Ok(put(out, &at, changed.result.map(|()| dir_wcc), dir_wcc, changed.intent))
     }
 
-    fn rename(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
-        let args: RenameArgs<'_> = call.args()?;
-        let from = self.at_to_change(call, &args.from.dir)?;
-        let to = self.at_to_change(call, &args.to.dir)?;
-        let (asked, cred) = (logged_reply(Procedure::Rename, call), &from.caller.cred);
+    fn rename(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: RenameArgs<'_> = change.call.args()?;
+        let from = self.at_to_change(&change.call, &args.from.dir, Wait::Yes)?;
+        let to = self.at_to_change(&change.call, &args.to.dir, Wait::Yes)?;
+        let (asked, cred) = (change.logged_reply(), &from.caller.cred);
         let (from_name, to_name) = (args.from.name, args.to.name);
-        let renamed = self.vfs.rename(&from.target, from_name, &to.target, to_name, cred, Some(&asked));
+        let renamed = self.vfs.rename(&from.target, from_name, &to.target, to_name, cred, asked.as_ref());
         let around = RenameWcc {
             fromdir_wcc: wcc(&renamed.from, from.fsid()),
             todir_wcc: wcc(&renamed.to, to.fsid()),
@@ -290,12 +294,12 @@ impl Shared {
         Ok(put(out, &from, renamed.result.map(|()| around), around, renamed.intent))
     }
 
-    fn link(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
-        let args: LinkArgs<'_> = call.args()?;
-        let file = self.at_to_change(call, &args.file)?;
-        let dir = self.at_to_change(call, &args.link.dir)?;
-        let (asked, cred) = (logged_reply(Procedure::Link, call), &file.caller.cred);
-        let changed = self.vfs.link(&file.target, &dir.target, args.link.name, cred, Some(&asked));
+    fn link(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: LinkArgs<'_> = change.call.args()?;
+        let file = self.at_to_change(&change.call, &args.file, Wait::Yes)?;
+        let dir = self.at_to_change(&change.call, &args.link.dir, Wait::Yes)?;
+        let (asked, cred) = (change.logged_reply(), &file.caller.cred);
+        let changed = self.vfs.link(&file.target, &dir.target, args.link.name, cred, asked.as_ref());
         let linkdir_wcc: WccData = wcc(&changed.wcc, dir.fsid());
         let attributes = match &changed.result {
             Ok(after) => *after,
@@ -310,13 +314,6 @@ impl Shared {
 /// Returns the key under which the reply to a change is kept. COMMIT may be repeated at will: its reply is not kept.
 fn kept_under(procedure: Procedure, call: &Call<'_>) -> Option<RequestKey> {
     (procedure != Procedure::Commit).then(|| RequestKey::of(call))
-}
-
-/// Returns the answer for the client in case the next server finds the change of names done.
-fn logged_reply(procedure: Procedure, call: &Call<'_>) -> LoggedReply {
-    let mut reply = Vec::with_capacity(64);
-    done(&mut reply, call.xid(), procedure);
-    Answer { client: client_address(call.peer), key: RequestKey::of(call), reply: &reply }.logged_reply()
 }
 
 /// Appends the result of a change, which is valid once `intent` is durable.
@@ -337,7 +334,7 @@ fn put<T: Encode, F: Encode>(
 }
 
 /// Sends the reply to the original to the retransmissions that arrived meanwhile.
-fn answer_waiting(waiting: Waiting, reply: &mut OwnedReply) {
+pub(crate) fn answer_waiting(waiting: Waiting, reply: &mut OwnedReply) {
     for ticket in waiting {
         let mut again = ticket.reply();
         again.head().extend_from_slice(reply.head());

@@ -12,7 +12,7 @@ use forebay_common::lock::Mutex;
 use forebay_vfs::Wait;
 use forebay_wire::nfs3::Nfsstat3;
 
-use crate::dispatch::Stop;
+use crate::result::Stop;
 
 /// The time for which an answer of the database is valid.
 const COUNTS: Duration = Duration::from_secs(300);
@@ -27,7 +27,7 @@ const AT_ONCE: usize = 4;
 type Lookup = fn(u32) -> io::Result<Vec<u32>>;
 
 /// The groups of a user, and the time until which they are valid.
-pub(crate) type Found = (Arc<[u32]>, Instant);
+pub(crate) type UserGroups = (Arc<[u32]>, Instant);
 
 /// The users that were looked up lately.
 pub(crate) struct Groups {
@@ -37,7 +37,7 @@ pub(crate) struct Groups {
 
 #[derive(Default)]
 struct State {
-    known: HashMap<u32, Found>,
+    known: HashMap<u32, UserGroups>,
     asking: HashSet<u32>,
     /// The time of the last message that the database fails.
     warned: Option<Instant>,
@@ -52,7 +52,7 @@ impl Default for Groups {
 impl Groups {
     /// Returns the groups of a user. Without permission to wait, returns [`Stop::Later`] unless they are cached.
     /// Returns NFS3ERR_JUKEBOX while the database fails or is slow: the client tries again.
-    pub(crate) fn of(&self, user: u32, wait: Wait) -> Result<Found, Stop> {
+    pub(crate) fn of(&self, user: u32, wait: Wait) -> Result<UserGroups, Stop> {
         let mut state = self.state.lock();
         if let Some(found) = state.known.get(&user).filter(|(_, until)| Instant::now() < *until) {
             return Ok(found.clone());
@@ -83,7 +83,7 @@ impl Groups {
             state.known.clear();
         }
         let found = (Arc::from(groups), now + COUNTS);
-        state.known.insert(user, Found::clone(&found));
+        state.known.insert(user, UserGroups::clone(&found));
         Ok(found)
     }
 }

@@ -10,26 +10,30 @@ mod caller;
 mod change;
 mod clients;
 mod convert;
-mod dispatch;
 mod groups;
 mod limits;
 mod list;
 mod look;
 mod mount;
+mod nfs3;
+mod nfs4;
 mod portmap;
+mod program;
 mod read;
 mod refusals;
 mod reply_cache;
+mod request;
+mod result;
 mod rules;
 mod service;
+mod shared;
 mod stats;
-mod v4;
 
 pub use clients::ClientStats;
 pub use portmap::Ports;
 pub use refusals::{Refusal, Refusals, Tell};
 pub use reply_cache::{CacheLimits, CacheUse};
-pub use service::{Job, Nfs, NfsConfig};
+pub use service::{Nfs, NfsConfig};
 pub use stats::{ProcedureStats, Stats};
 
 /// rsize and wsize, and the most a listing may fill, in bytes.

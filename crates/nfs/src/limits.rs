@@ -28,7 +28,7 @@
 use forebay_vfs::{SetAttr, SetTime, Special, Time};
 use forebay_wire::nfs3::{self, Nfsstat3, Nfstime3, Sattr3};
 
-use crate::dispatch::Stop;
+use crate::result::Stop;
 
 /// The bounds of the kernel's device numbers: 12 bits of major, 20 of minor. mknod(2) drops higher bits.
 const MAJORS: u32 = 1 << 12;

@@ -10,10 +10,29 @@ use forebay_wire::nfs3::{
 use forebay_wire::xdr::Encode;
 
 use crate::MAX_TRANSFER;
+use crate::caller::At;
 use crate::convert::{fattr, handle};
-use crate::dispatch::{Call, Stop, success};
 use crate::look::failed;
-use crate::service::{At, Shared};
+use crate::request::Call;
+use crate::result::{Stop, success};
+use crate::shared::Shared;
+
+/// The place in a directory from which a listing goes on.
+struct ListFrom {
+    dir: FileHandle,
+    /// The cookie of the last entry that the client has; 0 at the start.
+    cookie: u64,
+    /// The cookie verifier that came with the cookie.
+    verifier: [u8; 8],
+}
+
+/// The most bytes that a client accepts in a listing.
+struct ListSize {
+    /// In the whole reply body.
+    total: u32,
+    /// For names, ids and cookies.
+    names: u32,
+}
 
 /// The room left in a listing, in bytes.
 struct Room {
@@ -44,8 +63,9 @@ const SMALL_LISTING: u32 = 64 << 10;
 impl Shared {
     pub(crate) fn readdir(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<Nfsstat3, Stop> {
         let args: ReaddirArgs = call.args()?;
-        let place = (args.dir, args.cookie, args.cookieverf);
-        self.listing(call, reply, (place, Wait::Yes), args.count, u32::MAX, |at, room, out| {
+        let from = ListFrom { dir: args.dir, cookie: args.cookie, verifier: args.cookieverf };
+        let size = ListSize { total: args.count, names: u32::MAX };
+        self.listing(call, reply, Wait::Yes, from, size, |at, room, out| {
             self.vfs.readdir(&at.target, &at.caller.cred, args.cookie, |entry| {
                 let fits = room.take(entry_size(entry.name.len()), 0);
                 if fits {
@@ -67,8 +87,9 @@ impl Shared {
         if wait == Wait::No && args.maxcount > SMALL_LISTING {
             return Err(Stop::Later);
         }
-        let place = (args.dir, args.cookie, args.cookieverf);
-        self.listing(call, reply, (place, wait), args.maxcount, args.dircount, |at, room, out| {
+        let from = ListFrom { dir: args.dir, cookie: args.cookie, verifier: args.cookieverf };
+        let size = ListSize { total: args.maxcount, names: args.dircount };
+        self.listing(call, reply, wait, from, size, |at, room, out| {
             let fsid = at.fsid();
             self.vfs.readdirplus(&at.target, &at.caller.cred, args.cookie, wait, |plus| {
                 let entry = EntryPlus {
@@ -92,9 +113,9 @@ impl Shared {
         &self,
         call: &Call<'_>,
         reply: &mut Reply<'_>,
-        ((dir, cookie, verifier), wait): ((FileHandle, u64, [u8; 8]), Wait),
-        total: u32,
-        names: u32,
+        wait: Wait,
+        ListFrom { dir, cookie, verifier }: ListFrom,
+        ListSize { total, names }: ListSize,
         list: impl FnOnce(&At, &mut Room, &mut Vec<u8>) -> forebay_vfs::Result<forebay_vfs::ListEnd>,
     ) -> Result<Nfsstat3, Stop> {
         let filled = self.at(call, &dir, wait).and_then(|at| {

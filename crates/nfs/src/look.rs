@@ -2,7 +2,7 @@
 //! `read.rs`.
 
 use forebay_rpc::Reply;
-use forebay_vfs::{Access, Attr, CachedAttr, Export, FileType, Wait};
+use forebay_vfs::{Access, Attr, CachedAttr, Export, FileType, Outcome, Wait};
 use forebay_wire::nfs3::{
     self, AccessArgs, AccessOk, Failed, Fattr3, FileHandle, FsinfoOk, FsstatOk, GetattrArgs, LookupArgs,
     LookupOk, Nfsstat3, Nfstime3, PathconfOk, PostOpAttr, Procedure, access, fsf,
@@ -12,17 +12,17 @@ use forebay_wire::xdr::Encode;
 use crate::MAX_TRANSFER;
 use crate::caller::Caller;
 use crate::convert::{fattr, handle};
-use crate::dispatch::{Answer, Call, Stop, finish, success};
-use crate::read::TriedRead;
-use crate::service::Shared;
+use crate::request::Call;
+use crate::result::{ProcedureResult, Stop, finish, success};
+use crate::shared::Shared;
 
 /// Appends a result; returns its status for the counters.
 pub(crate) fn put<T: Encode, F: Encode>(
     reply: &mut Reply<'_>,
     xid: u32,
-    answer: Answer<T, F>,
+    result: ProcedureResult<T, F>,
 ) -> Result<Nfsstat3, Stop> {
-    let result = answer?;
+    let result = result?;
     let out = reply.head();
     success(out, xid);
     result.encode(out);
@@ -48,8 +48,8 @@ impl Shared {
             Procedure::Lookup => put(reply, xid, self.lookup(call, wait)),
             Procedure::Access => put(reply, xid, self.access(call, wait)),
             Procedure::Read => match self.read(call, reply, wait)? {
-                TriedRead::Done(status) => Ok(status),
-                TriedRead::OnSsd(_) => Err(Stop::Later),
+                Outcome::Done(status) => Ok(status),
+                Outcome::FromSsd(_) | Outcome::Wait => Err(Stop::Later),
             },
             Procedure::Fsinfo => put(reply, xid, self.fsinfo(call, wait)),
             Procedure::Pathconf => put(reply, xid, self.pathconf(call, wait)),
@@ -62,7 +62,7 @@ impl Shared {
         }
     }
 
-    fn getattr(&self, call: &Call<'_>, wait: Wait) -> Answer<Fattr3, ()> {
+    fn getattr(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<Fattr3, ()> {
         let args: GetattrArgs = call.args()?;
         let found = match self.at(call, &args.object, wait) {
             Err(Stop::Later) => {
@@ -81,14 +81,14 @@ impl Shared {
         answer: impl FnOnce(Caller, &Export, &CachedAttr) -> Option<T>,
     ) -> Result<T, Stop> {
         let answered =
-            self.vfs.known(object.as_bytes(), |export, known| match self.admit(call, export, Wait::No) {
+            self.vfs.known(object.as_bytes(), |export, known| match self.admit(call, export.id, Wait::No) {
                 Ok(caller) => answer(caller, export, known).map(Ok),
                 Err(stop) => Some(Err(stop)),
             });
         answered.unwrap_or(Err(Stop::Later))
     }
 
-    fn lookup(&self, call: &Call<'_>, wait: Wait) -> Answer<LookupOk, PostOpAttr> {
+    fn lookup(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<LookupOk, PostOpAttr> {
         let args: LookupArgs<'_> = call.args()?;
         let mut dir_attributes = None;
         let found = self.at(call, &args.dir, wait).and_then(|at| {
@@ -101,7 +101,7 @@ impl Shared {
         finish(found, dir_attributes)
     }
 
-    fn access(&self, call: &Call<'_>, wait: Wait) -> Answer<AccessOk, PostOpAttr> {
+    fn access(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<AccessOk, PostOpAttr> {
         let AccessArgs { object, access } = call.args()?;
         let answer = |attr: &Attr, fsid: u64, may: Access| {
             let access = access & access_bits(attr.kind == FileType::Directory, may);
@@ -135,7 +135,7 @@ impl Shared {
         put::<_, PostOpAttr>(reply, call.xid(), Ok(result))
     }
 
-    fn fsstat(&self, call: &Call<'_>, wait: Wait) -> Answer<FsstatOk, PostOpAttr> {
+    fn fsstat(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<FsstatOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         if wait == Wait::No {
             // The file system has to be asked, and may not answer.
@@ -157,7 +157,7 @@ impl Shared {
         finish(found, None)
     }
 
-    fn fsinfo(&self, call: &Call<'_>, wait: Wait) -> Answer<FsinfoOk, PostOpAttr> {
+    fn fsinfo(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<FsinfoOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let most = self.vfs.most(&at.target.export);
@@ -178,7 +178,7 @@ impl Shared {
         finish(found, None)
     }
 
-    fn pathconf(&self, call: &Call<'_>, wait: Wait) -> Answer<PathconfOk, PostOpAttr> {
+    fn pathconf(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<PathconfOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let most = self.vfs.most(&at.target.export);

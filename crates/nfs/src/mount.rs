@@ -4,19 +4,22 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use forebay_common::lock::Mutex;
-use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Target, Wait};
+use forebay_rpc::Reply;
+use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Outcome, Target, Wait};
 use forebay_wire::mount3::{
     DirPath, ExportEntry, ExportList, MAX_NAME, MAX_PATH, MountEntry, MountList, MountOk, MountRes,
     Mountstat3, Procedure,
 };
-use forebay_wire::rpc::{AUTH_NONE, AUTH_SYS};
+use forebay_wire::rpc::{AUTH_NONE, AUTH_SYS, ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Encode, List};
 use smallvec::SmallVec;
 
 use crate::caller::{client_address, groups, rule_for};
 use crate::convert::handle;
-use crate::dispatch::{Call, Stop, success};
-use crate::service::Shared;
+use crate::read::SsdReply;
+use crate::request::{Call, Request};
+use crate::result::{Stop, garbage, success};
+use crate::shared::Shared;
 
 fn entries<'a>(names: &'a [String], known: &'a VecDeque<(IpAddr, Vec<u8>)>) -> Vec<MountEntry<'a>> {
     let pairs = names.iter().zip(known);
@@ -51,8 +54,40 @@ impl Mounts {
 }
 
 impl Shared {
+    /// Answers NULL on the event loop.
+    pub(crate) fn attempt_mount3(
+        &self,
+        procedure: Procedure,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Outcome<(), SsdReply> {
+        match procedure {
+            Procedure::Null => {
+                success(reply.head(), call.xid());
+                Outcome::Done(())
+            }
+            _ => Outcome::Wait,
+        }
+    }
+
+    /// Answers on a worker.
+    pub(crate) fn carry_out_mount3(&self, procedure: Procedure, request: Request) {
+        let mut reply = request.ticket.reply();
+        if self.mount(procedure, &request.call(), reply.head()).is_err() {
+            garbage(&mut reply, request.head.xid);
+        }
+        self.send(request.ticket, reply);
+    }
+
+    /// Answers that the server fails: MOUNT has no status for "later".
+    pub(crate) fn turn_away_mount3(&self, request: Request) {
+        let mut reply = request.ticket.reply();
+        ReplyHeader { xid: request.head.xid, status: ReplyStatus::SystemErr }.encode(reply.head());
+        self.send(request.ticket, reply);
+    }
+
     /// Runs a MOUNT procedure on a worker and appends its whole reply.
-    pub(crate) fn mount(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), Stop> {
+    fn mount(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), Stop> {
         let client = client_address(call.peer);
         match procedure {
             Procedure::Null => success(out, call.xid()),

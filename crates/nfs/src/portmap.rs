@@ -1,10 +1,12 @@
 //! The portmapper's answers (RFC 1833 section 3): enough for any client to find NFS and MOUNT on port 111.
 
-use forebay_rpc::{Message, Outcome, Reply, Service};
+use forebay_rpc::{Handled, Message, Reply, Service};
 use forebay_wire::portmap::{IPPROTO_TCP, IPPROTO_UDP, Mapping, PORT, PROGRAM, Procedure, VERSION};
-use forebay_wire::rpc::{CallError, CallHeader, ReplyHeader, ReplyStatus};
+use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode, List, Reader};
 use forebay_wire::{mount3, nfs3};
+
+use crate::request::{Rejected, header};
 
 /// The port of NFS and MOUNT. Answers over TCP as a [`Service`], and over UDP by [`Ports::answer`].
 #[derive(Clone, Copy, Debug)]
@@ -28,16 +30,10 @@ impl Ports {
 
     /// Appends the reply to a call; appends nothing if the bytes are no call.
     pub fn answer(&self, call: &[u8], out: &mut Vec<u8>) {
-        let mut args = Reader::new(call);
-        let header = match CallHeader::decode(&mut args) {
-            Ok(header) => header,
-            Err(CallError::Malformed(_)) => return,
-            Err(CallError::RpcMismatch { xid }) => {
-                return ReplyHeader { xid, status: ReplyStatus::RpcMismatch { low: 2, high: 2 } }.encode(out);
-            }
-            Err(CallError::BadAuth { xid, stat }) => {
-                return ReplyHeader { xid, status: ReplyStatus::AuthError(stat) }.encode(out);
-            }
+        let (header, mut args) = match header(call) {
+            Ok(decoded) => decoded,
+            Err(Rejected::NotACall) => return,
+            Err(Rejected::With(header)) => return header.encode(out),
         };
         let status = match (header.prog, header.vers) {
             (PROGRAM, VERSION) => ReplyStatus::Success,
@@ -93,16 +89,16 @@ impl Ports {
 }
 
 impl Service for Ports {
-    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         self.answer(message.bytes(), reply.head());
-        if reply.head().is_empty() { Outcome::Close } else { Outcome::Reply }
+        if reply.head().is_empty() { Handled::Close } else { Handled::Reply }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_wire::rpc::{Auth, OpaqueAuth};
+    use forebay_wire::rpc::{Auth, CallHeader, OpaqueAuth};
 
     fn ask(prog: u32, prot: u32) -> u32 {
         let mut call = Vec::new();

@@ -7,29 +7,32 @@ use std::sync::atomic::Ordering;
 
 use forebay_rpc::{Reply, Workers};
 use forebay_runtime::tasks;
-use forebay_vfs::{ReadInto, ReadOut, Reading, SsdRead, Wait};
+use forebay_vfs::{Outcome, ReadInto, ReadOut, SsdRead, Wait};
 use forebay_wire::nfs3::{self, Fattr3, Nfsstat3, Procedure, ReadArgs, encode_read_header};
 
 use crate::MAX_TRANSFER;
+use crate::caller::At;
 use crate::clients::ClientStats;
 use crate::convert::fattr;
-use crate::dispatch::{Call, Stop, finish, success};
 use crate::look::put;
-use crate::service::{Job, Shared};
+use crate::request::{Call, Request};
+use crate::result::{Stop, finish, success};
+use crate::shared::Shared;
 
-/// The result of trying a READ.
-pub(crate) enum TriedRead {
-    /// The reply is complete.
-    Done(Nfsstat3),
-    /// Its data has to be read from the cache devices.
-    OnSsd(Pending),
+/// A READ whose data has to be read from the cache devices.
+pub(crate) struct SsdReply {
+    read: SsdRead,
+    rest: RestOfReply,
 }
 
-/// A READ whose data has to be read from the cache devices. The rest of its reply is known.
-pub(crate) struct Pending {
-    read: SsdRead,
+/// The reply to a READ without the data.
+struct RestOfReply {
+    xid: u32,
+    attributes: Fattr3,
+    /// The length of the data.
     len: usize,
-    found: Found,
+    eof: bool,
+    client: Arc<ClientStats>,
 }
 
 /// A destination that puts READ's data straight into the reply.
@@ -49,72 +52,85 @@ impl ReadInto for IntoReply<'_, '_> {
     }
 }
 
-struct Found {
-    xid: u32,
-    attributes: Fattr3,
-    eof: bool,
-    client: Arc<ClientStats>,
-}
-
 impl Shared {
-    pub(crate) fn read(&self, call: &Call<'_>, reply: &mut Reply<'_>, wait: Wait) -> Result<TriedRead, Stop> {
+    /// Reads. With [`Wait::Yes`] the outcome is `Done`, with the status of the complete reply.
+    pub(crate) fn read(
+        &self,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+        wait: Wait,
+    ) -> Result<Outcome<Nfsstat3, SsdReply>, Stop> {
         let args: ReadArgs = call.args()?;
         let count = args.count.min(MAX_TRANSFER) as usize;
-        let read = self.at(call, &args.file, wait).and_then(|at| {
-            let (target, cred) = (&at.target, &at.caller.cred);
+        let tried = self.at(call, &args.file, wait).and_then(|at| {
+            let (fsid, At { target, caller }) = (at.fsid(), at);
             let into = &mut IntoReply(reply);
-            let reading = self.vfs.read(target, cred, args.offset, count, wait, into)?;
-            let (ReadOut { len, eof, attr }, read) = match reading {
-                Reading::Done(read) => (read, None),
-                Reading::OnSsd(read, found) => (found, Some(read)),
+            let tried = self.vfs.read(&target, &caller.cred, args.offset, count, wait, into)?;
+            let rest = |ReadOut { len, eof, attr }, client| {
+                let attributes = fattr(&attr, fsid);
+                RestOfReply { xid: call.xid(), attributes, len, eof, client }
             };
-            let attributes = fattr(&attr, at.fsid());
-            let found = Found { xid: call.xid(), attributes, eof, client: at.caller.client };
-            match (read, reply.payload_mut()) {
-                (Some(read), _) => return Ok(Err(Pending { read, len, found })),
-                (None, Some(payload)) => payload.set_len(len),
-                // The payload was spliced, or the reply has none.
-                (None, None) => {}
-            }
-            Ok(Ok((len, found)))
+            Ok::<Outcome<_, _>, Stop>(match tried {
+                Outcome::Done(out) => Outcome::Done(rest(out, caller.client)),
+                Outcome::FromSsd(read) => {
+                    let rest = rest(read.out, caller.client);
+                    Outcome::FromSsd(SsdReply { read, rest })
+                }
+                Outcome::Wait => {
+                    call.keep(caller);
+                    Outcome::Wait
+                }
+            })
         });
-        match finish(read, None::<Fattr3>)? {
-            Ok(Ok((len, found))) => Ok(TriedRead::Done(self.answer_read(reply, len, &found))),
-            Ok(Err(pending)) => Ok(TriedRead::OnSsd(pending)),
+        match finish(tried, None::<Fattr3>)? {
+            Ok(Outcome::Done(rest)) => {
+                // A payload that was spliced has its length already, and a reply without data has none.
+                if let Some(payload) = reply.payload_mut() {
+                    payload.set_len(rest.len);
+                }
+                Ok(Outcome::Done(self.answer_read(reply, &rest)))
+            }
+            Ok(Outcome::FromSsd(read)) => Ok(Outcome::FromSsd(read)),
+            Ok(Outcome::Wait) => Ok(Outcome::Wait),
             Err(failed) => {
                 reply.clear();
-                put::<nfs3::ReadOk<'_>, _>(reply, call.xid(), Ok(Err(failed))).map(TriedRead::Done)
+                put::<nfs3::ReadOk<'_>, _>(reply, call.xid(), Ok(Err(failed))).map(Outcome::Done)
             }
         }
     }
 
     /// Reads on this event loop, and answers. A worker starts over if the READ needs one.
-    pub(crate) fn read_on_loop(self: &Arc<Self>, pending: Pending, job: Job, workers: &Arc<Workers<Job>>) {
+    pub(crate) fn read_on_loop(
+        self: &Arc<Self>,
+        SsdReply { read, rest }: SsdReply,
+        request: Request,
+        workers: &Arc<Workers<Request>>,
+    ) {
         let (shared, workers) = (self.clone(), workers.clone());
         tasks::spawn(async move {
-            let Pending { read, len, found } = pending;
-            let mut reply = job.ticket.reply();
-            let payload = reply.payload(len);
+            let mut reply = request.ticket.reply();
+            let payload = reply.payload(rest.len);
             // When memory is short the payload holds less; the worker then answers with less.
-            let whole = payload.capacity() == len;
+            let whole = payload.capacity() == rest.len;
             if !(whole && read.fill(payload.spare_mut()).await) {
                 drop(reply);
-                return shared.hand_over(job, &workers);
+                return shared.hand_over(request, &workers);
             }
-            payload.set_len(len);
-            let status = shared.answer_read(&mut reply, len, &found);
-            shared.stats.answered(Procedure::Read, job.arrived.elapsed(), status != Nfsstat3::Ok);
-            shared.send(job.ticket, reply);
+            payload.set_len(rest.len);
+            let status = shared.answer_read(&mut reply, &rest);
+            shared.stats.answered(Procedure::Read, request.arrived.elapsed(), status != Nfsstat3::Ok);
+            shared.send(request.ticket, reply);
         });
     }
 
-    /// Completes the reply with `len` bytes of payload.
-    fn answer_read(&self, reply: &mut Reply<'_>, len: usize, found: &Found) -> Nfsstat3 {
-        self.stats.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
-        found.client.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
+    /// Completes a reply that has its data.
+    fn answer_read(&self, reply: &mut Reply<'_>, rest: &RestOfReply) -> Nfsstat3 {
+        let len = rest.len as u64;
+        self.stats.bytes_read.fetch_add(len, Ordering::Relaxed);
+        rest.client.bytes_read.fetch_add(len, Ordering::Relaxed);
         let out = reply.head();
-        success(out, found.xid);
-        encode_read_header(out, &Some(found.attributes), len as u32, found.eof);
+        success(out, rest.xid);
+        encode_read_header(out, &Some(rest.attributes), rest.len as u32, rest.eof);
         Nfsstat3::Ok
     }
 }

@@ -21,11 +21,10 @@ use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
 use forebay_rpc::{Replies, Ticket};
-use forebay_wire::rpc::{Auth, AuthSys};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::dispatch::Call;
+use crate::request::Call;
 
 /// Bounds of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -76,16 +75,17 @@ fn hash(args: &[u8], seed: u64) -> u64 {
 impl RequestKey {
     pub(crate) fn of(call: &Call<'_>) -> Self {
         // The hash leaves out the stamp of AUTH_SYS: a client may change the stamp when it retransmits.
-        let (user, seed) = match call.header.cred {
-            Auth::Sys(AuthSys { uid, gid, machine_name, gids, .. }) => {
+        let (user, seed) = match &call.head.user {
+            Some(user) => {
                 let groups = |seed, gid: &u32| xxh3_64_with_seed(&gid.to_le_bytes(), seed);
-                (Some((uid, gid)), gids.as_slice().iter().fold(xxh3_64(machine_name), groups))
+                let machine = xxh3_64(call.machine_name(user));
+                (Some((user.uid, user.gid)), user.gids.as_slice().iter().fold(machine, groups))
             }
-            _ => (None, 0),
+            None => (None, 0),
         };
         // The hash is in the cache's log. A version with another hash does not find the replies of this version.
-        let hash = hash(call.args.rest(), seed);
-        RequestKey { xid: call.xid(), procedure: call.header.proc, user, hash }
+        let hash = hash(call.rest(), seed);
+        RequestKey { xid: call.xid(), procedure: call.head.procedure, user, hash }
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_rpc::{Config, Message, Outcome, Record, Reply, Server, Service, Ticket, Workers};
+use forebay_rpc::{Config, Handled, Message, Record, Reply, Server, Service, Ticket, Workers};
 
 struct Null {
     workers: Workers<(Record, Ticket)>,
@@ -30,15 +30,15 @@ fn fill(request: &[u8], reply: &mut Reply<'_>) {
 }
 
 impl Service for Null {
-    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         if message.bytes().get(4..8) == Some(&[0, 0, 0, 1]) {
             return match self.workers.submit(message.defer()) {
-                Ok(()) => Outcome::Deferred,
-                Err(_) => Outcome::Close,
+                Ok(()) => Handled::Deferred,
+                Err(_) => Handled::Close,
             };
         }
         fill(message.bytes(), reply);
-        Outcome::Reply
+        Handled::Reply
     }
 }
 

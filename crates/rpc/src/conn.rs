@@ -19,7 +19,7 @@ use crate::home::Home;
 use crate::link::Link;
 use crate::pool::{Charge, Pool, SMALL};
 use crate::reply::Reply;
-use crate::service::{Body, Message, Outcome, Service};
+use crate::service::{Body, Handled, Message, Service};
 use crate::shares::{QUANTUM, REQUEST};
 use crate::stall::Stall;
 use crate::stats::CloseReason;
@@ -310,14 +310,14 @@ impl Conn {
         let (mut head, payload) = reply.into_parts();
         io.work += REQUEST + head.len() + payload.len();
         match outcome {
-            Outcome::Reply => io.batch.push(&mut head, payload),
-            Outcome::Silent => {}
-            Outcome::Deferred => {
+            Handled::Reply => io.batch.push(&mut head, payload),
+            Handled::Silent => {}
+            Handled::Deferred => {
                 io.home.stats.deferred.fetch_add(1, Relaxed);
                 // Deferred requests may have been answered since, and their replies wait to be sent.
                 self.out_bytes = self.link.with_outlet(|outlet| outlet.bytes());
             }
-            Outcome::Close => return Err(CloseReason::Service),
+            Handled::Close => return Err(CloseReason::Service),
         }
         if head.capacity() <= HEAD_KEPT {
             io.head = head;

@@ -37,7 +37,7 @@ mod workers;
 pub use config::Config;
 pub use reply::{OwnedReply, PayloadBuf, Reply};
 pub use server::{Counters, Running, Server, StartError};
-pub use service::{Message, Outcome, Peer, Record, Replies, Service, Ticket, batch};
+pub use service::{Handled, Message, Peer, Record, Replies, Service, Ticket, batch};
 pub use spinner::Spinner;
 pub use stats::{CloseReason, Stats};
 pub use workers::Workers;

@@ -16,7 +16,7 @@ use crate::stats::CloseReason;
 pub trait Service: Send + Sync + 'static {
     /// Handles one record on an event-loop thread, which serves many connections: it must not block. A request that has
     /// to wait is [deferred](Message::defer).
-    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome;
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled;
 
     /// Returns true if clients at `address` may use any part of the service. Called when a connection is accepted. A
     /// connection from any other address is closed at once, and takes no place and no memory from admitted clients.
@@ -58,7 +58,7 @@ pub trait Service: Send + Sync + 'static {
 
 /// The result of [`Service::handle`] for a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Handled {
     /// The reply is complete: send it.
     Reply,
     /// No answer.
@@ -113,7 +113,7 @@ impl Message<'_> {
     }
 
     /// Takes the message off the event loop. Returns its bytes and the ticket to answer it with from any thread. The
-    /// buffer of a large record is handed over, not copied. Return [`Outcome::Deferred`] afterwards.
+    /// buffer of a large record is handed over, not copied. Return [`Handled::Deferred`] afterwards.
     pub fn defer(self) -> (Record, Ticket) {
         let Message { body, link } = self;
         let inner = match body {

@@ -28,7 +28,7 @@ pub enum CloseReason {
     Stranger,
     /// Its address has as many connections as one address may have.
     Crowded,
-    /// The service answered `Outcome::Close`.
+    /// The service answered `Handled::Close`.
     Service,
     /// The server is shutting down.
     Shutdown,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use forebay_rpc::{
-    Config, Counters, Message, Outcome, Peer, Replies, Reply, Running, Server, Service, Stats,
+    Config, Counters, Handled, Message, Peer, Replies, Reply, Running, Server, Service, Stats,
 };
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
@@ -42,7 +42,7 @@ fn pass(gate: &Mutex<Option<Gate>>) {
 }
 
 impl Service for Scales {
-    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         match message.bytes()[0] {
             b'g' => pass(&self.gate),
             b'h' => reply.payload(MIB).set_len(MIB),
@@ -50,7 +50,7 @@ impl Service for Scales {
         }
         self.served.lock().unwrap().push(message.peer().addr.ip());
         reply.head().extend_from_slice(&[0; 4]);
-        Outcome::Reply
+        Handled::Reply
     }
 
     fn disconnected(&self, peer: &Peer, _: Replies) {

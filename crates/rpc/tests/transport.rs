@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use common::*;
-use forebay_rpc::{CloseReason, Config, Message, Outcome, Record, Reply, Server, Service, Ticket, batch};
+use forebay_rpc::{CloseReason, Config, Handled, Message, Record, Reply, Server, Service, Ticket, batch};
 
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -197,7 +197,7 @@ struct Together {
 const BATCH: usize = 100;
 
 impl Service for Together {
-    fn handle(&self, message: Message<'_>, _: &mut Reply<'_>) -> Outcome {
+    fn handle(&self, message: Message<'_>, _: &mut Reply<'_>) -> Handled {
         let mut waiting = self.waiting.lock();
         waiting.push(message.defer());
         if waiting.len() == BATCH {
@@ -210,7 +210,7 @@ impl Service for Together {
                 }
             });
         }
-        Outcome::Deferred
+        Handled::Deferred
     }
 }
 

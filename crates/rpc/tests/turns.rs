@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use forebay_rpc::{Config, Message, Outcome, Record, Reply, Server, Service, Ticket};
+use forebay_rpc::{Config, Handled, Message, Record, Reply, Server, Service, Ticket};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The event loop's descriptor, and the requests it keeps.
@@ -27,7 +27,7 @@ struct Patient {
 }
 
 impl Service for Patient {
-    fn handle(&self, message: Message<'_>, _: &mut Reply<'_>) -> Outcome {
+    fn handle(&self, message: Message<'_>, _: &mut Reply<'_>) -> Handled {
         KEPT.with_borrow_mut(|kept| {
             let (fd, kept) = kept.as_mut().unwrap();
             kept.push(message.defer());
@@ -36,7 +36,7 @@ impl Service for Patient {
                 std::thread::spawn(move || rustix::io::write(&*fd, &1_u64.to_ne_bytes()).unwrap());
             }
         });
-        Outcome::Deferred
+        Handled::Deferred
     }
 
     fn attach(&self) -> Option<Arc<OwnedFd>> {

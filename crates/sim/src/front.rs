@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing as _, BackingError, Clock as _, Time};
-use forebay_engine::{CachedObject, Engine, Error, Logged, Mode, Seq, Tried, TriedRead};
+use forebay_engine::{CachedObject, Engine, Error, Logged, Mode, Outcome, Seq};
 
 use crate::client::Client;
 use crate::executor::promise;
@@ -48,22 +48,22 @@ pub(crate) async fn put_log(
     by_event_loop: bool,
 ) -> Result<Logged, Error> {
     let Writing { object, offset, data, now } = *write;
-    let mut tried = Tried::Wait;
+    let mut tried = Outcome::Wait;
     for _ in 0..1 + u8::from(by_event_loop) {
-        if tried == Tried::Wait {
+        if tried == Outcome::Wait {
             tried = engine.try_write(object, offset, data, now)?;
         }
     }
     match tried {
-        Tried::Accepted(frame) => {
+        Outcome::Done(frame) => {
             hits.hit(Fault::WroteAtOnce);
             Ok(Logged { len: data.len(), frame })
         }
-        Tried::Wait => {
+        Outcome::Wait => {
             hits.hit(Fault::WroteWaiting);
             engine.write_log(object, offset, data, now).await
         }
-        Tried::Bypass => Ok(Logged { len: 0, frame: 0 }),
+        Outcome::FromBacking(()) => Ok(Logged { len: 0, frame: 0 }),
     }
 }
 
@@ -147,11 +147,11 @@ impl Client {
         if self.rng.chance(8000) {
             // An event loop begins only reads that it need not wait for.
             match self.engine.try_read(object, offset, buffer) {
-                TriedRead::Read(len) if len == buffer.len() => {
+                Outcome::Done(len) if len == buffer.len() => {
                     hits.hit(Fault::ReadAtOnce);
                     return Ok(len);
                 }
-                TriedRead::OnSsd if buffer.len() <= SMALL_READ => {
+                Outcome::FromSsd(()) if buffer.len() <= SMALL_READ => {
                     if self.engine.read_cached(object, offset, buffer).await == Ok(Some(buffer.len())) {
                         hits.hit(Fault::ReadFromSsd);
                         return Ok(buffer.len());
@@ -162,8 +162,8 @@ impl Client {
             }
         }
         match self.engine.try_read(object, offset, buffer) {
-            TriedRead::Read(len) if len == buffer.len() => return Ok(len),
-            TriedRead::Uncached if self.reads_past_the_cache() => {
+            Outcome::Done(len) if len == buffer.len() => return Ok(len),
+            Outcome::FromBacking(()) if self.reads_past_the_cache() => {
                 return self.get_plain(object, offset, buffer).await;
             }
             _ => {}

@@ -7,7 +7,7 @@ use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time;
 use shuttle::current;
 
-use forebay_engine::{CachedObject, Engine, Seq, Tried, TriedRead};
+use forebay_engine::{CachedObject, Engine, Outcome, Seq};
 
 use crate::history::{History, contents};
 use crate::promise::promise;
@@ -48,7 +48,7 @@ impl Client {
         let data: Vec<u8> = blocks.clone().flat_map(|block| contents(block, value)).collect();
         let at = blocks.start * BLOCK as u64;
         let frame = match self.engine.try_write(file, at, &data, NOW) {
-            Ok(Tried::Accepted(frame)) => Ok(frame),
+            Ok(Outcome::Done(frame)) => Ok(frame),
             Ok(_) => self.engine.write(file, at, &data, NOW).await,
             Err(error) => Err(error),
         };
@@ -107,7 +107,7 @@ impl Client {
         let at = blocks.start * BLOCK as u64;
         let mut bytes = vec![0; (blocks.end - blocks.start) as usize * BLOCK];
         let read = match self.engine.try_read(&self.file, at, &mut bytes) {
-            TriedRead::Read(n) => Ok(n),
+            Outcome::Done(n) => Ok(n),
             _ => self.engine.read(&self.file, at, &mut bytes).await,
         };
         if let Err(error) = read {

@@ -95,8 +95,8 @@ impl Served {
     }
 
     fn write(&self, file: &Target, stable: bool) -> Option<CommitRequest> {
-        let Changed { result, intent, .. } =
-            self.vfs.write(file, &self.cred, 0, &[7; 4096], stable, Wait::Yes);
+        let written = self.vfs.write(file, &self.cred, 0, &[7; 4096], stable, Wait::Yes);
+        let Outcome::Done(Changed { result, intent, .. }) = written else { panic!("the write waits") };
         assert_eq!(result.unwrap().stable, stable);
         intent
     }

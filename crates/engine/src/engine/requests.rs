@@ -1,20 +1,25 @@
 //! Requests of clients.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::index::object::CachedObject;
 use crate::io::{Key, Time};
 use crate::request::bypass::BypassWrite;
-use crate::request::read::TriedRead;
-use crate::request::write::{Logged, Tried};
+use crate::request::outcome::Outcome;
+use crate::request::write::Logged;
 use crate::request::{bypass, external_change, read, truncate, write};
 use crate::{Result, Seq};
 
 impl Engine {
-    /// Reads from memory only. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at
-    /// the end of the object.
-    pub fn try_read(&self, object: &CachedObject, offset: u64, buf: &mut [u8]) -> TriedRead {
+    /// Reads from memory only.
+    ///
+    /// - `Done`: this number of bytes was read into the front of `buf`. The read is shorter than `buf` only at the end
+    ///   of the object.
+    /// - `FromSsd`: the whole range is cached, some blocks on the cache devices only. [`Engine::read_cached`] suffices.
+    /// - `FromBacking`: no block of the range is cached, and the backing store has all of them.
+    pub fn try_read(&self, object: &CachedObject, offset: u64, buf: &mut [u8]) -> Outcome<usize, (), ()> {
         read::try_read(&self.core, object, offset, buf)
     }
 
@@ -36,7 +41,8 @@ impl Engine {
 
     /// Writes if that needs no waiting. `now` becomes the object's modification time.
     ///
-    /// Reads of accepted data wait until it is durable.
+    /// - `Done`: the log has accepted the data, which is durable once this frame is. Until then, reads of the data wait.
+    /// - `FromBacking`: the mode in force sends the write to the backing store.
     ///
     /// # Errors
     /// The object was removed, or no cache device is left.
@@ -46,7 +52,7 @@ impl Engine {
         offset: u64,
         data: &[u8],
         now: Time,
-    ) -> Result<Tried> {
+    ) -> Result<Outcome<Seq, Infallible, ()>> {
         write::try_write(&self.core, object, offset, data, now)
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod bypass;
 pub(crate) mod external_change;
 pub(crate) mod no_device;
+pub(crate) mod outcome;
 pub(crate) mod read;
 pub(crate) mod sync;
 pub(crate) mod truncate;

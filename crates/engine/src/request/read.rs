@@ -11,25 +11,12 @@ use crate::index::object::{Busy, CachedObject, Fetch, Source as Origin, State, b
 use crate::io::BackingError;
 use crate::log::mirror_io::{leg_to_read, read_leg};
 use crate::planted_bugs::threads;
+use crate::request::outcome::Outcome;
 use crate::segments::SegmentId;
 use crate::tiers::copies::{is_right, rescue};
 use crate::tiers::trim::trim_ram;
 use crate::wait::all;
 use crate::{Error, Result};
-
-/// The result of an attempt to read without waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TriedRead {
-    /// This number of bytes was read.
-    Read(usize),
-    /// The whole range is cached, some blocks on the cache devices only:
-    /// [`Engine::read_cached`](crate::Engine::read_cached) suffices.
-    OnSsd,
-    /// Some block has to be waited for.
-    Wait,
-    /// No block of the range is cached: the backing store has all of them.
-    Uncached,
-}
 
 /// The place from which a block's contents are read.
 enum Source {
@@ -58,14 +45,18 @@ enum Plan {
     Go(Vec<(u64, Page)>, Vec<Run>),
 }
 
-/// Reads from memory only. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at
-/// the end of the object.
-pub(crate) fn try_read(core: &Core, object: &CachedObject, offset: u64, buf: &mut [u8]) -> TriedRead {
+/// Reads from memory only: see [`Engine::try_read`](crate::Engine::try_read).
+pub(crate) fn try_read(
+    core: &Core,
+    object: &CachedObject,
+    offset: u64,
+    buf: &mut [u8],
+) -> Outcome<usize, (), ()> {
     let mut state = object.lock();
     let len = clip(&state, offset, buf.len());
     let range = blocks(offset, len as u64);
     if state.last_frame > core.log.durable() && !durable(core, &state, &range) {
-        return TriedRead::Wait;
+        return Outcome::Wait;
     }
     let total = range.end - range.start;
     let (mut found, mut on_ssd) = (0, 0);
@@ -76,21 +67,21 @@ pub(crate) fn try_read(core: &Core, object: &CachedObject, offset: u64, buf: &mu
         } else if state.entry(block).is_some() {
             on_ssd += 1;
         } else if found + on_ssd > 0 {
-            return TriedRead::Wait;
+            return Outcome::Wait;
         }
     }
     if found < total {
         // The backing store is known to hold all of the object below its size.
         let plain = state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
         return match found + on_ssd {
-            0 if plain => TriedRead::Uncached,
-            cached if cached == total => TriedRead::OnSsd,
-            _ => TriedRead::Wait,
+            0 if plain => Outcome::FromBacking(()),
+            cached if cached == total => Outcome::FromSsd(()),
+            _ => Outcome::Wait,
         };
     }
     drop(state);
     core.totals.read_ram.add(total);
-    TriedRead::Read(len)
+    Outcome::Done(len)
 }
 
 /// Reads. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at the end of the

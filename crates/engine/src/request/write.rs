@@ -1,5 +1,6 @@
 //! Writes, into the log or straight to the backing store.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::index::object::{Busy, CachedObject, Source, State, blocks};
 use crate::io::{BackingError, Time};
 use crate::planted_bugs::threads;
 use crate::request::bypass::write_direct;
+use crate::request::outcome::Outcome;
 use crate::request::read::load;
 use crate::tiers::blocks::install;
 use crate::tiers::trim::trim_ram;
@@ -23,17 +25,6 @@ use crate::volume::service_time::STREAM;
 use crate::volume::throttle::Wanted;
 use crate::volume::trouble::{holds_back, is_set_apart};
 use crate::{Error, Result, Seq};
-
-/// The result of an attempt to write without waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tried {
-    /// Accepted: durable once this frame is.
-    Accepted(Seq),
-    /// The write would have to wait.
-    Wait,
-    /// The mode in force sends the write to the backing store.
-    Bypass,
-}
 
 /// The part of a write that the log has accepted, from the write's start on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,24 +67,25 @@ struct Writing<'a> {
     loaded: SmallVec<[Loaded; 2]>,
 }
 
-/// Writes if that needs no waiting. `now` becomes the object's modification time.
+/// Writes if that needs no waiting: see [`Engine::try_write`](crate::Engine::try_write).
 pub(crate) fn try_write(
     core: &Core,
     object: &Arc<CachedObject>,
     offset: u64,
     data: &[u8],
     now: Time,
-) -> Result<Tried> {
+) -> Result<Outcome<Seq, Infallible, ()>> {
     let paced = Some(blocks(offset, data.len() as u64));
     let mut write = Writing { offset, data, now, paced, loaded: SmallVec::new() };
     if data.len() > BLOCK * 64 {
         // The parts of such a write may need several frames.
-        return Ok(if takes_log(core, object, offset, data.len()) { Tried::Wait } else { Tried::Bypass });
+        let takes = takes_log(core, object, offset, data.len());
+        return Ok(if takes { Outcome::Wait } else { Outcome::FromBacking(()) });
     }
     match attempt(core, object, &mut write)? {
-        Ok(seq) => Ok(Tried::Accepted(seq)),
-        Err(Blocked::Bypass) => Ok(Tried::Bypass),
-        Err(_) => Ok(Tried::Wait),
+        Ok(seq) => Ok(Outcome::Done(seq)),
+        Err(Blocked::Bypass) => Ok(Outcome::FromBacking(())),
+        Err(_) => Ok(Outcome::Wait),
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use forebay_rpc::{
-    CloseReason, Config, Message, Outcome, Peer, Record, Replies, Reply, Running, Server, Service, Stats,
+    CloseReason, Config, Handled, Message, Peer, Record, Replies, Reply, Running, Server, Service, Stats,
     Ticket, Workers,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -157,24 +157,24 @@ fn fill(request: &[u8], reply: &mut Reply<'_>, source: &Source) {
 }
 
 impl Service for Echo {
-    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         match message.bytes()[0] {
             DEFERRED | DEFERRED_PAYLOAD | DEFERRED_SPLICED | GATED | DROPPED => {
                 assert!(self.workers.submit(message.defer()).is_ok(), "queue full");
-                Outcome::Deferred
+                Handled::Deferred
             }
             FAST_PAYLOAD => {
                 let (record, ticket) = message.defer();
                 let mut reply = ticket.reply();
                 fill(&record, &mut reply, &self.source);
                 ticket.send(reply);
-                Outcome::Deferred
+                Handled::Deferred
             }
-            SILENT => Outcome::Silent,
-            CLOSE => Outcome::Close,
+            SILENT => Handled::Silent,
+            CLOSE => Handled::Close,
             _ => {
                 fill(message.bytes(), reply, &self.source);
-                Outcome::Reply
+                Handled::Reply
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time as CacheTime;
-use forebay_engine::{CachedObject as Cached, Engine, Logged as Accepted, Tried, TriedRead};
+use forebay_engine::{CachedObject as Cached, Engine, Logged as Accepted, Outcome};
 use forebay_runtime::block_on;
 
 use crate::attr::{Attr, Time};
@@ -22,6 +22,7 @@ use crate::export::filesystem::Filesystem;
 use crate::export::vfs::Vfs;
 use crate::file_io::{read_full, write_full};
 use crate::oplog::commit::CommitRequest;
+use crate::ops::data::ReadOut;
 use crate::wait::Wait;
 
 /// Set-uid and set-gid. A write by any user but root removes them.
@@ -39,14 +40,14 @@ pub(crate) struct Writing<'a> {
     pub(crate) errors: u64,
 }
 
-/// The place of a READ's data.
-pub(crate) enum Found {
-    /// The data's bytes of this number are in the caller's buffer.
-    Read(usize),
-    /// On the cache devices; only for a caller that may not wait.
-    OnSsd(SsdRead),
-    /// The caller uses the backing file directly.
-    Plain,
+/// The part of a WRITE that was carried out.
+pub(crate) struct Written {
+    /// Bytes written, from the start of the WRITE.
+    pub(crate) len: usize,
+    /// True if the bytes are durable once the commit request is.
+    pub(crate) stable: bool,
+    /// The commit request of the reply, if the reply has to wait for one.
+    pub(crate) intent: Option<CommitRequest>,
 }
 
 /// The largest READ in bytes that an event loop begins itself. Copying a larger one would delay other requests.
@@ -54,20 +55,24 @@ const SMALL_READ: usize = 64 << 10;
 
 /// A READ of data on the cache devices. It can be carried out on a thread that must not block.
 pub struct SsdRead {
-    engine: Arc<Engine>,
-    object: Arc<Cached>,
-    offset: u64,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) object: Arc<Cached>,
+    pub(crate) offset: u64,
+    /// The facts for the reply, and the length of the data.
+    pub out: ReadOut,
 }
 
 impl SsdRead {
-    /// Fills `buf`. False: something has changed meanwhile or is wrong, so the READ has to begin again and may wait.
+    /// Fills `buf`, which has [`ReadOut::len`] bytes. False: something has changed meanwhile or is wrong, so the READ
+    /// has to begin again and may wait.
     pub async fn fill(&self, buf: &mut [u8]) -> bool {
         self.engine.read_cached(&self.object, self.offset, buf).await == Ok(Some(buf.len()))
     }
 }
 
 impl Vfs {
-    /// Reads into `buf`, from wherever it is fastest.
+    /// Reads into `buf`, from wherever it is fastest. `Done` is the number of bytes read. A READ `FromSsd` is only for a
+    /// caller that may not wait, and a READ `FromBacking` is not worth caching.
     pub(crate) fn read_through_cache(
         &self,
         linked: &Linked,
@@ -75,7 +80,7 @@ impl Vfs {
         offset: u64,
         buf: &mut [u8],
         wait: Wait,
-    ) -> Result<Found> {
+    ) -> Result<Outcome<usize, (Arc<Engine>, Arc<Cached>), ()>> {
         let link = &target.object.link;
         let keeps = linked.cache.keeps_reads();
         // While there is room, everything read is worth caching, streams as well.
@@ -83,35 +88,42 @@ impl Vfs {
         let Some(cached) = link.get() else {
             // Nothing is known of it. In memory already, it needs no cache; and only a worker makes it known.
             if !wait.allowed() {
-                return if fills { self.start_reading(target, offset, buf) } else { Ok(Found::Plain) };
+                if fills {
+                    self.start_reading(target, offset, buf);
+                    return Ok(Outcome::Wait);
+                }
+                return Ok(Outcome::FromBacking(()));
             }
             if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
-                return Ok(Found::Plain);
+                return Ok(Outcome::FromBacking(()));
             }
             let read = linked.cache.engine.read(linked.object(&target.object)?, offset, buf);
-            return block_on(read).map(Found::Read).map_err(from_cache);
+            return block_on(read).map(Outcome::Done).map_err(from_cache);
         };
         if link.is_suspect() {
             if !wait.allowed() {
-                return Err(Error::WouldBlock);
+                return Ok(Outcome::Wait);
             }
             refresh(linked, &target.object, cached)?;
         }
         match linked.cache.engine.try_read(cached, offset, buf) {
-            TriedRead::Read(len) if len == buf.len() => return Ok(Found::Read(len)),
-            TriedRead::Uncached => {
+            Outcome::Done(len) if len == buf.len() => return Ok(Outcome::Done(len)),
+            Outcome::FromBacking(()) => {
                 if !wait.allowed() {
-                    return if fills { self.start_reading(target, offset, buf) } else { Ok(Found::Plain) };
+                    if fills {
+                        self.start_reading(target, offset, buf);
+                        return Ok(Outcome::Wait);
+                    }
+                    return Ok(Outcome::FromBacking(()));
                 }
                 if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
-                    return Ok(Found::Plain);
+                    return Ok(Outcome::FromBacking(()));
                 }
             }
-            TriedRead::OnSsd if !wait.allowed() && buf.len() <= SMALL_READ => {
-                let (engine, object) = (linked.cache.engine.clone(), cached.clone());
-                return Ok(Found::OnSsd(SsdRead { engine, object, offset }));
+            Outcome::FromSsd(()) if !wait.allowed() && buf.len() <= SMALL_READ => {
+                return Ok(Outcome::FromSsd((linked.cache.engine.clone(), cached.clone())));
             }
-            _ if !wait.allowed() => return Err(Error::WouldBlock),
+            _ if !wait.allowed() => return Ok(Outcome::Wait),
             _ => {}
         }
         let read =
@@ -120,31 +132,24 @@ impl Vfs {
         if len < buf.len() && Undestaged::of(cached).is_none() {
             // An external change made the file longer.
             refresh(linked, &target.object, cached)?;
-            return read(buf).map(Found::Read);
+            return read(buf).map(Outcome::Done);
         }
-        Ok(Found::Read(len))
+        Ok(Outcome::Done(len))
     }
 
     /// Starts reading, for a worker to wait for. A read that is not to wait makes the kernel begin to read the pages
     /// that it lacks. So the disks have as many reads as there are requests, not only as many as there are workers.
-    fn start_reading(&self, target: &Target, offset: u64, buf: &mut [u8]) -> Result<Found> {
+    fn start_reading(&self, target: &Target, offset: u64, buf: &mut [u8]) {
         if buf.len() <= SMALL_READ
             && let Ok(file) = target.object.reader(&self.budget, false)
         {
             // The worker meets the same error.
             let _ = read_full(file, buf, offset, Wait::No);
         }
-        Err(Error::WouldBlock)
     }
 
-    /// Writes into the cache's log or to the backing file, as the mode and the free room decide. Returns the bytes
-    /// written, whether more than the requested data is stable, and the commit request of the reply.
-    pub(crate) fn write_cached(
-        &self,
-        linked: &Linked,
-        write: &Writing<'_>,
-        wait: Wait,
-    ) -> Result<(usize, bool, Option<CommitRequest>)> {
+    /// Writes into the cache's log or to the backing file, as the mode and the free room decide.
+    pub(crate) fn write_cached(&self, linked: &Linked, write: &Writing<'_>, wait: Wait) -> Result<Written> {
         let object = &write.target.object;
         if !wait.allowed() && (object.link.get().is_none() || object.link.is_suspect()) {
             return Err(Error::WouldBlock);
@@ -171,18 +176,21 @@ impl Vfs {
         };
         charge.iter().for_each(|charge| cached.charge(&charge.account));
         let now = cache_time(file_time());
-        let accepted = match engine.try_write(cached, write.offset, write.data, now) {
-            Ok(Tried::Accepted(frame)) => Ok(Accepted { len: write.data.len(), frame }),
-            Ok(Tried::Wait) if wait.allowed() => {
-                block_on(engine.write_log(cached, write.offset, write.data, now)).map_err(from_cache)
+        let accepted = match engine.try_write(cached, write.offset, write.data, now).map_err(from_cache)? {
+            Outcome::Done(frame) => Accepted { len: write.data.len(), frame },
+            Outcome::Wait if wait.allowed() => {
+                block_on(engine.write_log(cached, write.offset, write.data, now)).map_err(from_cache)?
             }
-            Ok(Tried::Wait) => Err(Error::WouldBlock),
-            Ok(Tried::Bypass) => Ok(Accepted { len: 0, frame: 0 }),
-            Err(error) => Err(from_cache(error)),
+            Outcome::Wait => return Err(Error::WouldBlock),
+            Outcome::FromBacking(()) => Accepted { len: 0, frame: 0 },
         };
-        let accepted = accepted?;
         rooms.into_iter().for_each(|room| room.used(space_of(write.offset, accepted.len)));
-        self.write_rest(linked, write, accepted, wait)
+        if accepted.len < write.data.len() {
+            return self.write_rest(linked, write, accepted, wait);
+        }
+        let frame = Some(LogFrame::Change(accepted.frame));
+        let intent = write.stable.then(|| CommitRequest { frame, ..CommitRequest::default() });
+        Ok(Written { len: accepted.len, stable: write.stable, intent })
     }
 
     /// Writes the part that the log has not accepted to the backing file.
@@ -192,17 +200,16 @@ impl Vfs {
         write: &Writing<'_>,
         Accepted { len, frame }: Accepted,
         wait: Wait,
-    ) -> Result<(usize, bool, Option<CommitRequest>)> {
+    ) -> Result<Written> {
         let rest = Writing { offset: write.offset + len as u64, data: &write.data[len..], ..*write };
-        let direct = if rest.data.is_empty() { None } else { Some(self.write_direct(linked, &rest, wait)) };
-        let (direct, stable, intent) = match direct {
+        let Written { len: direct, stable, intent } = match self.write_direct(linked, &rest, wait) {
+            Err(error) if len == 0 => return Err(error),
             // The accepted part counts. The client sends the rest again and then gets the error.
-            Some(Err(error)) if len == 0 => return Err(error),
-            None | Some(Err(_)) => (0, write.stable, None),
-            Some(Ok(written)) => written,
+            Err(_) => Written { len: 0, stable: write.stable, intent: None },
+            Ok(written) => written,
         };
         if len == 0 || !stable {
-            return Ok((len + direct, stable, intent));
+            return Ok(Written { len: len + direct, stable, intent });
         }
         let mut intent = intent.unwrap_or_default();
         let frame = match intent.frame {
@@ -210,15 +217,10 @@ impl Vfs {
             _ => frame,
         };
         intent.frame = Some(LogFrame::Change(frame));
-        Ok((len + direct, true, Some(intent)))
+        Ok(Written { len: len + direct, stable: true, intent: Some(intent) })
     }
 
-    fn write_direct(
-        &self,
-        linked: &Linked,
-        write: &Writing<'_>,
-        wait: Wait,
-    ) -> Result<(usize, bool, Option<CommitRequest>)> {
+    fn write_direct(&self, linked: &Linked, write: &Writing<'_>, wait: Wait) -> Result<Written> {
         if !wait.allowed() {
             return Err(Error::WouldBlock);
         }
@@ -261,7 +263,7 @@ impl Vfs {
             frame,
             ..CommitRequest::default()
         });
-        Ok((len, stable, intent))
+        Ok(Written { len, stable, intent })
     }
 
     /// Returns true if a WRITE may be answered without waiting for a disk.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use forebay_engine::Outcome;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -16,7 +17,7 @@ use crate::export::external_change::refresh;
 use crate::export::vfs::Vfs;
 use crate::file_io::{read_full, write_full};
 use crate::oplog::commit::CommitRequest;
-use crate::ops::cached::{Found, SsdRead, Writing};
+use crate::ops::cached::{SsdRead, Writing, Written};
 use crate::ops::change::Changed;
 use crate::sys::resident;
 use crate::wait::Wait;
@@ -34,23 +35,15 @@ pub trait ReadInto {
     fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool;
 }
 
-/// The result of a READ.
+/// The facts about a READ's data that its reply needs.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOut {
-    /// Bytes read: spliced, or at the front of the buffer.
+    /// Bytes of data: spliced, at the front of the buffer, or to be read by [`SsdRead::fill`].
     pub len: usize,
     /// True if the data reach the end of the file.
     pub eof: bool,
     /// The file's attributes.
     pub attr: Attr,
-}
-
-/// A READ's data or its way to the client.
-pub enum Reading {
-    /// The READ is done.
-    Done(ReadOut),
-    /// Its data is on the cache devices: [`SsdRead::fill`] gets all that [`ReadOut::len`] says. Only with [`Wait::No`].
-    OnSsd(SsdRead, ReadOut),
 }
 
 /// The result of a WRITE.
@@ -86,8 +79,9 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
 }
 
 impl Vfs {
-    /// Reads up to `count` bytes at `offset`, or fewer if `into` has no room for them. With [`Wait::No`] it is done
-    /// only if all of them are in memory.
+    /// Reads up to `count` bytes at `offset`, or fewer if `into` has no room for them. With [`Wait::No`] the outcome is
+    /// `Done` only if all of them are in memory, and `FromSsd` if the cache devices have the rest. With [`Wait::Yes`] it
+    /// is `Done`.
     pub fn read(
         &self,
         target: &Target,
@@ -96,43 +90,53 @@ impl Vfs {
         count: usize,
         wait: Wait,
         into: &mut impl ReadInto,
-    ) -> Result<Reading> {
-        let mut attr = target.attr()?;
-        permitted(self, target, cred, &attr, want::READ, wait)?;
-        let there = attr.size.saturating_sub(offset);
-        if there == 0 {
-            return Ok(Reading::Done(ReadOut { len: 0, eof: true, attr }));
-        }
-        let count = count.min(usize::try_from(there).unwrap_or(usize::MAX));
-        let (found, room) = match target.export.fs.linked() {
-            Some(linked) => {
-                linked.look(&target.object, &attr);
-                let buf = into.buffer(count);
-                (self.read_through_cache(linked, target, offset, buf, wait)?, buf.len())
+    ) -> Result<Outcome<ReadOut, SsdRead>> {
+        let mut read = || {
+            let mut attr = target.attr()?;
+            permitted(self, target, cred, &attr, want::READ, wait)?;
+            let there = attr.size.saturating_sub(offset);
+            if there == 0 {
+                return Ok(Outcome::Done(ReadOut { len: 0, eof: true, attr }));
             }
-            None => (Found::Plain, 0),
+            let count = count.min(usize::try_from(there).unwrap_or(usize::MAX));
+            let (found, room) = match target.export.fs.linked() {
+                Some(linked) => {
+                    linked.look(&target.object, &attr);
+                    let buf = into.buffer(count);
+                    (self.read_through_cache(linked, target, offset, buf, wait)?, buf.len())
+                }
+                None => (Outcome::FromBacking(()), 0),
+            };
+            let (len, asked) = match found {
+                Outcome::Done(len) => (len, room),
+                Outcome::FromBacking(()) => {
+                    self.read_backing_file(target, &attr, offset, count, wait, into)?
+                }
+                Outcome::FromSsd((engine, object)) => {
+                    let eof = offset + room as u64 >= attr.size;
+                    let out = ReadOut { len: room, eof, attr };
+                    return Ok(Outcome::FromSsd(SsdRead { engine, object, offset, out }));
+                }
+                Outcome::Wait => return Ok(Outcome::Wait),
+            };
+            if len < asked {
+                if !wait.allowed() {
+                    return Ok(Outcome::Wait);
+                }
+                // The file shrank while it was read.
+                attr = target.attr()?;
+            }
+            let eof = len < asked || offset + len as u64 >= attr.size;
+            Ok(Outcome::Done(ReadOut { len, eof, attr }))
         };
-        let (len, asked) = match found {
-            Found::Read(len) => (len, room),
-            Found::Plain => self.read_plain(target, &attr, offset, count, wait, into)?,
-            Found::OnSsd(read) => {
-                let eof = offset + room as u64 >= attr.size;
-                return Ok(Reading::OnSsd(read, ReadOut { len: room, eof, attr }));
-            }
-        };
-        if len < asked {
-            if !wait.allowed() {
-                return Err(Error::WouldBlock);
-            }
-            // The file shrank while it was read.
-            attr = target.attr()?;
+        match read() {
+            Err(Error::WouldBlock) => Ok(Outcome::Wait),
+            read => read,
         }
-        let eof = len < asked || offset + len as u64 >= attr.size;
-        Ok(Reading::Done(ReadOut { len, eof, attr }))
     }
 
     /// Reads from the backing file. Returns the bytes read and those there was room for.
-    fn read_plain(
+    fn read_backing_file(
         &self,
         target: &Target,
         attr: &Attr,
@@ -157,8 +161,9 @@ impl Vfs {
         self.is_privileged() || attr.uid == self.server_uid
     }
 
-    /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply. With [`Wait::No`] it
-    /// succeeds only if the cache takes the data without waiting for a disk, and has no effect otherwise.
+    /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply. With [`Wait::No`] the
+    /// outcome is `Done` only if the cache takes the data without waiting for a disk, and `Wait` has no effect. With
+    /// [`Wait::Yes`] it is `Done`.
     pub fn write(
         &self,
         target: &Target,
@@ -167,17 +172,13 @@ impl Vfs {
         data: &[u8],
         stable: bool,
         wait: Wait,
-    ) -> Changed<Wrote> {
-        let refused = |error| match error {
-            Error::WouldBlock => Changed { result: Err(error), wcc: Wcc::default(), intent: None },
-            error => Changed { result: Err(error), wcc: self.wcc_of(target), intent: None },
-        };
+    ) -> Outcome<Changed<Wrote>> {
         loop {
             let side_by_side = match wait {
                 Wait::Yes => Some(target.object.changing.read()),
                 Wait::No => target.object.changing.try_read(),
             };
-            let Some(side_by_side) = side_by_side else { return refused(Error::WouldBlock) };
+            let Some(side_by_side) = side_by_side else { return Outcome::Wait };
             let change = target.object.begin_change();
             let errors = target.object.uncommitted.errors();
             let attr = change.before.or_else(|_| target.attr());
@@ -187,23 +188,27 @@ impl Vfs {
                 drop((change, side_by_side));
                 match self.refresh(target, attr, wait) {
                     Ok(()) => continue,
-                    Err(error) => return refused(error),
+                    Err(Error::WouldBlock) => return Outcome::Wait,
+                    Err(error) => {
+                        let wcc = self.wcc_of(target);
+                        return Outcome::Done(Changed { result: Err(error), wcc, intent: None });
+                    }
                 }
             }
             let result = attr.and_then(|attr| {
                 self.write_inner(Writing { target, cred, offset, data, stable, attr, errors }, wait)
             });
             if matches!(result, Err(Error::WouldBlock)) {
-                return refused(Error::WouldBlock);
+                return Outcome::Wait;
             }
             let wcc = change.end();
-            return match result {
+            return Outcome::Done(match result {
                 Ok((wrote, intent)) => Changed { result: Ok(wrote), wcc, intent },
                 Err(error) => {
                     target.object.rest();
                     Changed { result: Err(error), wcc, intent: None }
                 }
-            };
+            });
         }
     }
 
@@ -232,7 +237,7 @@ impl Vfs {
         }
         let verifier = self.verifier.get();
         if let Some(linked) = target.export.fs.linked().filter(|_| !data.is_empty()) {
-            let (len, stable, intent) = self.write_cached(linked, &write, wait)?;
+            let Written { len, stable, intent } = self.write_cached(linked, &write, wait)?;
             return Ok((Wrote { len, stable, verifier }, intent));
         }
         if !wait.allowed() {

@@ -100,7 +100,7 @@ fn list_above(
             Entry::Node(child) => _ = describe_above(cx, *child, &mut scratch).encode(request, out),
             Entry::Export(index) => {
                 let target = pseudo.exports[*index].root();
-                let admitted = cx.shared.admit(cx.call, &target.export, cx.wait).is_ok();
+                let admitted = cx.shared.admit(cx.call, target.export.id, cx.wait).is_ok();
                 match cx.shared.vfs.getattr(&target) {
                     Ok(attr) if admitted => {
                         let handle = handle(&cx.shared.vfs.handle(&target));

@@ -6,8 +6,8 @@ use forebay_wire::nfs4::{Nfsstat4, Stateid};
 
 use super::compound::{Context, Stop};
 use super::pseudo::Entry;
+use crate::caller::At;
 use crate::convert::handle;
-use crate::service::At;
 
 /// The object that a handle names.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl Place {
             Entry::Export(index) => {
                 let target = cx.server.pseudo.exports[index].root();
                 let wire = handle(&cx.shared.vfs.handle(&target));
-                let caller = cx.shared.admit(cx.call, &target.export, cx.wait)?;
+                let caller = cx.shared.admit(cx.call, target.export.id, cx.wait)?;
                 Ok(Place::Inode(wire, Some(At { target, caller })))
             }
         }

@@ -15,8 +15,8 @@ use super::io::require_file;
 use super::names::{change_info, check};
 use super::place::{Place, may_wait};
 use super::set_attrs::{set_attr, set_mask};
+use crate::caller::At;
 use crate::convert::handle;
-use crate::service::At;
 
 /// A file that an OPEN has found or made.
 struct Found {

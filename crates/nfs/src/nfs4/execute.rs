@@ -13,7 +13,6 @@ impl Compound {
         &mut self,
         cx: &Context<'_>,
         op: &Op<'_>,
-        record: &[u8],
         rest: Operations<'_, Op<'_>>,
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
@@ -26,7 +25,7 @@ impl Compound {
             Op::Open(args) => return self.open(cx, args, reply),
             Op::Write(args) => return self.write(cx, args, reply),
             Op::Commit(args) => return self.commit(cx, args, reply),
-            Op::Sequence(args) => self.sequence(cx, args, record, rest, reply)?,
+            Op::Sequence(args) => self.sequence(cx, args, rest, reply)?,
             Op::ExchangeId(args) => self.exchange_id(cx, args, reply)?,
             Op::CreateSession(args) => self.create_session(cx, args, reply)?,
             Op::DestroySession(args) => self.destroy_session(cx, args.sessionid, reply)?,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_clientstate::{READ, WRITE};
 use forebay_rpc::Reply;
-use forebay_vfs::{ReadInto, Reading, Wait};
+use forebay_vfs::{Outcome, ReadInto, Wait};
 use forebay_wire::nfs4::{
     CommitArgs, CommitOk, Nfsstat4, Opcode, ReadArgs, StableHow4, Stateid, WriteArgs, WriteOk,
     encode_read_header,
@@ -85,7 +85,7 @@ impl Compound {
             (out, Some(into.0))
         };
         // Data on the cache devices is read by a worker.
-        let Reading::Done(out) = out else { return Err(Stop::Later) };
+        let Outcome::Done(out) = out else { return Err(Stop::Later) };
         cx.shared.stats.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
         client.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
         self.reply.start(reply.head(), Opcode::Read);
@@ -123,7 +123,8 @@ impl Compound {
         }
         let stable = args.stable != StableHow4::Unstable;
         let (target, cred) = (&at.target, &at.caller.cred);
-        let changed = cx.shared.vfs.write(target, cred, args.offset, args.data, stable, cx.wait);
+        let written = cx.shared.vfs.write(target, cred, args.offset, args.data, stable, cx.wait);
+        let Outcome::Done(changed) = written else { return Err(Stop::Later) };
         let wrote = changed.result?;
         let bytes = wrote.len as u64;
         cx.shared.stats.bytes_written.fetch_add(bytes, Ordering::Relaxed);

@@ -11,6 +11,7 @@
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
 //! | `io.rs` | READ, WRITE, COMMIT |
 //! | `execute.rs` | the operations, each with its method |
+//! | `program.rs` | the way from the service to a COMPOUND and back |
 //! | `convert.rs` | statuses, identifiers, times |
 //!
 //! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module
@@ -26,6 +27,7 @@ mod lock;
 mod names;
 mod open;
 mod place;
+pub(crate) mod program;
 mod pseudo;
 mod server;
 mod session;

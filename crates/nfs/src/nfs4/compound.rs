@@ -5,19 +5,20 @@
 //! the reply waits for the last.
 
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
 
 use forebay_clientstate::{Effects, Now, REPLY_MAX, Session};
 use forebay_rpc::{OwnedReply, Reply, Ticket};
 use forebay_vfs::{CommitRequest, Error, Export, Target, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
-use forebay_wire::xdr::{Decode, Encode};
+use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use super::convert::status;
 use super::place::Current;
 use super::server::Server;
-use crate::dispatch::{Call, success};
-use crate::service::Shared;
+use crate::program::Kind;
+use crate::request::Call;
+use crate::result::success;
+use crate::shared::Shared;
 
 /// Bytes that the result of any operation without data takes at most. A change is refused before it is carried out if
 /// its result might not fit.
@@ -43,17 +44,6 @@ pub(super) enum Stop {
     Appended,
     /// The request repeats a running one: the reply comes when that one is complete.
     Parked,
-}
-
-/// The kind of thread that an operation waits on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// READ, COMMIT and their like.
-    Data,
-    /// WRITE, which may wait for room in the cache.
-    Write,
-    /// All other operations.
-    Names,
 }
 
 /// The state of a COMPOUND after a step.
@@ -100,7 +90,6 @@ struct Pending {
 
 /// A COMPOUND in execution.
 pub(crate) struct Compound {
-    pub(crate) arrived: Instant,
     xid: u32,
     position: Position,
     pub(super) reply: CompoundReply,
@@ -119,8 +108,8 @@ pub(crate) struct Compound {
 
 impl Compound {
     /// Decodes the head of a COMPOUND, and begins the reply. The error is that of the RPC: garbage.
-    pub(crate) fn begin(call: &Call<'_>, out: &mut Vec<u8>, arrived: Instant) -> Option<Box<Self>> {
-        let args = nfs4::Compound::decode(&mut call.args.clone()).ok()?;
+    pub(crate) fn begin(call: &Call<'_>, out: &mut Vec<u8>) -> Option<Box<Self>> {
+        let args = nfs4::Compound::decode(&mut Reader::new(call.rest())).ok()?;
         success(out, call.xid());
         let body_at = out.len();
         let mut reply = CompoundReply::begin(out, 0, args.tag);
@@ -130,7 +119,6 @@ impl Compound {
             position.index = position.count;
         }
         Some(Box::new(Compound {
-            arrived,
             xid: call.xid(),
             position,
             reply,
@@ -151,18 +139,17 @@ impl Compound {
         shared: &Shared,
         server: &Server,
         call: &Call<'_>,
-        record: &[u8],
         reply: &mut Reply<'_>,
         wait: Wait,
     ) -> Progress {
         let cx = Context { shared, server, call, wait, now: server.now() };
-        let mut operations = Operations::<Op<'_>>::resume(record, self.position);
+        let mut operations = Operations::<Op<'_>>::resume(call.record, self.position);
         loop {
             let Some(decoded) = operations.next() else { return Progress::Complete };
             let (before, len_before) = (self.reply, reply.head().len());
             let (number, result) = match decoded {
                 Err(bad) => (bad.number, Err(Stop::Fail(Nfsstat4::Badxdr))),
-                Ok(op) => (op.number(), self.step(&cx, &op, record, operations, reply)),
+                Ok(op) => (op.number(), self.step(&cx, &op, operations, reply)),
             };
             match result {
                 Ok(change) => {
@@ -202,7 +189,6 @@ impl Compound {
         &mut self,
         cx: &Context<'_>,
         op: &Op<'_>,
-        record: &[u8],
         rest: Operations<'_, Op<'_>>,
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
@@ -213,7 +199,7 @@ impl Compound {
             }
             self.settle(cx, reply)?;
         }
-        self.execute(cx, op, record, rest, reply)
+        self.execute(cx, op, rest, reply)
     }
 
     /// Checks the place of an operation (RFC 8881 sections 2.10.2 and 18.46.3).
@@ -340,7 +326,7 @@ impl Compound {
 
     /// Ends the request in its slot, and answers its retransmissions. `head` is the reply up to a payload.
     pub(crate) fn complete(&mut self, shared: &Shared, head: &[u8]) {
-        let Some(server) = shared.v4.as_ref() else { return };
+        let Some(server) = shared.serves_nfs4() else { return };
         let body = head.get(self.body_at..).unwrap_or_default();
         if let Some(InSlot { session, slot, .. }) = self.slot.take() {
             let kept = if self.has_payload { &NOT_KEPT[..] } else { body };
@@ -392,14 +378,9 @@ fn is_change(op: &Op<'_>) -> bool {
 fn kind(number: Opcode) -> Kind {
     match number {
         Opcode::Read | Opcode::Commit | Opcode::Seek => Kind::Data,
-        Opcode::Write => Kind::Write,
+        Opcode::Write => Kind::Writes,
         _ => Kind::Names,
     }
-}
-
-/// Returns the operations of a request as bytes, for a digest.
-pub(super) fn arguments<'a>(call: &Call<'a>) -> &'a [u8] {
-    call.args.clone().rest()
 }
 
 /// Appends the successful result of an operation.

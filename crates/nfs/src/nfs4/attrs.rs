@@ -282,7 +282,7 @@ impl Compound {
 }
 
 /// Returns the number of the directory on which an export's root is mounted.
-pub(super) fn mounted_on(cx: &Context<'_>, at: &crate::service::At) -> Option<u64> {
+pub(super) fn mounted_on(cx: &Context<'_>, at: &crate::caller::At) -> Option<u64> {
     let root = at.target.export.root();
     let is_root = std::sync::Arc::ptr_eq(&root.object, &at.target.object);
     match cx.server.pseudo.above(&at.target.export) {

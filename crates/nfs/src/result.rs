@@ -1,23 +1,12 @@
-//! The way from a record to a procedure: RPC headers, program and version, and errors on the way (RFC 5531).
+//! The results of procedures, and the replies without attributes that any program may need.
 
-use std::sync::Arc;
-
-use forebay_rpc::Peer;
+use forebay_rpc::Reply;
 use forebay_vfs::Error;
 use forebay_wire::nfs3::{Failed, Nfsstat3, Procedure};
-use forebay_wire::rpc::{AuthStat, CallError, CallHeader, ReplyHeader, ReplyStatus};
-use forebay_wire::xdr::{Decode, DecodeError, Encode, Reader};
-use forebay_wire::{mount3, nfs3};
+use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
+use forebay_wire::xdr::{DecodeError, Encode};
 
-use crate::caller;
 use crate::convert::status;
-
-/// A call with a valid header.
-pub(crate) struct Call<'a> {
-    pub(crate) header: CallHeader<'a>,
-    pub(crate) args: Reader<'a>,
-    pub(crate) peer: &'a Arc<Peer>,
-}
 
 /// The reason why a procedure has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,10 +35,10 @@ impl From<Error> for Stop {
 }
 
 /// A procedure's result, or the reason why there is none.
-pub(crate) type Answer<T, F> = Result<Result<T, Failed<F>>, Stop>;
+pub(crate) type ProcedureResult<T, F> = Result<Result<T, Failed<F>>, Stop>;
 
 /// Turns a failure into the result's failure arm with these attributes.
-pub(crate) fn finish<T, F>(result: Result<T, Stop>, attributes: F) -> Answer<T, F> {
+pub(crate) fn finish<T, F>(result: Result<T, Stop>, attributes: F) -> ProcedureResult<T, F> {
     match result {
         Ok(done) => Ok(Ok(done)),
         Err(Stop::Fail(status)) => Ok(Err(Failed { status, attributes })),
@@ -57,85 +46,15 @@ pub(crate) fn finish<T, F>(result: Result<T, Stop>, attributes: F) -> Answer<T, 
     }
 }
 
-impl<'a> Call<'a> {
-    /// Decodes the procedure's arguments. Bytes after them are ignored, as every server does.
-    pub(crate) fn args<T: Decode<'a>>(&self) -> Result<T, Stop> {
-        Ok(T::decode(&mut self.args.clone())?)
-    }
-
-    pub(crate) fn xid(&self) -> u32 {
-        self.header.xid
-    }
-}
-
-/// The service that a call is for.
-pub(crate) enum Route<'a> {
-    /// An NFSv3 procedure.
-    Nfs(Procedure, Call<'a>),
-    /// An NFSv4 procedure.
-    Nfs4(u32, Call<'a>),
-    /// A MOUNT v3 procedure.
-    Mount(mount3::Procedure, Call<'a>),
-    /// The answer is an RPC-level status.
-    Answer(ReplyHeader),
-    /// The record is no call, so the connection is closed.
-    Close,
-}
-
-/// Reads the header of a record and finds its procedure.
-pub(crate) fn route<'a>(record: &'a [u8], peer: &'a Arc<Peer>, serves_v4: bool) -> Route<'a> {
-    let mut args = Reader::new(record);
-    let header = match CallHeader::decode(&mut args) {
-        Ok(header) => header,
-        Err(CallError::Malformed(_)) => return Route::Close,
-        Err(CallError::RpcMismatch { xid }) => {
-            return answer(xid, ReplyStatus::RpcMismatch { low: 2, high: 2 });
-        }
-        Err(CallError::BadAuth { xid, stat }) => return answer(xid, ReplyStatus::AuthError(stat)),
-    };
-    let xid = header.xid;
-    if header.prog == nfs3::PROGRAM && header.vers == forebay_wire::nfs4::VERSION && serves_v4 {
-        return match header.proc {
-            0 | 1 if header.proc == 0 || caller::accepted(&header.cred) => {
-                Route::Nfs4(header.proc, Call { header, args, peer })
-            }
-            1 => answer(xid, ReplyStatus::AuthError(AuthStat::TooWeak)),
-            _ => answer(xid, ReplyStatus::ProcUnavail),
-        };
-    }
-    let serves = match header.prog {
-        nfs3::PROGRAM => nfs3::VERSION,
-        mount3::PROGRAM => mount3::VERSION,
-        _ => return answer(xid, ReplyStatus::ProgUnavail),
-    };
-    if header.vers != serves {
-        return answer(xid, ReplyStatus::ProgMismatch { low: serves, high: serves });
-    }
-    // The null procedure takes any flavour: it returns nothing and does nothing.
-    if header.proc != 0 && !caller::accepted(&header.cred) {
-        return answer(xid, ReplyStatus::AuthError(AuthStat::TooWeak));
-    }
-    let call = Call { header, args, peer };
-    if header.prog == nfs3::PROGRAM {
-        match Procedure::try_from(header.proc) {
-            Ok(procedure) => Route::Nfs(procedure, call),
-            Err(_) => answer(xid, ReplyStatus::ProcUnavail),
-        }
-    } else {
-        match mount3::Procedure::try_from(header.proc) {
-            Ok(procedure) => Route::Mount(procedure, call),
-            Err(_) => answer(xid, ReplyStatus::ProcUnavail),
-        }
-    }
-}
-
-fn answer<'a>(xid: u32, status: ReplyStatus) -> Route<'a> {
-    Route::Answer(ReplyHeader { xid, status })
-}
-
 /// Appends the header of a successful reply.
 pub(crate) fn success(out: &mut Vec<u8>, xid: u32) {
     ReplyHeader { xid, status: ReplyStatus::Success }.encode(out);
+}
+
+/// Makes the reply say that the arguments of the call cannot be decoded.
+pub(crate) fn garbage(reply: &mut Reply<'_>, xid: u32) {
+    reply.clear();
+    ReplyHeader { xid, status: ReplyStatus::GarbageArgs }.encode(reply.head());
 }
 
 /// Appends a whole reply with the failure arm of `procedure` and no attributes.
@@ -178,6 +97,7 @@ fn attributes_of_failure(procedure: Procedure) -> usize {
 mod tests {
     use super::*;
     use forebay_wire::nfs3::*;
+    use forebay_wire::xdr::{Decode, Reader};
 
     /// Checks that a failure decodes as the procedure's own result, to the last byte.
     fn decodes<'a, T: Decode<'a> + std::fmt::Debug, F: Decode<'a> + std::fmt::Debug>(bytes: &'a [u8]) {

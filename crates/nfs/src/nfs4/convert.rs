@@ -58,14 +58,14 @@ impl From<Error> for Stop {
     }
 }
 
-impl From<crate::dispatch::Stop> for Stop {
-    fn from(stop: crate::dispatch::Stop) -> Self {
+impl From<crate::result::Stop> for Stop {
+    fn from(stop: crate::result::Stop) -> Self {
         match stop {
-            crate::dispatch::Stop::Later => Stop::Later,
-            crate::dispatch::Stop::Garbage => Stop::Fail(Nfsstat4::Badxdr),
+            crate::result::Stop::Later => Stop::Later,
+            crate::result::Stop::Garbage => Stop::Fail(Nfsstat4::Badxdr),
             // Up to NFS3ERR_JUKEBOX the numbers of both versions are equal, except for NFS3ERR_NODEV and
             // NFS3ERR_REMOTE, which no export rule returns.
-            crate::dispatch::Stop::Fail(status) => {
+            crate::result::Stop::Fail(status) => {
                 Stop::Fail(Nfsstat4::try_from(status as u32).unwrap_or(Nfsstat4::Serverfault))
             }
         }

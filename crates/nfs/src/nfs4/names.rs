@@ -13,9 +13,9 @@ use super::convert::change;
 use super::place::{Current, Place, may_wait};
 use super::pseudo::Entry;
 use super::set_attrs::{set_attr, set_mask};
+use crate::caller::At;
 use crate::convert::handle;
 use crate::limits;
-use crate::service::At;
 
 /// Returns the change of a directory for the client.
 pub(super) fn change_info(wcc: &Wcc) -> ChangeInfo {

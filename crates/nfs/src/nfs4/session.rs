@@ -11,21 +11,20 @@ use forebay_wire::nfs4::{
     CreateSessionOk, ExchangeIdArgs, ExchangeIdOk, Nfsstat4, Op, Opcode, Operations, SequenceArgs,
     SequenceOk, ServerOwner, StateProtectArgs, StateProtectRes, exchange_id,
 };
-use forebay_wire::rpc::Auth;
 use forebay_wire::{Opaque, xdr::Encode};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::compound::{Compound, Context, InSlot, Stop, arguments, put};
+use super::compound::{Compound, Context, InSlot, Stop, put};
 
 /// Returns the authenticated caller in a form that can be compared.
 fn principal(cx: &Context<'_>) -> Result<Principal, Stop> {
     let mut bytes = Vec::new();
-    match &cx.call.header.cred {
-        Auth::Sys(sys) => {
+    match &cx.call.head.user {
+        Some(user) => {
             1u32.encode(&mut bytes);
-            sys.uid.encode(&mut bytes);
+            user.uid.encode(&mut bytes);
         }
-        _ => 0u32.encode(&mut bytes),
+        None => 0u32.encode(&mut bytes),
     }
     Principal::new(&bytes).ok_or(Stop::Fail(Nfsstat4::Serverfault))
 }
@@ -40,13 +39,10 @@ impl Compound {
         if args.flags & !exchange_id::MASK_A != 0 {
             return Err(Stop::Fail(Nfsstat4::Inval));
         }
-        // The machine credential is accepted as a wish; the principal of a client record is compared anyway.
         let state_protect = match args.state_protect {
             StateProtectArgs::None => StateProtectRes::None,
-            StateProtectArgs::MachCred(_) if !matches!(cx.call.header.cred, Auth::Other(_)) => {
-                return Err(Stop::Fail(Nfsstat4::Inval));
-            }
-            StateProtectArgs::MachCred(ops) => StateProtectRes::MachCred(ops),
+            // The machine credential is one of RPCSEC_GSS (RFC 8881 section 2.10.8.3).
+            StateProtectArgs::MachCred(_) => return Err(Stop::Fail(Nfsstat4::Inval)),
             StateProtectArgs::Ssv(_) => return Err(Stop::Fail(Nfsstat4::EncrAlgUnsupp)),
         };
         let owner = OwnerName::new(args.client_owner.id.0).ok_or(Stop::Fail(Nfsstat4::Badxdr))?;
@@ -148,7 +144,6 @@ impl Compound {
         &mut self,
         cx: &Context<'_>,
         args: &SequenceArgs,
-        record: &[u8],
         rest: Operations<'_, Op<'_>>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
@@ -162,9 +157,9 @@ impl Compound {
             sequence: args.sequence,
             highest: args.highest_slot,
             cache_this: args.cache_this,
-            digest: xxh3_64(arguments(cx.call)),
+            digest: xxh3_64(cx.call.rest()),
             operations: rest.left() + 1,
-            length: record.len() as u32,
+            length: cx.call.record.len() as u32,
             connection: cx.call.peer.id,
             waiter,
         };

@@ -1,0 +1,129 @@
+//! NFSv4 (RFC 8881) as a program of the service.
+
+use std::sync::Arc;
+
+use forebay_rpc::{OwnedReply, Reply};
+use forebay_vfs::{Outcome, Wait};
+
+use super::compound::{Compound, Progress};
+use super::server::Server;
+use crate::read::SsdReply;
+use crate::request::{Call, Request};
+use crate::result::{garbage, success};
+use crate::shared::Shared;
+
+/// A procedure of NFSv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Procedure {
+    Null,
+    Compound,
+}
+
+impl TryFrom<u32> for Procedure {
+    type Error = u32;
+
+    fn try_from(number: u32) -> Result<Self, u32> {
+        match number {
+            0 => Ok(Procedure::Null),
+            1 => Ok(Procedure::Compound),
+            number => Err(number),
+        }
+    }
+}
+
+/// A COMPOUND that left the event loop before its reply: its state, and the reply so far.
+pub(crate) struct Begun {
+    compound: Box<Compound>,
+    reply: Vec<u8>,
+    progress: Progress,
+}
+
+impl Shared {
+    /// Executes operations on the event loop until one has to wait. Answers if none has.
+    pub(crate) fn attempt_nfs4(
+        &self,
+        procedure: Procedure,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Outcome<(), SsdReply> {
+        self.clients.count_request(call.peer);
+        let (Procedure::Compound, Some(server)) = (procedure, &self.nfs4) else {
+            success(reply.head(), call.xid());
+            return Outcome::Done(());
+        };
+        let Some(mut compound) = Compound::begin(call, reply.head()) else {
+            garbage(reply, call.xid());
+            return Outcome::Done(());
+        };
+        let progress = compound.run(self, server, call, reply, Wait::No);
+        if progress == Progress::Complete && !compound.has_to_commit() {
+            compound.complete(self, reply.head());
+            return Outcome::Done(());
+        }
+        if let Progress::Later(kind) = progress {
+            call.head.kind.set(kind);
+        }
+        let reply = std::mem::take(reply.head());
+        call.head.compound.set(Some(Begun { compound, reply, progress }));
+        Outcome::Wait
+    }
+
+    /// Makes the change of a COMPOUND durable that the event loop has executed to its end, and then answers. Returns
+    /// the request if an operation has to wait.
+    pub(crate) fn attempt_deferred_nfs4(self: &Arc<Self>, request: Request) -> Option<Request> {
+        match request.head.compound.take() {
+            Some(begun) if begun.progress == Progress::Complete => {
+                let (compound, _, reply) = go_on(begun, request);
+                compound.commit_and_answer(self.clone(), reply);
+                None
+            }
+            begun => {
+                request.head.compound.set(begun);
+                Some(request)
+            }
+        }
+    }
+
+    /// Goes on at the operation that had to wait, and answers.
+    pub(crate) fn carry_out_nfs4(self: &Arc<Self>, request: Request) {
+        let (Some(begun), Some(server)) = (request.head.compound.take(), &self.nfs4) else {
+            return self.done();
+        };
+        let peer = request.ticket.peer().clone();
+        let (mut compound, kept, mut reply) = go_on(begun, request);
+        let call = kept.head.call(&kept.record, &peer);
+        match compound.run(self, server, &call, &mut reply, Wait::Yes) {
+            Progress::Complete => compound.commit_and_answer(self.clone(), reply),
+            // The reply to the running request goes to this one's ticket as well.
+            Progress::Parked | Progress::Later(_) => self.done(),
+        }
+    }
+
+    /// Answers that the next operation shall be tried later.
+    pub(crate) fn turn_away_nfs4(self: &Arc<Self>, request: Request) {
+        let Some(begun) = request.head.compound.take() else { return self.done() };
+        let (compound, kept, reply) = go_on(begun, request);
+        compound.turn_away(self, &kept.record, reply);
+    }
+
+    /// Returns the state of NFSv4, if it is served.
+    pub(crate) fn serves_nfs4(&self) -> Option<&Server> {
+        self.nfs4.as_ref()
+    }
+}
+
+/// The parts of a request besides its ticket.
+struct Kept {
+    head: crate::request::Head,
+    record: forebay_rpc::Record,
+}
+
+/// Gives the ticket of the request to its COMPOUND, and returns the reply so far.
+fn go_on(begun: Begun, request: Request) -> (Box<Compound>, Kept, OwnedReply) {
+    let Begun { mut compound, reply: head, .. } = begun;
+    let Request { head: decoded, record, ticket, .. } = request;
+    let mut reply = ticket.reply();
+    reply.head().extend_from_slice(&head);
+    compound.ticket = Some(ticket);
+    (compound, Kept { head: decoded, record }, reply)
+}

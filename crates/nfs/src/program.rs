@@ -1,0 +1,118 @@
+//! The RPC programs of the port. The service knows of a program only the functions of [`Program`].
+//!
+//! A program is a variant of [`Program`] and a module with its procedures. The service first attempts a call on the
+//! event loop. Then it attempts the request with its ticket, and last it gives the request to the workers of its kind.
+//! A program that has done a part of the request leaves that part in the [`Request`], and the worker goes on from there.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_rpc::Reply;
+use forebay_vfs::{Outcome, Wait};
+use forebay_wire::rpc::{AuthStat, CallHeader, ReplyStatus};
+use forebay_wire::{mount3, nfs3};
+
+use crate::caller;
+use crate::nfs4::program as nfs4;
+use crate::read::SsdReply;
+use crate::request::{Call, Request};
+use crate::shared::Shared;
+
+/// A program, with the procedure that a call names.
+#[derive(Clone, Copy)]
+pub(crate) enum Program {
+    Nfs3(nfs3::Procedure),
+    Nfs4(nfs4::Procedure),
+    Mount3(mount3::Procedure),
+}
+
+/// The kind of a request, and of the workers that carry it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// READ and COMMIT, and their like of NFSv4.
+    Data,
+    /// WRITE. Only a WRITE may wait for room in the cache.
+    Writes,
+    /// All other requests: names and attributes do not queue behind slow data.
+    Names,
+}
+
+impl Program {
+    /// Returns the program and the procedure that a header names, if the program takes the header's credential.
+    pub(crate) fn find(header: &CallHeader<'_>, serves_nfs4: bool) -> Result<Self, ReplyStatus> {
+        let (low, high) = match header.prog {
+            nfs3::PROGRAM if serves_nfs4 => (nfs3::VERSION, forebay_wire::nfs4::VERSION),
+            nfs3::PROGRAM => (nfs3::VERSION, nfs3::VERSION),
+            mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
+            _ => return Err(ReplyStatus::ProgUnavail),
+        };
+        if !(low..=high).contains(&header.vers) {
+            return Err(ReplyStatus::ProgMismatch { low, high });
+        }
+        // The null procedure takes any flavour: it returns nothing and does nothing.
+        if header.proc != 0 && !caller::accepted(&header.cred) {
+            return Err(ReplyStatus::AuthError(AuthStat::TooWeak));
+        }
+        let found = match (header.prog, header.vers) {
+            (nfs3::PROGRAM, nfs3::VERSION) => nfs3::Procedure::try_from(header.proc).map(Program::Nfs3).ok(),
+            (nfs3::PROGRAM, _) => nfs4::Procedure::try_from(header.proc).map(Program::Nfs4).ok(),
+            _ => mount3::Procedure::try_from(header.proc).map(Program::Mount3).ok(),
+        };
+        found.ok_or(ReplyStatus::ProcUnavail)
+    }
+
+    /// Returns the kind of workers that usually carry out the request.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Program::Nfs3(nfs3::Procedure::Write) => Kind::Writes,
+            Program::Nfs3(nfs3::Procedure::Read | nfs3::Procedure::Commit) => Kind::Data,
+            Program::Nfs3(_) | Program::Nfs4(_) | Program::Mount3(_) => Kind::Names,
+        }
+    }
+
+    /// Tries the call on the event loop. If the outcome is `Done`, `reply` is complete. Otherwise the request goes on,
+    /// and `reply` is not used.
+    pub(crate) fn attempt(
+        self,
+        shared: &Shared,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+        arrived: Instant,
+    ) -> Outcome<(), SsdReply> {
+        match self {
+            Program::Nfs3(procedure) => shared.attempt_nfs3(procedure, call, reply, arrived),
+            Program::Nfs4(procedure) => shared.attempt_nfs4(procedure, call, reply),
+            Program::Mount3(procedure) => shared.attempt_mount3(procedure, call, reply),
+        }
+    }
+
+    /// Tries a request on the event loop that cannot be tried without its ticket. Returns the request if a worker has
+    /// to carry it out.
+    pub(crate) fn attempt_deferred(self, shared: &Arc<Shared>, request: Request) -> Option<Request> {
+        match self {
+            Program::Nfs3(write @ nfs3::Procedure::Write) if shared.vfs.writes_in_memory() => {
+                shared.change(write, request, Wait::No)
+            }
+            Program::Nfs4(_) => shared.attempt_deferred_nfs4(request),
+            Program::Nfs3(_) | Program::Mount3(_) => Some(request),
+        }
+    }
+
+    /// Carries out the request on a worker and answers. Waits as long as necessary.
+    pub(crate) fn carry_out(self, shared: &Arc<Shared>, request: Request) {
+        match self {
+            Program::Nfs3(procedure) => shared.carry_out_nfs3(procedure, request),
+            Program::Nfs4(_) => shared.carry_out_nfs4(request),
+            Program::Mount3(procedure) => shared.carry_out_mount3(procedure, request),
+        }
+    }
+
+    /// Answers a request that too many other requests precede: the client tries again later.
+    pub(crate) fn turn_away(self, shared: &Arc<Shared>, request: Request) {
+        match self {
+            Program::Nfs3(procedure) => shared.turn_away_nfs3(procedure, request),
+            Program::Nfs4(_) => shared.turn_away_nfs4(request),
+            Program::Mount3(_) => shared.turn_away_mount3(request),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A request: the header of its record is decoded once, wherever the request is carried out.
+//!
+//! The event loop has the record in its receive buffer; a request that leaves the loop takes the record along. So the
+//! decoded header borrows nothing, and keeps offsets into the record. The arguments are decoded where they are used,
+//! and borrow from the record.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_rpc::{Peer, Record, Ticket};
+use forebay_wire::rpc::{Auth, CallError, CallHeader, Gids, ReplyHeader, ReplyStatus};
+use forebay_wire::xdr::{Decode, Reader};
+
+use crate::caller::Caller;
+use crate::nfs4::program::Begun;
+use crate::program::{Kind, Program};
+use crate::reply_cache::RequestKey;
+use crate::result::Stop;
+
+/// The decoded header of a call that a program serves.
+pub(crate) struct Head {
+    /// The transaction number.
+    pub(crate) xid: u32,
+    /// The program and its procedure.
+    pub(crate) program: Program,
+    /// The number of the procedure.
+    pub(crate) procedure: u32,
+    /// The user of AUTH_SYS; none for AUTH_NONE.
+    pub(crate) user: Option<SysUser>,
+    /// The offset of the arguments in the record.
+    args: usize,
+    /// The caller after the export's rules, if an attempt that had to wait has found out.
+    pub(crate) admitted: Cell<Option<Caller>>,
+    /// The kind of workers that carry out the request.
+    pub(crate) kind: Cell<Kind>,
+    /// A COMPOUND that an attempt has begun.
+    pub(crate) compound: Cell<Option<Begun>>,
+}
+
+/// The credential of AUTH_SYS, as the client sent it.
+pub(crate) struct SysUser {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) gids: Gids,
+    /// The place of the machine's name in the record.
+    machine: Range<usize>,
+}
+
+/// A decoded call with its record. All of it is borrowed from the event loop, or from a [`Request`].
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) head: &'a Head,
+    pub(crate) record: &'a [u8],
+    pub(crate) peer: &'a Arc<Peer>,
+}
+
+/// A request that has left the event loop's buffers, or is about to leave the event loop.
+pub(crate) struct Request {
+    pub(crate) head: Head,
+    pub(crate) record: Record,
+    pub(crate) ticket: Ticket,
+    pub(crate) arrived: Instant,
+    /// The key of a change that the reply cache knows as in progress, because the change was tried already.
+    pub(crate) begun: Option<RequestKey>,
+}
+
+/// The reason why a record reaches no procedure.
+#[derive(Debug)]
+pub(crate) enum Rejected {
+    /// The record is no call, so the connection is closed.
+    NotACall,
+    /// The answer is an RPC-level status (RFC 5531).
+    With(ReplyHeader),
+}
+
+/// Decodes the header of a record. Returns a reader at the arguments as well.
+pub(crate) fn header(record: &[u8]) -> Result<(CallHeader<'_>, Reader<'_>), Rejected> {
+    let mut args = Reader::new(record);
+    let (xid, status) = match CallHeader::decode(&mut args) {
+        Ok(header) => return Ok((header, args)),
+        Err(CallError::Malformed(_)) => return Err(Rejected::NotACall),
+        Err(CallError::RpcMismatch { xid }) => (xid, ReplyStatus::RpcMismatch { low: 2, high: 2 }),
+        Err(CallError::BadAuth { xid, stat }) => (xid, ReplyStatus::AuthError(stat)),
+    };
+    Err(Rejected::With(ReplyHeader { xid, status }))
+}
+
+impl Head {
+    /// Decodes the header of a record and finds the procedure.
+    pub(crate) fn decode(record: &[u8], serves_nfs4: bool) -> Result<Self, Rejected> {
+        let (header, args) = header(record)?;
+        let xid = header.xid;
+        let program = Program::find(&header, serves_nfs4)
+            .map_err(|status| Rejected::With(ReplyHeader { xid, status }))?;
+        let user = match &header.cred {
+            Auth::Sys(sys) => Some(SysUser {
+                uid: sys.uid,
+                gid: sys.gid,
+                gids: sys.gids,
+                machine: place(record, sys.machine_name),
+            }),
+            Auth::None | Auth::Other(_) => None,
+        };
+        let args = record.len() - args.remaining();
+        let (admitted, kind, compound) = (Cell::new(None), Cell::new(program.kind()), Cell::new(None));
+        Ok(Head { xid, program, procedure: header.proc, user, args, admitted, kind, compound })
+    }
+
+    /// Returns the call. `record` is the one that this header was decoded from.
+    pub(crate) fn call<'a>(&'a self, record: &'a [u8], peer: &'a Arc<Peer>) -> Call<'a> {
+        Call { head: self, record, peer }
+    }
+}
+
+impl<'a> Call<'a> {
+    /// Decodes the procedure's arguments. Bytes after them are ignored, as every server does.
+    pub(crate) fn args<T: Decode<'a>>(&self) -> Result<T, Stop> {
+        Ok(T::decode(&mut Reader::new(self.rest()))?)
+    }
+
+    /// Returns the arguments as the client sent them, with all bytes after them.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.record.get(self.head.args..).unwrap_or_default()
+    }
+
+    /// Returns the name of the client's machine as AUTH_SYS has it.
+    pub(crate) fn machine_name(&self, user: &SysUser) -> &'a [u8] {
+        self.record.get(user.machine.clone()).unwrap_or_default()
+    }
+
+    pub(crate) fn xid(&self) -> u32 {
+        self.head.xid
+    }
+
+    /// Keeps the caller for the worker that carries the request out after this attempt.
+    pub(crate) fn keep(&self, caller: Caller) {
+        self.head.admitted.set(Some(caller));
+    }
+}
+
+impl Request {
+    /// Returns the call.
+    pub(crate) fn call(&self) -> Call<'_> {
+        self.head.call(&self.record, self.ticket.peer())
+    }
+}
+
+/// Returns the place of `part`, which is borrowed from `record`.
+fn place(record: &[u8], part: &[u8]) -> Range<usize> {
+    let start = part.as_ptr().addr() - record.as_ptr().addr();
+    start..start + part.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_wire::rpc::{AuthStat, AuthSys, OpaqueAuth};
+    use forebay_wire::xdr::Encode;
+    use forebay_wire::{mount3, nfs3};
+
+    use super::*;
+
+    const NONE: OpaqueAuth<'static> = OpaqueAuth::NONE;
+
+    fn record(prog: u32, vers: u32, proc: u32, cred: Auth<'_>) -> Vec<u8> {
+        let mut record = Vec::new();
+        CallHeader { xid: 9, prog, vers, proc, cred, verf: NONE }.encode(&mut record);
+        record.extend_from_slice(b"arguments");
+        record
+    }
+
+    fn status(record: &[u8]) -> ReplyStatus {
+        match Head::decode(record, false) {
+            Err(Rejected::With(ReplyHeader { xid: 9, status })) => status,
+            rejected => panic!("{:?}", rejected.err()),
+        }
+    }
+
+    #[test]
+    fn a_decoded_header_finds_its_parts_in_a_copy_of_the_record() {
+        let gids = Gids::new(&[7, 8]).unwrap();
+        for machine_name in [&b""[..], b"a", b"client.example"] {
+            let sys = AuthSys { stamp: 1, machine_name, uid: 5, gid: 6, gids };
+            let received = record(nfs3::PROGRAM, nfs3::VERSION, 7, Auth::Sys(sys));
+            let head = Head::decode(&received, false).unwrap_or_else(|_| panic!("the header is good"));
+            let copied = received.clone();
+            drop(received);
+            let peer = Arc::new(Peer { id: 1, addr: "192.0.2.7:700".parse().unwrap() });
+            let call = head.call(&copied, &peer);
+            let user = head.user.as_ref().unwrap();
+            assert_eq!((user.uid, user.gid, user.gids), (5, 6, gids));
+            assert_eq!(call.machine_name(user), machine_name);
+            assert_eq!(call.rest(), b"arguments");
+            assert_eq!((head.xid, head.procedure), (9, 7));
+            assert!(matches!(head.program, Program::Nfs3(nfs3::Procedure::Write)));
+        }
+    }
+
+    #[test]
+    fn records_without_a_procedure_are_answered_as_rfc_5531_says() {
+        let (nfs, mount) = ((nfs3::PROGRAM, nfs3::VERSION), (mount3::PROGRAM, mount3::VERSION));
+        assert!(matches!(Head::decode(b"no call", false), Err(Rejected::NotACall)));
+        assert_eq!(status(&record(100_021, 4, 0, Auth::None)), ReplyStatus::ProgUnavail);
+        for (prog, vers) in [nfs, mount] {
+            let mismatch = ReplyStatus::ProgMismatch { low: vers, high: vers };
+            assert_eq!(status(&record(prog, vers + 1, 0, Auth::None)), mismatch);
+            assert_eq!(status(&record(prog, vers, 99, Auth::None)), ReplyStatus::ProcUnavail);
+            let other = Auth::Other(OpaqueAuth { flavor: 6, body: b"" });
+            let weak = ReplyStatus::AuthError(AuthStat::TooWeak);
+            assert_eq!(status(&record(prog, vers, 1, other)), weak);
+            assert_eq!(status(&record(prog, vers, 99, other)), weak);
+            assert!(Head::decode(&record(prog, vers, 0, other), false).is_ok(), "NULL takes any flavour");
+        }
+    }
+}
