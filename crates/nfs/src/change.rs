@@ -71,8 +71,8 @@ struct Answering {
 }
 
 impl Shared {
-    /// Executes a change unless it is a retransmission, and answers when it is durable. With [`Wait::No`] the request is
-    /// returned if the change has to wait. Then the change has to be tried again, and the request is `begun`.
+    /// Executes a change unless it is a retransmission, and answers when it is durable. With [`Wait::No`] the request
+    /// is returned if the change has to wait. Then the change has to be tried again, and the request is `begun`.
     pub(crate) fn change(
         self: &Arc<Self>,
         procedure: Procedure,

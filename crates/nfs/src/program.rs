@@ -2,7 +2,8 @@
 //!
 //! A program is a variant of [`Program`] and a module with its procedures. The service first attempts a call on the
 //! event loop. Then it attempts the request with its ticket, and last it gives the request to the workers of its kind.
-//! A program that has done a part of the request leaves that part in the [`Request`], and the worker goes on from there.
+//! A program that has done a part of the request leaves that part in the [`Request`], and the worker goes on from
+//! there.
 
 use std::sync::Arc;
 use std::time::Instant;

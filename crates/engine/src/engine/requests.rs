@@ -41,7 +41,8 @@ impl Engine {
 
     /// Writes if that needs no waiting. `now` becomes the object's modification time.
     ///
-    /// - `Done`: the log has accepted the data, which is durable once this frame is. Until then, reads of the data wait.
+    /// - `Done`: the log has accepted the data, which is durable once this frame is. Until then, reads of the data
+    ///   wait.
     /// - `FromBacking`: the mode in force sends the write to the backing store.
     ///
     /// # Errors

@@ -53,6 +53,10 @@ pub(crate) struct Written {
 /// The largest READ in bytes that an event loop begins itself. Copying a larger one would delay other requests.
 const SMALL_READ: usize = 64 << 10;
 
+/// The outcome of a READ through the cache: the number of bytes read, or the engine and the object to read from the
+/// cache devices.
+type CachedRead = Outcome<usize, (Arc<Engine>, Arc<Cached>), ()>;
+
 /// A READ of data on the cache devices. It can be carried out on a thread that must not block.
 pub struct SsdRead {
     pub(crate) engine: Arc<Engine>,
@@ -71,8 +75,8 @@ impl SsdRead {
 }
 
 impl Vfs {
-    /// Reads into `buf`, from wherever it is fastest. `Done` is the number of bytes read. A READ `FromSsd` is only for a
-    /// caller that may not wait, and a READ `FromBacking` is not worth caching.
+    /// Reads into `buf`, from wherever it is fastest. `Done` is the number of bytes read. A READ `FromSsd` is only for
+    /// a caller that may not wait, and a READ `FromBacking` is not worth caching.
     pub(crate) fn read_through_cache(
         &self,
         linked: &Linked,
@@ -80,7 +84,7 @@ impl Vfs {
         offset: u64,
         buf: &mut [u8],
         wait: Wait,
-    ) -> Result<Outcome<usize, (Arc<Engine>, Arc<Cached>), ()>> {
+    ) -> Result<CachedRead> {
         let link = &target.object.link;
         let keeps = linked.cache.keeps_reads();
         // While there is room, everything read is worth caching, streams as well.

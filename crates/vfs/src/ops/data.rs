@@ -80,8 +80,8 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
 
 impl Vfs {
     /// Reads up to `count` bytes at `offset`, or fewer if `into` has no room for them. With [`Wait::No`] the outcome is
-    /// `Done` only if all of them are in memory, and `FromSsd` if the cache devices have the rest. With [`Wait::Yes`] it
-    /// is `Done`.
+    /// `Done` only if all of them are in memory, and `FromSsd` if the cache devices have the rest. With [`Wait::Yes`]
+    /// it is `Done`.
     pub fn read(
         &self,
         target: &Target,
@@ -161,9 +161,9 @@ impl Vfs {
         self.is_privileged() || attr.uid == self.server_uid
     }
 
-    /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply. With [`Wait::No`] the
-    /// outcome is `Done` only if the cache takes the data without waiting for a disk, and `Wait` has no effect. With
-    /// [`Wait::Yes`] it is `Done`.
+    /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply. With [`Wait::No`]
+    /// the outcome is `Done` only if the cache takes the data without waiting for a disk, and `Wait` has no effect.
+    /// With [`Wait::Yes`] it is `Done`.
     pub fn write(
         &self,
         target: &Target,
