@@ -1,4 +1,4 @@
-//! Small tools for every crate: [locks](lock), [latency counters](metrics), [planted bugs](planted_bugs) and
+//! Small tools for every crate: [locks](lock), [latency counters](metrics), [planted bugs](mod@planted_bugs) and
 //! [small durable files](state_file).
 
 pub mod lock;
