@@ -9,6 +9,5 @@ forebay_common::planted_bugs![
     "a late commit covers what was done while it was under way",
     "a commit proves what was done before it ended",
     "records go to the log as they come",
-    "a checkpoint covers a RENAME that is not carried out",
     "records are carried from before the checkpoint of a start",
 ];

@@ -181,6 +181,7 @@ fn a_file_is_made_written_read_and_removed() {
             }
         });
     }
+    server.flush();
     assert_eq!(std::fs::read(server.data.join("file")).unwrap(), b"\0\0\0text");
     let close = Op::Close(CloseArgs { seqid: 0, open_stateid: open });
     assert_eq!(c.status(&[putfh(&file), close]), Nfsstat4::Ok);
