@@ -140,7 +140,10 @@ impl<F: Files> Checkpoints<F> {
     /// Returns false if the records stay for now.
     async fn make_and(&self, release: Release) -> bool {
         let one = self.under_way.enter().await;
-        let upto = self.sequence.carried_out();
+        let upto = match planted_bugs::active("a checkpoint covers a RENAME that is not carried out") {
+            true => self.sequence.last().1,
+            false => self.sequence.carried_out(),
+        };
         let due = self.served.iter().filter(|(volume, _)| volume.is_due());
         let due: Vec<_> = due.filter_map(|(volume, files)| Some((volume, files.upgrade()?))).collect();
         let mut begun = Vec::with_capacity(due.len());

@@ -79,3 +79,32 @@ fn a_record_that_a_checkpoint_of_an_earlier_run_covers_is_not_carried() {
     // The record of the checkpoint is not carried. A record before it would be carried out again.
     assert_eq!(*bench.log.released.lock(), ["asks", "up to 7 but 1", "asks"]);
 }
+
+#[test]
+fn a_checkpoint_ends_before_a_rename_that_is_not_carried_out() {
+    let bench = Bench::new();
+    let (_, rename) = bench.sequence.begin_ahead();
+    let _later = bench.volume.changed(Way::Log, touching(1));
+    at_once(bench.checkpoints.make());
+    assert_eq!(last(&bench), Some(Record::Checkpoint { filesystem: 3, upto: rename - 1 }));
+    bench.sequence.through(rename);
+    at_once(bench.checkpoints.make_of(&bench.volume, &bench.disk)).unwrap();
+    assert_eq!(bench.volume.checkpoint(), rename + 1);
+}
+
+#[cfg(feature = "plant")]
+#[test]
+fn planted_bugs_of_checkpoints_are_found() {
+    use crate::planted_bugs::IN_UNIT_TESTS;
+    let finders: [(&str, fn()); 1] = [(
+        "a checkpoint covers a RENAME that is not carried out",
+        a_checkpoint_ends_before_a_rename_that_is_not_carried_out,
+    )];
+    assert!(IN_UNIT_TESTS.iter().all(|bug| finders.iter().any(|(found, _)| found == bug)));
+    for (bug, finder) in finders {
+        forebay_common::planted_bugs::plant(Some(bug));
+        let failed = std::panic::catch_unwind(finder).is_err();
+        forebay_common::planted_bugs::plant(None);
+        assert!(failed, "MISSED: {bug}");
+    }
+}

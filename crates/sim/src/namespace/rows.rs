@@ -146,12 +146,13 @@ fn row_4_what_is_in_the_way_and_unknown_is_set_aside() {
 fn row_5_what_is_gone_and_new_is_made_again_under_its_old_identity() {
     let (_, empty, _) = parts();
     for request in [Request::Mkdir, Request::Symlink, Request::Mknod] {
-        let made = case(&[request(at(empty, "a"))]);
+        // The power cut takes back the generation that the removal counted up, so the new inode has an older one.
+        let before = [Request::Create(at(empty, "x"), How::Guarded), Request::Remove(at(empty, "x"))];
+        let made = case(&[&before[..], &[request(at(empty, "a"))]].concat());
         let (volume, ..) = made.crash(ALL, 0);
-        let identity = made.history.steps[0].done.made().unwrap();
+        let identity = made.history.steps[2].done.made().unwrap();
         assert_eq!(find(&volume, "b/b/a"), identity);
-        // The power cut takes the generation back, so the new inode may have the old identity without an alias.
-        assert!(volume.resolve(identity).is_some());
+        assert_ne!(volume.resolve(identity), Some(identity), "an alias");
     }
 }
 
