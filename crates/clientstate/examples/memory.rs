@@ -106,7 +106,7 @@ fn use_slots(state: &State, client: ClientId, fx: &mut Effects) {
             operations: 3,
             length: 200,
             connection: 1,
-            waiter: 0,
+            waiter: None,
         };
         session.sequence(&request, 1).expect("a slot");
         session.complete(slot, &[0; 200], None, 1, fx);

@@ -1,5 +1,6 @@
 //! NFSv4.1: sessions, opens, data, locks and names, by a client that encodes its own COMPOUNDs.
 
+use forebay_wire::Opaque;
 use forebay_wire::nfs4::{
     self, Attributes, Bitmap, ChannelAttrs, ClientOwner, CloseArgs, CompoundRes, CompoundWriter, CreateHow,
     CreateSessionArgs, DestroySessionArgs, ExchangeIdArgs, Fattr, GetattrArgs, HandleArgs, LockArgs, LockRes,
@@ -9,7 +10,6 @@ use forebay_wire::nfs4::{
 };
 use forebay_wire::rpc::ReplyStatus;
 use forebay_wire::xdr::{Decode, Reader};
-use forebay_wire::{Array, Opaque};
 
 use crate::harness::*;
 
@@ -64,7 +64,7 @@ impl Client4 {
             fore_channel: channel,
             back_channel: channel,
             cb_program: 0x4000_0000,
-            sec_parms: Array::EMPTY,
+            sec_parms: forebay_wire::Array::EMPTY,
         };
         let (_, bytes) = connection.call(COMPOUND, &compound(&[Op::CreateSession(args)]));
         let session = match results(&bytes).1[..] {
@@ -237,4 +237,101 @@ fn without_the_flag_only_version_3_is_served() {
     let server = Serve::new().start();
     let (status, _) = server.connect().call(COMPOUND, &compound(&[Op::Putrootfh(())]));
     assert_eq!(status, ReplyStatus::ProgMismatch { low: 3, high: 3 });
+}
+
+#[test]
+fn an_open_that_is_denied_does_not_truncate() {
+    let server = served();
+    let (mut one, mut two) = (Client4::connect(&server, b"one"), Client4::connect(&server, b"two"));
+    let how = OpenHow::Create(CreateHow::Unchecked(Fattr::default()));
+    let (open, file) = one.open(b"file", how, share::WRITE).unwrap();
+    let write = WriteArgs { stateid: open, offset: 0, stable: StableHow4::FileSync, data: b"stays" };
+    assert_eq!(one.status(&[putfh(&file), Op::Write(write)]), Nfsstat4::Ok);
+    let mut buffer = Vec::new();
+    let empty = Attributes { size: Some(0), ..Attributes::default() };
+    let truncating = OpenHow::Create(CreateHow::Unchecked(Fattr::encoded(&mut buffer, &empty)));
+    assert_eq!(two.open(b"file", truncating, 0), Err(Nfsstat4::ShareDenied));
+    let read = Op::Read(ReadArgs { stateid: open, offset: 0, count: 10 });
+    one.run(&[putfh(&file), read], |_, results| {
+        assert!(matches!(results[1], OpResult::Read(Ok(read)) if read.data == b"stays"));
+    });
+    let close = Op::Close(CloseArgs { seqid: 0, open_stateid: open });
+    assert_eq!(one.status(&[putfh(&file), close]), Nfsstat4::Ok);
+    let (open, _) = two.open(b"file", truncating, 0).unwrap();
+    let read = Op::Read(ReadArgs { stateid: open, offset: 0, count: 10 });
+    two.run(&[putfh(&file), read], |_, results| {
+        assert!(matches!(results[1], OpResult::Read(Ok(read)) if read.data.is_empty() && read.eof));
+    });
+}
+
+#[test]
+fn the_directories_above_the_exports_lead_to_them_and_back() {
+    for (root, roots) in [("/", true), ("/other", false)] {
+        let exports =
+            format!("[[export]]\npath='@/data/a'\nname='{root}'\n[[export]]\npath='@/data/b'\nname='/x/y'\n");
+        let server = Serve::new().exports(&exports).flags(&["--nfs4"]).start_on(|data| {
+            ["a", "b", "b/in"].iter().for_each(|name| std::fs::create_dir(data.join(name)).unwrap());
+        });
+        let mut c = Client4::connect(&server, b"one");
+        let mut handle = |names: &[&'static [u8]], back: usize| {
+            let mut operations = vec![Op::Putrootfh(())];
+            operations.extend(names.iter().map(|name| Op::Lookup(NameArgs { name })));
+            operations.extend((0..back).map(|_| Op::Lookupp(())));
+            operations.push(Op::Getfh(()));
+            c.run(&operations, |status, results| match results.last() {
+                Some(OpResult::Getfh(Ok(handle))) => Ok(handle.object.0.to_vec()),
+                _ => Err(status),
+            })
+        };
+        let (top, way) = (handle(&[], 0).unwrap(), [&b"x"[..], b"y", b"in"]);
+        let at: Vec<_> = (0..=3).map(|depth| handle(&way[..depth], 0).unwrap()).collect();
+        assert_eq!(at[0], top);
+        for back in 1..=3 {
+            assert_eq!(handle(&way, back).as_ref(), Ok(&at[3 - back]), "{back} up");
+        }
+        assert_eq!(handle(&[], 1), Err(Nfsstat4::Noent));
+        assert_eq!(handle(&[b"other"], 0).is_ok(), !roots);
+    }
+}
+
+#[test]
+fn retransmissions_of_a_running_request_get_its_reply() {
+    needs_root!();
+    let Some(array) = Array::instant("xfs") else { return };
+    let server = serve_at(&array.at).plain().flags(&["--nfs4"]).start();
+    let mut c = Client4::connect(&server, b"one");
+    let inflight = || server.status()["inflight"].as_u64().unwrap();
+    let hanging = Hanging::begin(&array);
+    c.sequence += 1;
+    let sequence = SequenceArgs {
+        sessionid: c.session,
+        sequence: c.sequence,
+        slot: 0,
+        highest_slot: 0,
+        cache_this: true,
+    };
+    let made = Op::Create(nfs4::CreateArgs {
+        objtype: nfs4::CreateType::Dir,
+        name: b"made",
+        attributes: Fattr::default(),
+    });
+    let request = compound(&[Op::Sequence(sequence), Op::Putrootfh(()), made]);
+    let mut connections = Vec::new();
+    // One runs, four wait, and the first two of those that waited made place for the last two.
+    for counted in [1, 2, 3, 4, 5, 5, 5] {
+        let mut connection = server.connect();
+        let call = connection.call_bytes(COMPOUND, &request);
+        connection.send(&call);
+        connections.push(connection);
+        wait_for(|| inflight() == counted);
+    }
+    wait_for(|| server.status()["workers"]["queued"] == 0);
+    drop(hanging);
+    let [first, _, _, waiting @ ..] = &mut connections[..] else { unreachable!() };
+    let reply = first.receive().unwrap().split_off(4);
+    for connection in waiting {
+        assert_eq!(connection.receive().unwrap().split_off(4), reply);
+    }
+    wait_for(|| inflight() == 0);
+    assert!(array.at.join("made").is_dir());
 }

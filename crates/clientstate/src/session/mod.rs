@@ -190,7 +190,10 @@ impl Session {
         state.connections.clear();
         self.count_back(had_back, false);
         self.destroyed.store(true, Relaxed);
-        state.slots = Vec::new();
+        // A request that runs still gives its waiters back.
+        if !state.slots.iter().any(Slot::is_running) {
+            state.slots = Vec::new();
+        }
     }
 
     /// Returns true if the session is gone: all its requests get `BadSession`.

@@ -35,8 +35,8 @@ pub struct Request {
     pub length: u32,
     /// The connection of the request.
     pub connection: Connection,
-    /// The number that [`Session::complete`] returns if this request has to wait.
-    pub waiter: Waiter,
+    /// The number that [`Session::complete`] returns if this request has to wait. Without one nobody waits.
+    pub waiter: Option<Waiter>,
 }
 
 /// The result of SEQUENCE.
@@ -59,8 +59,9 @@ pub enum Sequenced {
     Replay(Arc<[u8]>),
     /// Answer SEQUENCE, and the operation behind it with `RetryUncachedRep`.
     NotKept(Answer),
-    /// The request runs: send nothing. The waiter gets the reply when it is complete.
-    InProgress,
+    /// The request runs: send nothing. The waiter gets the reply when it is complete. A slot has few waiters: the one
+    /// given here made place, and never gets a reply.
+    InProgress(Option<Waiter>),
 }
 
 #[derive(Debug)]
@@ -238,11 +239,10 @@ impl Session {
     fn again(&self, state: &mut State, request: &Request) -> Sequenced {
         match &mut state.slot(request.slot).reply {
             Reply::Running { waiters, .. } => {
-                if waiters.len() >= WAITERS {
-                    waiters.remove(0);
-                }
-                waiters.push(request.waiter);
-                Sequenced::InProgress
+                let Some(waiter) = request.waiter else { return Sequenced::InProgress(None) };
+                let displaced = (waiters.len() >= WAITERS).then(|| waiters.remove(0));
+                waiters.push(waiter);
+                Sequenced::InProgress(displaced)
             }
             Reply::Kept(reply) => Sequenced::Replay(reply.clone()),
             Reply::NotKept | Reply::Repeatable => Sequenced::NotKept(self.answer(state)),

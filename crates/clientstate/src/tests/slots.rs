@@ -12,7 +12,7 @@ pub(crate) fn request(slot: u32, sequence: u32) -> Request {
         operations: 3,
         length: 300,
         connection: 1,
-        waiter: 0,
+        waiter: None,
     }
 }
 
@@ -38,14 +38,33 @@ fn a_request_is_carried_out_once() {
     assert_eq!(sequence(request(0, 2)), Err(Error::SeqMisordered));
     assert!(is_new(sequence(request(0, 1))));
     assert_eq!(sequence(request(0, 2)), Err(Error::SeqMisordered), "the first one runs");
-    assert_eq!(sequence(Request { waiter: 5, ..request(0, 1) }), Ok(Sequenced::InProgress));
-    assert_eq!(sequence(Request { waiter: 6, ..request(0, 1) }), Ok(Sequenced::InProgress));
+    let again = |waiter| Request { waiter, ..request(0, 1) };
+    assert_eq!(sequence(again(Some(5))), Ok(Sequenced::InProgress(None)));
+    assert_eq!(sequence(again(Some(6))), Ok(Sequenced::InProgress(None)));
+    assert_eq!(sequence(again(None)), Ok(Sequenced::InProgress(None)), "nobody waits");
     assert_eq!(sequence(Request { digest: 99, ..request(0, 1) }), Err(Error::SeqFalseRetry));
     assert_eq!(complete(&session, 0, b"reply"), [5, 6]);
     assert_eq!(sequence(request(0, 1)), Ok(Sequenced::Replay(b"reply"[..].into())));
     assert_eq!(sequence(Request { digest: 99, ..request(0, 1) }), Err(Error::SeqFalseRetry));
     assert!(is_new(sequence(request(0, 2))));
     assert!(is_new(sequence(request(5, 1))), "slots are independent");
+}
+
+#[test]
+fn every_waiter_is_given_back_once() {
+    let session = session();
+    let sequence = |waiter| session.sequence(&Request { waiter, ..request(0, 1) }, 1);
+    assert!(is_new(sequence(None)));
+    let waiting: Vec<_> = (1..=6)
+        .map(|waiter| match sequence(Some(waiter)) {
+            Ok(Sequenced::InProgress(displaced)) => displaced,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(waiting, [None, None, None, None, Some(1), Some(2)]);
+    session.destroy();
+    assert_eq!(complete(&session, 0, b"reply"), [3, 4, 5, 6], "also at the end of the session");
+    assert_eq!(complete(&session, 0, b"reply"), [0; 0]);
 }
 
 #[test]
@@ -92,7 +111,7 @@ fn only_so_many_retransmissions_wait() {
     let session = session();
     session.sequence(&request(0, 1), 1).unwrap();
     for waiter in 1..=9 {
-        session.sequence(&Request { waiter, ..request(0, 1) }, 1).unwrap();
+        session.sequence(&Request { waiter: Some(waiter), ..request(0, 1) }, 1).unwrap();
     }
     assert_eq!(complete(&session, 0, b"reply"), [6, 7, 8, 9]);
 }

@@ -238,14 +238,14 @@ impl Server {
             operations: call.operations,
             length: 500,
             connection: call.client.0,
-            waiter: 1,
+            waiter: Some(1),
         };
         match session.sequence(&request, now) {
             Err(error) => {
                 self.hit("refused");
                 Outcome::Refused(error)
             }
-            Ok(Sequenced::InProgress) => {
+            Ok(Sequenced::InProgress(_)) => {
                 self.hit("in progress");
                 Outcome::Silence
             }

@@ -80,6 +80,39 @@ pub(super) struct Commit {
     pub(super) verifier_at: usize,
 }
 
+impl Change {
+    /// Returns the result of a change, and the commit that its reply waits for. After a failure nobody waits, but a part
+    /// of the change may have happened, and other changes in the log stand behind it.
+    pub(super) fn of<T>(
+        cx: &Context<'_>,
+        export: &Arc<Export>,
+        result: Result<T, Error>,
+        request: Option<CommitRequest>,
+    ) -> Result<(T, Option<Self>), Stop> {
+        let change = request.map(|request| Change { export: export.clone(), request, commit: None });
+        match result {
+            Ok(done) => Ok((done, change)),
+            Err(error) => {
+                change.into_iter().for_each(|change| change.abandon(cx));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Makes a change durable of which no reply tells.
+    pub(super) fn abandon(self, cx: &Context<'_>) {
+        cx.shared.vfs.commit(&self.export, self.request, &[], Box::new(drop));
+    }
+
+    /// Waits until the change is durable.
+    pub(super) fn wait(self, cx: &Context<'_>) -> Result<Option<Commit>, Error> {
+        let (sender, receiver) = mpsc::channel();
+        let done = Box::new(move |result| _ = sender.send(result));
+        cx.shared.vfs.commit(&self.export, self.request, &[], done);
+        receiver.recv().unwrap_or(Err(Error::Busy)).map(|()| self.commit)
+    }
+}
+
 /// A change, and the reply as it was before.
 struct Pending {
     change: Change,
@@ -233,12 +266,9 @@ impl Compound {
         }
         super::place::may_wait(cx)?;
         let Some(Pending { change, number, before, len_before }) = self.pending.take() else { return Ok(()) };
-        let (sender, receiver) = mpsc::channel();
-        let done = Box::new(move |result| _ = sender.send(result));
-        cx.shared.vfs.commit(&change.export, change.request, &[], done);
-        match receiver.recv().unwrap_or(Err(Error::Busy)) {
-            Ok(()) => {
-                confirm(cx.shared, change.commit, reply.head());
+        match change.wait(cx) {
+            Ok(commit) => {
+                confirm(cx.shared, commit, reply.head());
                 Ok(())
             }
             Err(error) => {

@@ -125,15 +125,14 @@ impl Compound {
         let (target, cred) = (&at.target, &at.caller.cred);
         let written = cx.shared.vfs.write(target, cred, args.offset, args.data, stable, cx.wait);
         let Outcome::Done(changed) = written else { return Err(Stop::Later) };
-        let wrote = changed.result?;
+        let (wrote, change) = Change::of(cx, &target.export, changed.result, changed.intent)?;
         let bytes = wrote.len as u64;
         cx.shared.stats.bytes_written.fetch_add(bytes, Ordering::Relaxed);
         at.caller.client.bytes_written.fetch_add(bytes, Ordering::Relaxed);
-        let export = target.export.clone();
         let committed = if wrote.stable { StableHow4::FileSync } else { StableHow4::Unstable };
         let body = WriteOk { count: wrote.len as u32, committed, verifier: wrote.verifier };
         put(&mut self.reply, reply.head(), Opcode::Write, &body);
-        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+        Ok(change)
     }
 
     pub(super) fn commit(
@@ -147,17 +146,16 @@ impl Compound {
         let at = self.place()?.resolve(cx)?;
         let (changed, seen) =
             cx.shared.vfs.commit_range(&at.target, &at.caller.cred, args.offset, args.count.into());
-        changed.result?;
+        let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
         let target = at.target.clone();
         let body = CommitOk { verifier: cx.shared.vfs.verifier.get() };
         put(&mut self.reply, reply.head(), Opcode::Commit, &body);
         let verifier_at = reply.head().len() - body.verifier.len();
-        let Some(request) = changed.intent else {
+        let Some(change) = change else {
             cx.shared.vfs.committed(&target, seen);
             return Ok(None);
         };
-        let export = target.export.clone();
-        Ok(Some(Change { export, request, commit: Some(Commit { target, seen, verifier_at }) }))
+        Ok(Some(Change { commit: Some(Commit { target, seen, verifier_at }), ..change }))
     }
 }
 

@@ -107,7 +107,10 @@ impl Compound {
             if number == 0 {
                 return Err(Stop::Fail(Nfsstat4::Noent));
             }
-            return Ok(Place::Above(cx.server.pseudo.node(number).parent));
+            return match cx.server.pseudo.node(number).parent {
+                0 => Place::of(cx, cx.server.pseudo.root()),
+                above => Ok(Place::Above(above)),
+            };
         }
         let at = place.resolve(cx)?;
         require_dir(at)?;
@@ -197,13 +200,12 @@ impl Compound {
         let set = set_attr(&args.attributes)?;
         let at = self.dir_to_change(cx)?;
         let changed = cx.shared.vfs.make(&at.target, args.name, special, &set, &at.caller.cred, None);
-        let (target, _) = changed.result?;
+        let ((target, _), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
         let body = CreateOk { cinfo: change_info(&changed.wcc), attrset: set_mask(&args.attributes) };
         put(&mut self.reply, reply.head(), Opcode::Create, &body);
         let made = handle(&cx.shared.vfs.handle(&target));
-        let export = at.target.export.clone();
         self.set_place(Place::Inode(made, Some(At { target, caller: at.caller })));
-        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+        Ok(change)
     }
 
     pub(super) fn remove(
@@ -223,11 +225,10 @@ impl Compound {
             }
             changed => changed,
         };
-        changed.result?;
+        let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
         let body = ChangeOk { cinfo: change_info(&changed.wcc) };
         put(&mut self.reply, reply.head(), Opcode::Remove, &body);
-        let export = at.target.export.clone();
-        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+        Ok(change)
     }
 
     pub(super) fn rename(
@@ -248,11 +249,10 @@ impl Compound {
         }
         let cred = &from.caller.cred;
         let renamed = cx.shared.vfs.rename(&from.target, from_name, &to.target, to_name, cred, None);
-        renamed.result?;
+        let ((), change) = Change::of(cx, &from.target.export, renamed.result, renamed.intent)?;
         let body = RenameOk { source: change_info(&renamed.from), target: change_info(&renamed.to) };
         put(&mut self.reply, reply.head(), Opcode::Rename, &body);
-        let export = from.target.export.clone();
-        Ok(renamed.intent.map(|request| Change { export, request, commit: None }))
+        Ok(change)
     }
 
     pub(super) fn link(
@@ -273,11 +273,10 @@ impl Compound {
             return Err(Stop::Fail(Nfsstat4::Isdir));
         }
         let changed = cx.shared.vfs.link(&file.target, &dir.target, name, &file.caller.cred, None);
-        changed.result?;
+        let (_, change) = Change::of(cx, &file.target.export, changed.result, changed.intent)?;
         let body = ChangeOk { cinfo: change_info(&changed.wcc) };
         put(&mut self.reply, reply.head(), Opcode::Link, &body);
-        let export = file.target.export.clone();
-        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+        Ok(change)
     }
 
     /// SECINFO and SECINFO_NO_NAME: the flavours that the server takes. Afterwards there is no current handle (RFC 8881

@@ -25,6 +25,8 @@ struct Found {
     attrset: Bitmap,
     /// True if the OPEN has made the file: its maker may open it whatever the mode says.
     made: bool,
+    /// The size that an existing file gets once it is open. A denied OPEN changes nothing.
+    size: Option<u64>,
     change: Option<Change>,
 }
 
@@ -46,13 +48,15 @@ impl Compound {
             return Err(Stop::Fail(Nfsstat4::Grace));
         }
         let mut found = self.find_to_open(cx, args)?;
-        require_file(&mut found.place, cx)?;
-        let wire = found.place.handle(cx);
-        let at = found.place.resolve(cx)?.clone();
-        permit(cx, &at, share.access, found.made)?;
-        let file = file_key(wire.as_bytes())?;
+        let file = file_key(found.place.handle(cx).as_bytes())?;
         let request = StateOpen { client, owner, file, share, claim, want };
-        let Opened { stateid, .. } = cx.server.state().open(&request, cx.now, &mut self.effects)?;
+        let Opened { stateid, .. } = match self.open_found(cx, &request, &mut found) {
+            Ok(opened) => opened,
+            Err(stop) => {
+                found.change.into_iter().for_each(|change| change.abandon(cx));
+                return Err(stop);
+            }
+        };
         let delegation = match args.share_access & share::WANT_DELEG_MASK {
             share::WANT_NO_PREFERENCE => Delegation::None,
             share::WANT_NO_DELEG | share::WANT_CANCEL => Delegation::NoneExt(WhyNoDelegation::NotWanted),
@@ -71,6 +75,36 @@ impl Compound {
         Ok(found.change)
     }
 
+    /// Opens a file that was found or made, and truncates it if the OPEN says so.
+    fn open_found(
+        &mut self,
+        cx: &Context<'_>,
+        request: &StateOpen,
+        found: &mut Found,
+    ) -> Result<Opened, Stop> {
+        require_file(&mut found.place, cx)?;
+        let at = found.place.resolve(cx)?.clone();
+        let writes = if found.size.is_some() { WRITE } else { 0 };
+        permit(cx, &at, request.share.access | writes, found.made)?;
+        let opened = cx.server.state().open(request, cx.now, &mut self.effects)?;
+        if let Some(size) = found.size {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            let changed = cx.shared.vfs.setattr(&at.target, &at.caller.cred, &set, None);
+            match Change::of(cx, &at.target.export, changed.result, changed.intent) {
+                Ok(((), change)) => found.change = change,
+                Err(stop) => {
+                    // The client learns of no open. One that it had before stays.
+                    if opened.stateid.seqid == 1 {
+                        let (client, file) = (request.client, &request.file);
+                        cx.server.state().close(client, opened.stateid, file, cx.now, &mut self.effects)?;
+                    }
+                    return Err(stop);
+                }
+            }
+        }
+        Ok(opened)
+    }
+
     /// Finds or makes the file of an OPEN.
     fn find_to_open(&mut self, cx: &Context<'_>, args: &OpenArgs<'_>) -> Result<Found, Stop> {
         let name = match args.claim {
@@ -87,13 +121,7 @@ impl Compound {
         };
         check(name)?;
         let OpenHow::Create(how) = args.how else {
-            let wcc = match self.place()? {
-                Place::Above(_) => Wcc::default(),
-                place => {
-                    let attr = cx.shared.vfs.getattr(&place.resolve(cx)?.target)?;
-                    Wcc { before: Some(attr), after: Some(attr) }
-                }
-            };
+            let wcc = self.unchanged(cx)?;
             let place = self.find(cx, name)?;
             return Ok(Found::existing(place, wcc));
         };
@@ -106,8 +134,15 @@ impl Compound {
             true => Ok(()),
             false => Err(Stop::Fail(Nfsstat4::Inval)),
         };
+        let mut unchecked = None;
         let (how, attrset, then) = match how {
-            CreateHow::Unchecked(wire) => (Create::Unchecked(set_attr(wire)?), set_mask(wire), None),
+            CreateHow::Unchecked(wire) => {
+                let set = *unchecked.insert(set_attr(wire)?);
+                if let Some(found) = self.find_existing(cx, name, &set)? {
+                    return Ok(found);
+                }
+                (Create::Guarded(set), set_mask(wire), None)
+            }
             CreateHow::Guarded(wire) => (Create::Guarded(set_attr(wire)?), set_mask(wire), None),
             CreateHow::Exclusive(verifier) => (Create::Exclusive(*verifier), times(), None),
             CreateHow::Exclusive41(both) => {
@@ -117,18 +152,45 @@ impl Compound {
                 (Create::Exclusive(both.verifier), attrset, Some(set))
             }
         };
-        let existed = matches!(how, Create::Unchecked(_)) && self.find(cx, name).is_ok();
         let changed = cx.shared.vfs.create(&at.target, name, how, &at.caller.cred, None);
-        let (target, _) = changed.result?;
-        let export = at.target.export.clone();
-        let mut change = changed.intent.map(|request| Change { export, request, commit: None });
+        let made = Change::of(cx, &at.target.export, changed.result, changed.intent);
+        if let (Err(Stop::Fail(Nfsstat4::Exist)), Some(set)) = (&made, unchecked)
+            // Another client has made the file meanwhile.
+            && let Some(found) = self.find_existing(cx, name, &set)?
+        {
+            return Ok(found);
+        }
+        let ((target, _), mut change) = made?;
         if let Some(set) = then.filter(|set| !set.is_empty()) {
             change = set_after(cx, &at, &target, &set, change)?;
         }
         let place =
             Place::Inode(handle(&cx.shared.vfs.handle(&target)), Some(At { target, caller: at.caller }));
-        let attrset = if existed { attrset & Bitmap::of(&[attr::SIZE]) } else { attrset };
-        Ok(Found { place, wcc: changed.wcc, attrset, made: !existed, change })
+        Ok(Found { place, wcc: changed.wcc, attrset, made: true, size: None, change })
+    }
+
+    /// Finds the file of an OPEN that takes an existing file. Of the attributes only the size counts then.
+    fn find_existing(&mut self, cx: &Context<'_>, name: &[u8], set: &SetAttr) -> Result<Option<Found>, Stop> {
+        let wcc = self.unchanged(cx)?;
+        match self.find(cx, name) {
+            Ok(place) => {
+                let attrset = if set.size.is_some() { Bitmap::of(&[attr::SIZE]) } else { Bitmap::EMPTY };
+                Ok(Some(Found { attrset, size: set.size, ..Found::existing(place, wcc) }))
+            }
+            Err(Stop::Fail(Nfsstat4::Noent)) => Ok(None),
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// Returns the attributes around an OPEN that does not change its directory.
+    fn unchanged(&mut self, cx: &Context<'_>) -> Result<Wcc, Stop> {
+        match self.place()? {
+            Place::Above(_) => Ok(Wcc::default()),
+            place => {
+                let attr = cx.shared.vfs.getattr(&place.resolve(cx)?.target)?;
+                Ok(Wcc { before: Some(attr), after: Some(attr) })
+            }
+        }
     }
 
     pub(super) fn open_downgrade(
@@ -186,7 +248,7 @@ impl Compound {
 
 impl Found {
     fn existing(place: Place, wcc: Wcc) -> Self {
-        Found { place, wcc, attrset: Bitmap::EMPTY, made: false, change: None }
+        Found { place, wcc, attrset: Bitmap::EMPTY, made: false, size: None, change: None }
     }
 }
 
@@ -203,15 +265,12 @@ fn set_after(
     set: &SetAttr,
     change: Option<Change>,
 ) -> Result<Option<Change>, Stop> {
-    if let Some(Change { export, request, .. }) = change {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        cx.shared.vfs.commit(&export, request, &[], Box::new(move |result| _ = sender.send(result)));
-        receiver.recv().unwrap_or(Err(forebay_vfs::Error::Busy))?;
+    if let Some(change) = change {
+        change.wait(cx)?;
     }
     let changed = cx.shared.vfs.setattr(target, &at.caller.cred, set, None);
-    changed.result?;
-    let export = target.export.clone();
-    Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+    let ((), change) = Change::of(cx, &target.export, changed.result, changed.intent)?;
+    Ok(change)
 }
 
 /// Checks that the caller may open a file, as open(2) does: the owner has no privilege over its mode.

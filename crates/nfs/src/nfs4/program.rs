@@ -94,8 +94,10 @@ impl Shared {
         let call = kept.head.call(&kept.record, &peer);
         match compound.run(self, server, &call, &mut reply, Wait::Yes) {
             Progress::Complete => compound.commit_and_answer(self.clone(), reply),
-            // The reply to the running request goes to this one's ticket as well.
-            Progress::Parked | Progress::Later(_) => self.done(),
+            // The ticket waits for the reply to the running request, and counts as deferred until then.
+            Progress::Parked => {}
+            // A worker may wait.
+            Progress::Later(_) => self.done(),
         }
     }
 

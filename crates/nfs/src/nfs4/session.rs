@@ -148,10 +148,7 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
         let session = cx.server.session(SessionId(args.sessionid)).ok_or(Stop::Fail(Nfsstat4::Badsession))?;
-        let waiter = match self.ticket.take() {
-            Some(ticket) => cx.server.begin_waiting(ticket, self.xid()),
-            None => 0,
-        };
+        let waiter = self.ticket.take().map(|ticket| cx.server.begin_waiting(ticket, self.xid()));
         let request = Request {
             slot: args.slot,
             sequence: args.sequence,
@@ -164,12 +161,18 @@ impl Compound {
             waiter,
         };
         let judged = session.sequence(&request, cx.now);
-        if !matches!(judged, Ok(Sequenced::InProgress)) {
-            self.ticket = cx.server.stop_waiting(waiter);
+        if !matches!(judged, Ok(Sequenced::InProgress(_))) {
+            self.ticket = waiter.and_then(|waiter| cx.server.stop_waiting(waiter));
         }
         let answer = match judged? {
-            Sequenced::InProgress if cx.wait == Wait::No => return Err(Stop::Later),
-            Sequenced::InProgress => return Err(Stop::Parked),
+            Sequenced::InProgress(_) if cx.wait == Wait::No => return Err(Stop::Later),
+            Sequenced::InProgress(displaced) => {
+                // Its connection is probably lost: the client has sent the request five times.
+                if displaced.and_then(|waiter| cx.server.stop_waiting(waiter)).is_some() {
+                    cx.shared.done();
+                }
+                return Err(Stop::Parked);
+            }
             Sequenced::Replay(kept) => {
                 self.replay(reply.head(), &kept);
                 return Err(Stop::Appended);

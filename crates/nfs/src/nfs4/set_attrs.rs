@@ -95,10 +95,9 @@ impl Compound {
             return Err(Stop::Fail(Nfsstat4::Rofs));
         }
         let changed = cx.shared.vfs.setattr(&at.target, &at.caller.cred, &set, None);
-        changed.result?;
-        let export = at.target.export.clone();
+        let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
         let result = SetattrRes { status: Nfsstat4::Ok, attrsset: set_mask(&args.attributes) };
         self.reply.push(reply.head(), &OpResult::Setattr(result));
-        Ok(changed.intent.map(|request| Change { export, request, commit: None }))
+        Ok(change)
     }
 }
