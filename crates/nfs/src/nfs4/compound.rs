@@ -81,8 +81,8 @@ pub(super) struct Commit {
 }
 
 impl Change {
-    /// Returns the result of a change, and the commit that its reply waits for. After a failure nobody waits, but a part
-    /// of the change may have happened, and other changes in the log stand behind it.
+    /// Returns the result of a change, and the commit that its reply waits for. After a failure nobody waits, but a
+    /// part of the change may have happened, and other changes in the log stand behind it.
     pub(super) fn of<T>(
         cx: &Context<'_>,
         export: &Arc<Export>,
