@@ -10,6 +10,7 @@
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
 //! | `io.rs` | READ, WRITE, COMMIT |
+//! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
 //! | `execute.rs` | the operations, each with its method |
 //! | `program.rs` | the way from the service to a COMPOUND and back |
 //! | `convert.rs` | statuses, identifiers, times |
@@ -17,6 +18,7 @@
 //! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module
 //! joins the two.
 
+mod acl;
 mod attrs;
 pub(crate) mod compound;
 mod convert;
@@ -32,5 +34,6 @@ mod pseudo;
 mod server;
 mod session;
 mod set_attrs;
+mod xattr;
 
 pub(crate) use server::Server;

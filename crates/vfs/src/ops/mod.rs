@@ -14,3 +14,4 @@ pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod rename_locks;
 pub(crate) mod set_attr;
+pub(crate) mod xattr;
