@@ -1,5 +1,6 @@
 //! `cargo x ci`: runs every check. Each is named and timed, and a table comes at the end.
 
+mod failures;
 mod record;
 mod run;
 mod schedule;
