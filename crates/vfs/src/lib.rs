@@ -57,6 +57,7 @@ pub use identity::stamp::Stamp;
 pub use oplog::Checkpointed;
 pub use oplog::commit::CommitRequest;
 pub use oplog::recover::Recovery;
+pub use oplog::state::STATE_MAX;
 pub use ops::cached::SsdRead;
 pub use ops::change::Changed;
 pub use ops::create::Create;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `compound.rs` | the execution of a COMPOUND, on an event loop and on workers |
 //! | `server.rs` | the state that all requests share |
+//! | `durable.rs` | this state and replies in the cache's log, and the way back |
 //! | `place.rs`, `pseudo.rs` | the current and the saved handle; the directories above the exports |
 //! | `session.rs` | clients, sessions and slots |
 //! | `names.rs`, `dir.rs` | LOOKUP, CREATE, REMOVE, RENAME, LINK; READDIR |
@@ -21,6 +22,7 @@ mod attrs;
 pub(crate) mod compound;
 mod convert;
 mod dir;
+mod durable;
 mod execute;
 mod io;
 mod lock;
