@@ -13,6 +13,7 @@ use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, O
 use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use super::convert::status;
+use super::durable::Passage;
 use super::place::Current;
 use super::server::Server;
 use crate::program::Kind;
@@ -341,14 +342,19 @@ impl Compound {
         self.log_and_commit(shared, reply);
     }
 
-    /// Makes the last change durable, then answers.
-    pub(super) fn commit_change(mut self: Box<Self>, shared: Arc<Shared>, mut reply: OwnedReply) {
+    /// Makes the last change durable. Answers then, once the passage is open.
+    pub(super) fn commit_change(
+        mut self: Box<Self>,
+        shared: Arc<Shared>,
+        mut reply: OwnedReply,
+        passage: Arc<Passage>,
+    ) {
         let answer = match self.change_keeps_reply() {
             true => self.logged_answer(&shared, reply.head()),
             false => Vec::new(),
         };
         let Some(Pending { change, number, before, len_before }) = self.pending.take() else {
-            return self.answer(&shared, reply);
+            return passage.pass(move || self.answer(&shared, reply));
         };
         let Change { export, request, commit } = change;
         let after = shared.clone();
@@ -360,7 +366,7 @@ impl Compound {
                     self.undo(reply.head(), number, before, len_before, error);
                 }
             }
-            self.answer(&after, reply);
+            passage.pass(move || self.answer(&after, reply));
         });
         shared.vfs.commit(&export, request, &answer, done);
     }

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use forebay_clientstate::{Durability, Effects, Record, Recovery, State, decode_all, encode_all};
+use forebay_common::lock::Mutex;
 use forebay_rpc::OwnedReply;
 use forebay_vfs::{LoggedReply, STATE_MAX, Vfs};
 
@@ -148,24 +149,53 @@ struct Logging {
     waits: bool,
 }
 
+/// A passage that opens when the records of a request are durable. Nothing can wait there: completions come from threads
+/// that serve the log.
+#[derive(Default)]
+pub(super) struct Passage(Mutex<Stage>);
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Closed,
+    Awaited(Box<dyn FnOnce() + Send>),
+    Open,
+}
+
+impl Passage {
+    /// Calls `then` once the passage is open.
+    pub(super) fn pass(&self, then: impl FnOnce() + Send + 'static) {
+        let mut stage = self.0.lock();
+        if let Stage::Open = *stage {
+            drop(stage);
+            return then();
+        }
+        *stage = Stage::Awaited(Box::new(then));
+    }
+
+    fn open(&self) {
+        let before = std::mem::replace(&mut *self.0.lock(), Stage::Open);
+        if let Stage::Awaited(then) = before {
+            then();
+        }
+    }
+}
+
 impl Logging {
-    /// Appends the pieces, then calls `then`, which may have to wait until they are durable.
-    fn append(self, vfs: &Vfs, then: impl FnOnce() + Send + 'static) {
+    /// Appends the pieces. The passage opens when the reply may leave.
+    fn append(self, vfs: &Vfs, passage: &Arc<Passage>) {
         let Logging { mut pieces, waits } = self;
-        let last = pieces.pop();
+        let last = if waits { pieces.pop() } else { None };
         for (number, piece) in pieces {
             vfs.log_state(number, piece, None);
         }
         match last {
-            Some((number, piece)) if waits => {
-                // If the log does not take the piece, that is recorded, and the running server has the state.
-                vfs.log_state(number, piece, Some(Box::new(move |_| then())));
-            }
             Some((number, piece)) => {
-                vfs.log_state(number, piece, None);
-                then();
+                let passage = passage.clone();
+                // If the log does not take the piece, that is recorded, and the running server has the state.
+                vfs.log_state(number, piece, Some(Box::new(move |_| passage.open())));
             }
-            None => then(),
+            None => passage.open(),
         }
     }
 }
@@ -178,18 +208,18 @@ impl Compound {
 
     /// Gives the records of the request to the log, then makes its change durable and answers.
     pub(super) fn log_and_commit(mut self: Box<Self>, shared: Arc<Shared>, mut reply: OwnedReply) {
+        let passage = Arc::new(Passage::default());
         let Some(server) = shared.serves_nfs4().filter(|_| shared.vfs.logs_state()) else {
-            return self.commit_change(shared, reply);
+            passage.open();
+            return self.commit_change(shared, reply, passage);
         };
         let own = if self.change_keeps_reply() { None } else { self.reply_record(reply.head()) };
         self.is_logged = own.is_some() && !self.effects.records.is_empty();
         match server.number(&shared.vfs, &mut self.effects, own) {
-            Some(logging) => {
-                let after = shared.clone();
-                logging.append(&shared.vfs, move || self.commit_change(after, reply));
-            }
-            None => self.commit_change(shared, reply),
+            Some(logging) => logging.append(&shared.vfs, &passage),
+            None => passage.open(),
         }
+        self.commit_change(shared, reply, passage);
     }
 
     /// Returns the bytes for the record of the change, which keep the reply of the request.
