@@ -155,6 +155,19 @@ impl CachedObject {
         (state.dirty > 0 || state.mtime.is_some()).then_some((state.size, state.mtime))
     }
 
+    /// Returns the first run of bytes at or behind `offset` that only the cache has, in whole blocks. A long run may be
+    /// returned in parts.
+    pub fn dirty_run(&self, offset: u64) -> Option<Range<u64>> {
+        /// The highest number of blocks of a part, so that the lock is held for a short time.
+        const MOST: u64 = 4096;
+        let state = self.lock();
+        let mut blocks = state.dirty_entries(offset / BLOCK as u64..u64::MAX).map(|(block, _)| block);
+        let first = blocks.next()?;
+        let end = blocks.zip(first + 1..first + MOST).take_while(|(block, next)| block == next).last();
+        let end = end.map_or(first, |(block, _)| block) + 1;
+        Some(first * BLOCK as u64..end * BLOCK as u64)
+    }
+
     /// Returns the number of blocks whose contents the backing store does not have yet.
     pub fn dirty_blocks(&self) -> u64 {
         self.lock().dirty

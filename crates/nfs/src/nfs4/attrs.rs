@@ -62,6 +62,8 @@ pub(super) const SUPPORTED: Bitmap = Bitmap::of(&[
     attr::TIME_MODIFY_SET,
     attr::MOUNTED_ON_FILEID,
     attr::SUPPATTR_EXCLCREAT,
+    attr::CLONE_BLKSIZE,
+    attr::SPACE_FREED,
     attr::CHANGE_ATTR_TYPE,
 ]);
 
@@ -152,6 +154,9 @@ pub(super) fn describe<'a>(
         owner_group: Some(&scratch.group),
         rawdev: Some(Specdata4 { major: attr.rdev.0, minor: attr.rdev.1 }),
         space_used: Some(attr.used),
+        clone_blksize: Some(most.clone_block),
+        // The last name frees the space.
+        space_freed: Some(if attr.nlink > 1 { 0 } else { attr.used }),
         time_access: Some(wire_time(attr.atime)),
         time_metadata: Some(wire_time(attr.ctime)),
         time_modify: Some(wire_time(attr.mtime)),
@@ -187,6 +192,8 @@ pub(super) fn describe_above<'a>(
         owner_group: Some(&scratch.owner),
         rawdev: Some(Specdata4::default()),
         space_used: Some(0),
+        clone_blksize: Some(0),
+        space_freed: Some(0),
         files_avail: Some(0),
         files_free: Some(0),
         files_total: Some(0),

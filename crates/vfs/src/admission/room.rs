@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_engine::{CachedObject as Cached, Engine};
 use forebay_runtime::block_on;
+use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::admission::mount::Mount;
@@ -93,6 +94,38 @@ impl Admission {
                 None => {
                     block_on(engine.destage_beside(cached, || is_clean(charge))).map_err(from_cache)?;
                 }
+            }
+        }
+        Ok(rooms)
+    }
+
+    /// Holds space for an allocation of up to `len` bytes in the backing file, which may be any part of the file system.
+    /// While the rooms live, no write gets this space. Acknowledged data has the first claim to the space that is left, so
+    /// it is destaged first. The kernel decides then, unless a write that got its room earlier may still need it.
+    pub(crate) fn hold<'a>(
+        &'a self,
+        cached: &Cached,
+        charge: Option<&'a Charge>,
+        len: u64,
+    ) -> Result<Rooms<'a>> {
+        /// More than any file system has. The sum of all rooms must not overflow.
+        const MOST: u64 = 1 << 56;
+        let (engine, len) = (&self.engine, len.min(MOST));
+        let dirty = || engine.dirty_bytes_beside(cached);
+        let (room, mut enough) = self.reserve.hold(len, dirty, || self.mount.free_space());
+        let mut rooms = Rooms::from_iter([room]);
+        if let Some(charge) = charge {
+            let (quotas, fits) = charge.hold(&self.mount, len, dirty);
+            rooms.extend(quotas);
+            enough &= fits;
+        }
+        if !enough {
+            if dirty() > 0 {
+                block_on(engine.destage_beside(cached, || false)).map_err(from_cache)?;
+            }
+            // In this order: a write makes its blocks dirty before it ends.
+            if !rooms.iter().all(Room::is_alone) || dirty() > 0 {
+                return Err(Error::Os(Errno::NOSPC));
             }
         }
         Ok(rooms)

@@ -2,8 +2,10 @@
 
 pub(crate) mod cached;
 pub(crate) mod change;
+pub(crate) mod copy;
 pub(crate) mod create;
 pub(crate) mod data;
+pub(crate) mod holes;
 pub(crate) mod link;
 pub(crate) mod list;
 pub(crate) mod lookup;
