@@ -479,6 +479,24 @@ mod tests {
     use crate::format::SegmentKind;
 
     #[test]
+    fn runs_of_dirty_blocks_are_found_in_order() {
+        let segments = Segments::new(1, vec![vec![1, 0], vec![1, 0]], vec![2, 2]);
+        let segment = segments.open(SegmentKind::Log, 1, 0).unwrap().id;
+        let object = CachedObject::new(1, Key::new(b"object").unwrap(), Arc::default());
+        let block = BLOCK as u64;
+        assert_eq!(object.dirty_run(0), None);
+        for (number, dirty) in [(2, false), (3, true), (4, true), (5, false), (63, true), (64, true)] {
+            let entry = Entry { segment, checksum: 0, slot: 1, dirty, hit: false };
+            object.lock().set_entry(number, entry, &segments);
+        }
+        for (offset, run) in [(0, 3..5), (4 * block + 1, 4..5), (5 * block, 63..65), (64 * block, 64..65)] {
+            assert_eq!(object.dirty_run(offset), Some(run.start * block..run.end * block), "{offset}");
+        }
+        assert_eq!(object.dirty_run(65 * block), None);
+        assert_eq!(object.dirty_run(u64::MAX), None);
+    }
+
+    #[test]
     fn an_object_is_not_idle_before_its_copies_are_durably_dead() {
         let segments = Segments::new(1, vec![vec![1, 0], vec![1, 0]], vec![2, 2]);
         let opened = segments.open(SegmentKind::Clean, 1, 0).unwrap();
