@@ -514,7 +514,7 @@ fn space_that_is_not_there_is_refused_and_accepted_writes_keep_theirs() {
         assert!(found[..10 << 20] == contents && found[10 << 20..] == contents);
         // There is room for this, but not for the accepted writes beside it.
         let stat = rustix::fs::statvfs(&disk.at).unwrap();
-        let free = stat.f_bavail * stat.f_frsize;
+        let free = stat.f_bfree * stat.f_frsize;
         for n in 0..2 {
             file.write(&mut c, (20 + 10 * n) * MIB, &contents);
         }
@@ -733,6 +733,14 @@ fn operations_that_the_server_does_not_have_are_answered_as_such() {
     c.run(&[putfh, Op::IoAdvise(advise)], |_, results| match results[1] {
         OpResult::IoAdvise(Ok(followed)) => assert!(followed.hints.is_empty()),
         ref other => panic!("IO_ADVISE: {other:?}"),
+    });
+    let request = Bitmap::of(&[attr::OPEN_ARGUMENTS]);
+    c.run(&[putfh, Op::Getattr(GetattrArgs { request })], |_, results| match results[1] {
+        OpResult::Getattr(Ok(got)) => {
+            let accepted = got.attributes.attributes().unwrap().open_arguments.unwrap();
+            assert!(accepted.share_access.contains(share::BOTH) && accepted.share_deny.contains(share::BOTH));
+        }
+        ref other => panic!("GETATTR: {other:?}"),
     });
     let mut old = Client4::connect_as(server.connect(), 1, b"old");
     for op in [
