@@ -418,6 +418,41 @@ fn prepare(server: &Server, seed: u64, commits: bool) -> Expected {
     Expected { contents, commits, seed }
 }
 
+/// Two clients work on two halves of a file whose border is within a block.
+#[test]
+fn bytes_beside_a_deallocated_range_stay_as_they_are() {
+    const BORDER: usize = 8 * BLOCK + 2000;
+    let server = served();
+    std::thread::scope(|scope| {
+        for (half, at) in [0..BORDER, BORDER..16 * BLOCK].into_iter().enumerate() {
+            let server = &server;
+            scope.spawn(move || {
+                let mut c = connect(server, format!("half{half}").as_bytes());
+                let file = open(&mut c, b"file");
+                let mut own = Expected { contents: pattern(9, at.len()), commits: false, seed: half as u64 };
+                file.write(&mut c, at.start as u64, &own.contents);
+                for n in 0..200 {
+                    let from = own.random(at.len() as u64) as usize;
+                    let len = 1 + own.random((at.len() - from) as u64) as usize;
+                    // Both halves touch the block of the border often.
+                    let from = if n % 2 == half { from } else { [at.len() - len, 0][half] };
+                    let offset = (at.start + from) as u64;
+                    if n % 3 == 0 {
+                        own.contents[from..from + len].fill(0);
+                        assert_eq!(file.deallocate(&mut c, offset, len as u64), Nfsstat4::Ok);
+                    } else {
+                        let data = pattern(n as u8, len);
+                        own.contents[from..from + len].copy_from_slice(&data);
+                        file.write(&mut c, offset, &data);
+                    }
+                    let found = file.read(&mut c, at.start as u64, at.len());
+                    assert!(found == own.contents, "half {half}, after request {n}");
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn after_a_kill_each_block_is_as_before_or_as_after_the_last_request() {
     let mut server = Serve::unsquashed().flags(&["--nfs4"]).cached().start();

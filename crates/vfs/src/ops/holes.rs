@@ -1,21 +1,19 @@
-//! Holes and reserved space of files: SEEK, DEALLOCATE and ALLOCATE of NFSv4.2. docs/decisions/049-holes.md tells why
+//! Holes and reserved space of files: DEALLOCATE and ALLOCATE of NFSv4.2. docs/decisions/049-holes.md tells why
 //! they go past the log.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use forebay_engine::CachedObject as Cached;
 use forebay_engine::Outcome;
 use forebay_engine::buffer::BLOCK;
-use forebay_runtime::block_on;
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::attr::Attr;
 use crate::caches::access_cache::want;
 use crate::cred::Cred;
 use crate::durability::journal::{Data, SyncRequest};
-use crate::error::{Error, Result, from_cache};
+use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::cache::LogFrame;
 use crate::export::vfs::Vfs;
@@ -25,47 +23,7 @@ use crate::ops::change::Changed;
 use crate::ops::data::permitted;
 use crate::wait::Wait;
 
-/// The content that a SEEK looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Bytes that the file system, or only the cache, has stored.
-    Data,
-    /// Bytes that are not stored, and read as zeros. The end of the file is a hole.
-    Hole,
-}
-
-/// The result of a SEEK.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sought {
-    /// The offset of the content, or the size of the file.
-    pub offset: u64,
-    /// True if the search reached the end of the file.
-    pub eof: bool,
-}
-
 impl Vfs {
-    /// Returns the first `content` at or behind `offset`. Fails with ENXIO at and behind the end of the file.
-    pub fn seek(&self, target: &Target, cred: &Cred, offset: u64, content: Content) -> Result<Sought> {
-        let attr = target.attr()?;
-        permitted(self, target, cred, &attr, want::READ, Wait::Yes)?;
-        if offset >= attr.size {
-            return Err(Error::Os(Errno::NXIO));
-        }
-        let file = target.object.reader(&self.budget, true)?;
-        let cached = target.object.link.get().filter(|cached| cached.dirty_blocks() > 0);
-        let found = match content {
-            Content::Data => next_data(file, cached.map(AsRef::as_ref), offset)?,
-            Content::Hole => Some(next_hole(file, cached.map(AsRef::as_ref), offset)?),
-        };
-        if let Some(linked) = target.export.fs.linked().filter(|_| cached.is_some()) {
-            // A crash must not take back what the client was told of a write.
-            let engine = &linked.cache.engine;
-            block_on(engine.commit(engine.last())).map_err(from_cache)?;
-        }
-        let offset = found.unwrap_or(attr.size).min(attr.size);
-        Ok(Sought { offset, eof: offset == attr.size })
-    }
-
     /// Makes `len` bytes at `offset` read as zeros, and frees their space in the file system. The size stays. The outcome
     /// is `Wait` only if the file system or the cache would not answer.
     pub fn deallocate(&self, target: &Target, cred: &Cred, offset: u64, len: u64) -> Outcome<Changed<()>> {
@@ -174,35 +132,4 @@ fn allocate_in_file(fd: BorrowedFd<'_>, range: &Range<u64>, grown: &Range<u64>) 
             let _ = allocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, &unused);
         }
     })
-}
-
-/// Returns the offset of the first data at or behind `offset`. A block that is destaged meanwhile is found in one of the
-/// two places, because the cache is asked first.
-fn next_data(file: BorrowedFd<'_>, cached: Option<&Cached>, offset: u64) -> Result<Option<u64>> {
-    let dirty = cached.and_then(|cached| cached.dirty_run(offset)).map(|run| run.start.max(offset));
-    Ok(dirty.into_iter().chain(seek_in(file, SeekFrom::Data(offset))?).min())
-}
-
-/// Returns the offset of the first hole at or behind `offset`. The end of the backing file is one.
-fn next_hole(file: BorrowedFd<'_>, cached: Option<&Cached>, mut offset: u64) -> Result<u64> {
-    loop {
-        // Asked first: a block that is not dirty is in the backing file.
-        let dirty = cached.and_then(|cached| cached.dirty_run(offset));
-        let hole = seek_in(file, SeekFrom::Hole(offset))?.unwrap_or(offset);
-        match dirty {
-            Some(run) if run.contains(&hole) => offset = run.end,
-            // The cache was asked for the blocks up to the run only.
-            Some(run) if hole >= run.end => offset = hole,
-            _ => return Ok(hole),
-        }
-    }
-}
-
-/// Seeks in the backing file. Returns `None` if the offset is behind its end, or if there is no data behind the offset.
-fn seek_in(file: BorrowedFd<'_>, from: SeekFrom) -> Result<Option<u64>> {
-    match rustix::fs::seek(file, from) {
-        Ok(offset) => Ok(Some(offset)),
-        Err(Errno::NXIO) => Ok(None),
-        Err(errno) => Err(errno.into()),
-    }
 }

@@ -15,4 +15,5 @@ pub(crate) mod plus;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod rename_locks;
+pub(crate) mod seek;
 pub(crate) mod set_attr;
