@@ -97,8 +97,8 @@ impl Client4 {
         self.again(see)
     }
 
-    /// Sends operations like [`Client4::run`] to a server that may be killed at any moment. Returns `None` if there was no
-    /// answer.
+    /// Sends operations like [`Client4::run`] to a server that may be killed at any moment. Returns `None` if there was
+    /// no answer.
     pub(crate) fn try_run<T>(
         &mut self,
         operations: &[Op<'_>],

@@ -231,6 +231,10 @@ fn a_deallocated_range_reads_as_zeros_and_its_space_is_free() {
     let file = open(&mut c, b"file");
     file.write(&mut c, 0, &contents);
     let path = server.data.join("file");
+    server.flush();
+    // Some file systems allocate more than they are asked for, behind the end.
+    let before = allocated(&path);
+    file.write(&mut c, 0, &contents);
     for (n, (offset, len)) in
         [(5000, 700_000), (800_000, 10), (1 << 20, 4096), (1_200_000, 100_000), (2_000_000, 10 * MIB)]
             .into_iter()
@@ -258,7 +262,7 @@ fn a_deallocated_range_reads_as_zeros_and_its_space_is_free() {
     assert!(file.read(&mut c, 0, 3 << 20) == contents, "after a crash");
     server.flush();
     assert!(std::fs::read(&path).unwrap() == contents);
-    assert!(allocated(&path) < 2 * MIB - 700_000, "{} bytes are allocated", allocated(&path));
+    assert!(allocated(&path) + 700_000 < before, "{} of {before} bytes are allocated", allocated(&path));
     for (offset, len) in [(0, 0), (1, u64::MAX), (u64::MAX, 1)] {
         assert_eq!(file.deallocate(&mut c, offset, len), Nfsstat4::Inval);
         assert_eq!(file.allocate(&mut c, offset, len), Nfsstat4::Inval);

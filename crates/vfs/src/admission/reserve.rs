@@ -65,8 +65,8 @@ impl Reserve {
         enough.then_some(room)
     }
 
-    /// Takes room for `len` bytes like [`Reserve::take`], also if there is not enough. Until the room is dropped, no other
-    /// thread gets that space. Returns the room, and true if there was enough.
+    /// Takes room for `len` bytes like [`Reserve::take`], also if there is not enough. Until the room is dropped, no
+    /// other thread gets that space. Returns the room, and true if there was enough.
     pub(crate) fn hold(
         &self,
         len: u64,

@@ -99,9 +99,10 @@ impl Admission {
         Ok(rooms)
     }
 
-    /// Holds space for an allocation of up to `len` bytes in the backing file, which may be any part of the file system.
-    /// While the rooms live, no write gets this space. Acknowledged data has the first claim to the space that is left, so
-    /// it is destaged first. The kernel decides then, unless a write that got its room earlier may still need it.
+    /// Holds space for an allocation of up to `len` bytes in the backing file, which may be any part of the file
+    /// system. While the rooms live, no write gets this space. Acknowledged data has the first claim to the space that
+    /// is left, so it is destaged first. The kernel decides then, unless a write that got its room earlier may still
+    /// need it.
     pub(crate) fn hold<'a>(
         &'a self,
         cached: &Cached,

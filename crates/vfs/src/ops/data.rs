@@ -185,10 +185,10 @@ impl Vfs {
         })
     }
 
-    /// Changes contents of a file beside other changes of its contents. `carry_out` gets the attributes of the file, and
-    /// [`Uncommitted::errors`](crate::caches::uncommitted::Uncommitted::errors) from before the change. It returns the
-    /// result and the commit request of the reply. The outcome is `Wait` only if the change would have to wait, and then
-    /// it has no effect.
+    /// Changes contents of a file beside other changes of its contents. `carry_out` gets the attributes of the file,
+    /// and [`Uncommitted::errors`](crate::caches::uncommitted::Uncommitted::errors) from before the change. It returns
+    /// the result and the commit request of the reply. The outcome is `Wait` only if the change would have to wait, and
+    /// then it has no effect.
     pub(crate) fn change_contents<T>(
         &self,
         target: &Target,

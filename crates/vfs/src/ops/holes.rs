@@ -24,8 +24,8 @@ use crate::ops::data::permitted;
 use crate::wait::Wait;
 
 impl Vfs {
-    /// Makes `len` bytes at `offset` read as zeros, and frees their space in the file system. The size stays. The outcome
-    /// is `Wait` only if the file system or the cache would not answer.
+    /// Makes `len` bytes at `offset` read as zeros, and frees their space in the file system. The size stays. The
+    /// outcome is `Wait` only if the file system or the cache would not answer.
     pub fn deallocate(&self, target: &Target, cred: &Cred, offset: u64, len: u64) -> Outcome<Changed<()>> {
         self.change_contents(target, Wait::Yes, |attr, errors| {
             permitted(self, target, cred, &attr, want::WRITE, Wait::Yes)?;
@@ -72,8 +72,8 @@ impl Vfs {
         })
     }
 
-    /// Changes the backing file past the log, or without a cache. `space` is the number of bytes that the change may take
-    /// from the file system.
+    /// Changes the backing file past the log, or without a cache. `space` is the number of bytes that the change may
+    /// take from the file system.
     pub(super) fn change_past_log(
         &self,
         bypass: &Bypass<'_>,
@@ -115,8 +115,8 @@ fn allocate(fd: BorrowedFd<'_>, flags: FallocateFlags, range: &Range<u64>) -> Re
     Ok(retry_on_intr(|| fallocate(fd, flags, range.start, range.end - range.start))?)
 }
 
-/// Allocates `range` of a file without a change of its size. `grown` is the part of it that has no contents, and that no
-/// other thread writes. After a failure the space of that part is free again, as far as the file system can free it.
+/// Allocates `range` of a file without a change of its size. `grown` is the part of it that has no contents, and that
+/// no other thread writes. After a failure the space of that part is free again, as far as the file system can free it.
 fn allocate_in_file(fd: BorrowedFd<'_>, range: &Range<u64>, grown: &Range<u64>) -> Result<()> {
     // Some file systems cannot free the space behind the end of a file, so a request that must fail is not tried.
     let stat = rustix::fs::fstatvfs(fd)?;
