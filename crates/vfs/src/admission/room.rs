@@ -18,6 +18,15 @@ use crate::wait::Wait;
 /// The rooms that a write holds: on the file system, and in each quota that counts.
 pub(crate) type Rooms<'a> = SmallVec<[Room<'a>; 3]>;
 
+/// The bytes that a change of the backing file may take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    /// Bytes of the file system.
+    pub(crate) space: u64,
+    /// Bytes that are charged to the owner.
+    pub(crate) quota: u64,
+}
+
 /// The conditions under which the cache accepts data for one file system.
 pub(crate) struct Admission {
     engine: Arc<Engine>,
@@ -99,36 +108,51 @@ impl Admission {
         Ok(rooms)
     }
 
-    /// Holds space for an allocation of up to `len` bytes in the backing file, which may be any part of the file
-    /// system. While the rooms live, no write gets this space. Acknowledged data has the first claim to the space that
-    /// is left, so it is destaged first. The kernel decides then, unless a write that got its room earlier may still
-    /// need it.
+    /// Holds space for a change of the backing file that may take any part of the file system. While the rooms live, no
+    /// write gets this space. Acknowledged data has the first claim to the space that is left, so it is destaged first.
+    /// The kernel decides then, unless a write that got its room earlier may still need it.
     pub(crate) fn hold<'a>(
         &'a self,
         cached: &Cached,
         charge: Option<&'a Charge>,
-        len: u64,
+        needs: Needs,
     ) -> Result<Rooms<'a>> {
         /// More than any file system has. The sum of all rooms must not overflow.
         const MOST: u64 = 1 << 56;
-        let (engine, len) = (&self.engine, len.min(MOST));
-        let dirty = || engine.dirty_bytes_beside(cached);
-        let (room, mut enough) = self.reserve.hold(len, dirty, || self.mount.free_space());
-        let mut rooms = Rooms::from_iter([room]);
-        if let Some(charge) = charge {
-            let (quotas, fits) = charge.hold(&self.mount, len, dirty);
-            rooms.extend(quotas);
-            enough &= fits;
+        let [space, quota] = [needs.space, needs.quota].map(|len| len.min(MOST));
+        let dirty = || self.engine.dirty_bytes_beside(cached);
+        let mut rooms = Rooms::new();
+        if space > 0 {
+            let (room, enough) = self.reserve.hold(space, dirty, || self.mount.free_space());
+            rooms.push(room);
+            if !enough {
+                self.settle(cached, &rooms, || dirty() == 0, Errno::NOSPC)?;
+            }
         }
-        if !enough {
-            if dirty() > 0 {
-                block_on(engine.destage_beside(cached, || false)).map_err(from_cache)?;
+        if let Some(charge) = charge.filter(|_| quota > 0) {
+            let (quotas, enough) = charge.hold(&self.mount, quota, dirty);
+            if !enough {
+                self.settle(cached, &quotas, || charge.is_clean(dirty()), Errno::DQUOT)?;
             }
-            // In this order: a write makes its blocks dirty before it ends.
-            if !rooms.iter().all(Room::is_alone) || dirty() > 0 {
-                return Err(Error::Os(Errno::NOSPC));
-            }
+            rooms.extend(quotas);
         }
         Ok(rooms)
+    }
+
+    /// Destages the dirty blocks that may need the space of `rooms`. Fails with `errno` if that is not enough, because
+    /// writes go on.
+    fn settle(
+        &self,
+        cached: &Cached,
+        rooms: &[Room<'_>],
+        is_clean: impl Fn() -> bool,
+        errno: Errno,
+    ) -> Result<()> {
+        if !is_clean() {
+            block_on(self.engine.destage_beside(cached, &is_clean)).map_err(from_cache)?;
+        }
+        // In this order: a write makes its blocks dirty before it gives up its room.
+        let is_alone = rooms.iter().all(Room::is_alone);
+        if is_alone && is_clean() { Ok(()) } else { Err(Error::Os(errno)) }
     }
 }

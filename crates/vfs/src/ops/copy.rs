@@ -7,6 +7,7 @@ use forebay_engine::Outcome;
 use forebay_runtime::block_on;
 use rustix::io::Errno;
 
+use crate::admission::room::Needs;
 use crate::caches::access_cache::want;
 use crate::cred::Cred;
 use crate::error::{Error, Result, from_cache};
@@ -182,11 +183,12 @@ impl Vfs {
             }
             let range = offset..offset + len;
             let bypass = Bypass { target, cred: writer, range: range.clone() };
-            let space = space_of(offset, len);
+            // Shared blocks take no space, but their owners are charged for them.
+            let quota = space_of(offset, len);
             let from = source.object.reader(&self.budget, true)?;
-            let frame = self.change_past_log(&bypass, &attr, space, |fd| {
+            let frame = self.change_past_log(&bypass, &attr, Needs { space: 0, quota }, |fd| {
                 sys::clone_range(from, copy.source_offset, len, fd, offset)?;
-                Ok(Taken { contents: &[], size: range.end, space })
+                Ok(Taken { contents: &[], size: range.end, space: quota })
             })?;
             Ok(((), Some(durable(target, &range, errors, frame))))
         })

@@ -9,6 +9,7 @@ use forebay_engine::buffer::BLOCK;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::admission::room::Needs;
 use crate::attr::Attr;
 use crate::caches::access_cache::want;
 use crate::cred::Cred;
@@ -34,7 +35,7 @@ impl Vfs {
                 return Ok(((), None));
             }
             let bypass = Bypass { target, cred, range: range.clone() };
-            let frame = self.change_past_log(&bypass, &attr, 0, |fd| {
+            let frame = self.change_past_log(&bypass, &attr, Needs::default(), |fd| {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 allocate(fd, flags, &range)?;
                 Ok(Taken::default())
@@ -58,7 +59,7 @@ impl Vfs {
             let grown = if grown.is_empty() { 0..0 } else { grown };
             let bypass = Bypass { target, cred, range: grown.clone() };
             let space = space_of(offset, len);
-            let frame = self.change_past_log(&bypass, &attr, space, |fd| {
+            let frame = self.change_past_log(&bypass, &attr, Needs { space, quota: space }, |fd| {
                 allocate_in_file(fd, &range, &grown)?;
                 if grows {
                     // The space is there already, so this only sets the size. It never makes a file shorter, which
@@ -72,13 +73,12 @@ impl Vfs {
         })
     }
 
-    /// Changes the backing file past the log, or without a cache. `space` is the number of bytes that the change may
-    /// take from the file system.
+    /// Changes the backing file past the log, or without a cache.
     pub(super) fn change_past_log(
         &self,
         bypass: &Bypass<'_>,
         attr: &Attr,
-        space: u64,
+        needs: Needs,
         change: impl FnOnce(BorrowedFd<'_>) -> Result<Taken<'static>>,
     ) -> Result<Option<LogFrame>> {
         let Bypass { target, cred, .. } = bypass;
@@ -90,10 +90,7 @@ impl Vfs {
         };
         let cached = linked.object(&target.object)?;
         let charge = linked.admission.charge(attr);
-        let rooms = match space {
-            0 => Default::default(),
-            space => linked.admission.hold(cached, charge.as_deref(), space)?,
-        };
+        let rooms = linked.admission.hold(cached, charge.as_deref(), needs)?;
         Ok(self.bypass(linked, bypass, rooms, change)?.1)
     }
 }
