@@ -120,7 +120,18 @@ fn fuzz() -> Result<Counts> {
     for target in targets {
         let limit = format!("-max_total_time={each}");
         // The decoders have no unsafe code, so AddressSanitizer would find nothing.
-        let fuzz = ["+nightly", "fuzz", "run", "-s", "none", target, "--", &limit, "-rss_limit_mb=2048", "-timeout=10"];
+        let fuzz = [
+            "+nightly",
+            "fuzz",
+            "run",
+            "-s",
+            "none",
+            target,
+            "--",
+            &limit,
+            "-rss_limit_mb=2048",
+            "-timeout=10",
+        ];
         match run(&mut command("cargo", fuzz)) {
             Ok(()) => counts.passed += 1,
             Err(error) => {

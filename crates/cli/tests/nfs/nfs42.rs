@@ -749,7 +749,7 @@ fn state_ids_shares_and_access_modes_count() {
     assert_eq!(private.deallocate(&mut user, 0, MIB), Nfsstat4::Access);
     assert_eq!(private.allocate(&mut user, 0, MIB), Nfsstat4::Access);
     assert_eq!(copy(&mut user, (&private, 0), (&private, 8192), 4096), Err(Nfsstat4::Access));
-    assert_eq!(one.status(&[Op::Putrootfh(()), Op::Deallocate(free.args(0, 1))]), Nfsstat4::Isdir);
+    assert_eq!(one.status(&[Op::Putrootfh(()), Op::Deallocate(free.args(0, 1))]), Nfsstat4::WrongType);
     let root = [Op::Putrootfh(()), Op::Seek(SeekArgs { stateid: free.open, offset: 0, content: 0 })];
     assert_eq!(one.status(&root), Nfsstat4::Isdir);
     let read = free.read(&mut one, 0, MIB as usize);

@@ -7,7 +7,15 @@ use forebay_wire::nfs4::{AllocateArgs, Nfsstat4, Opcode};
 
 use super::compound::{Change, Compound, Context, Stop};
 use super::io::require_file;
-use super::place::may_wait;
+use super::place::{Place, may_wait};
+
+/// Fails with NFS4ERR_WRONG_TYPE for an object that is no regular file. READ and SEEK tell directories and links apart.
+pub(super) fn require_regular(place: &mut Place, cx: &Context<'_>) -> Result<(), Stop> {
+    match require_file(place, cx) {
+        Err(Stop::Fail(Nfsstat4::Isdir | Nfsstat4::Symlink)) => Err(Stop::Fail(Nfsstat4::WrongType)),
+        result => result,
+    }
+}
 
 /// A change of a range of a file.
 type ChangeRange = fn(&Vfs, &Target, &Cred, u64, u64) -> Outcome<Changed<()>>;
@@ -40,7 +48,7 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
         may_wait(cx)?;
-        require_file(self.place()?, cx)?;
+        require_regular(self.place()?, cx)?;
         self.check_io(cx, args.stateid, WRITE)?;
         let at = self.place()?.resolve(cx)?;
         if at.caller.read_only {

@@ -11,9 +11,9 @@ use forebay_wire::nfs4::{
     CloneArgs, CopyArgs, CopyOk, CopyRequirements, Nfsstat4, Opcode, StableHow4, Stateid, WriteResponse,
 };
 
+use super::allocate::require_regular;
 use super::compound::{Change, Compound, Context, Stop, put};
 use super::convert::{file_key, state_id};
-use super::io::require_file;
 use super::place::may_wait;
 use crate::caller::At;
 
@@ -27,7 +27,7 @@ impl Compound {
     fn source(&mut self, cx: &Context<'_>, stateid: Stateid) -> Result<At, Stop> {
         let client = self.client()?;
         let saved = self.saved.as_mut().ok_or(Stop::Fail(Nfsstat4::Nofilehandle))?;
-        require_file(&mut saved.place, cx)?;
+        require_regular(&mut saved.place, cx)?;
         let current = if stateid == Stateid::CURRENT { saved.stateid } else { Some(stateid) };
         let stateid = current.ok_or(Stop::Fail(Nfsstat4::BadStateid))?;
         let file = file_key(saved.place.handle(cx).as_bytes())?;
@@ -39,7 +39,7 @@ impl Compound {
 
     /// Checks that a state id allows to write the current file, and returns that file.
     fn destination(&mut self, cx: &Context<'_>, stateid: Stateid) -> Result<At, Stop> {
-        require_file(self.place()?, cx)?;
+        require_regular(self.place()?, cx)?;
         self.check_io(cx, stateid, WRITE)?;
         let at = self.place()?.resolve(cx)?;
         if at.caller.read_only { Err(Stop::Fail(Nfsstat4::Rofs)) } else { Ok(at.clone()) }
