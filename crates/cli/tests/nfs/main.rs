@@ -45,6 +45,7 @@ mod mounting;
 mod names;
 mod nfs4;
 mod nfs42;
+mod nfs42_crashes;
 mod numbers;
 mod objects;
 mod pool_errors;
