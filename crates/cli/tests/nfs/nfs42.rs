@@ -514,6 +514,21 @@ fn a_file_system_that_cannot_clone_says_so() {
 }
 
 #[test]
+fn a_file_system_that_cannot_reserve_space_says_so() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::with(home.path(), "ext4", 64 * MIB, &["-O", "^extent,^64bit"]) else { return };
+    let server = disk.serve().flags(&["--nfs4"]).start();
+    let mut c = connect(&server, b"one");
+    let file = open(&mut c, b"file");
+    file.write(&mut c, 0, b"text");
+    assert_eq!(file.allocate(&mut c, 0, MIB), Nfsstat4::Notsupp);
+    assert_eq!(file.read(&mut c, 0, BLOCK), b"text");
+    server.flush();
+    assert_eq!(std::fs::read(disk.at.join("file")).unwrap(), b"text");
+}
+
+#[test]
 fn state_ids_shares_and_access_modes_count() {
     let server = served();
     let (mut one, mut two) = (connect(&server, b"one"), connect(&server, b"two"));
