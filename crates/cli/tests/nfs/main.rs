@@ -44,6 +44,8 @@ mod members;
 mod mounting;
 mod names;
 mod nfs4;
+mod nfs42;
+mod nfs42_crashes;
 mod nfs4_restarts;
 mod numbers;
 mod objects;

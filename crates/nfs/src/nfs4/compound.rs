@@ -440,6 +440,7 @@ fn is_change(op: &Op<'_>) -> bool {
     match op {
         Op::Write(_) | Op::Commit(_) | Op::Setattr(_) | Op::Create(_) => true,
         Op::Remove(_) | Op::Rename(_) | Op::Link(_) => true,
+        Op::Allocate(_) | Op::Deallocate(_) | Op::Copy(_) | Op::Clone(_) => true,
         Op::Open(open) => matches!(open.how, nfs4::OpenHow::Create(_)),
         _ => false,
     }
@@ -448,7 +449,7 @@ fn is_change(op: &Op<'_>) -> bool {
 fn kind(number: Opcode) -> Kind {
     match number {
         Opcode::Read | Opcode::Commit | Opcode::Seek => Kind::Data,
-        Opcode::Write => Kind::Writes,
+        Opcode::Write | Opcode::Allocate | Opcode::Deallocate | Opcode::Copy | Opcode::Clone => Kind::Writes,
         _ => Kind::Names,
     }
 }

@@ -11,6 +11,7 @@
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
 //! | `io.rs` | READ, WRITE, COMMIT |
+//! | `seek.rs`, `allocate.rs`, `copy.rs` | SEEK, IO_ADVISE; ALLOCATE, DEALLOCATE; COPY, CLONE |
 //! | `execute.rs` | the operations, each with its method |
 //! | `program.rs` | the way from the service to a COMPOUND and back |
 //! | `convert.rs` | statuses, identifiers, times |
@@ -18,9 +19,11 @@
 //! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module
 //! joins the two.
 
+mod allocate;
 mod attrs;
 pub(crate) mod compound;
 mod convert;
+mod copy;
 mod dir;
 mod durable;
 mod execute;
@@ -31,6 +34,7 @@ mod open;
 mod place;
 pub(crate) mod program;
 mod pseudo;
+mod seek;
 mod server;
 mod session;
 mod set_attrs;

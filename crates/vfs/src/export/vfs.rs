@@ -211,6 +211,7 @@ impl Vfs {
             name_max: export.fs.name_max,
             max_file_size: export.fs.largest_file,
             max_links: export.fs.max_links(),
+            clone_block: export.fs.clone_block(),
         }
     }
 
