@@ -24,6 +24,8 @@ pub(crate) struct Client4 {
     sequence: u32,
     /// The arguments of the last COMPOUND.
     last: Vec<u8>,
+    /// The results of the last reply.
+    pub(crate) replied: Vec<u8>,
 }
 
 /// Returns the results of a COMPOUND, with its status.
@@ -44,7 +46,7 @@ fn compound_of(minor_version: u32, operations: &[Op<'_>]) -> Vec<u8> {
 }
 
 impl Client4 {
-    fn connect(server: &Server, name: &[u8]) -> Self {
+    pub(crate) fn connect(server: &Server, name: &[u8]) -> Self {
         Self::connect_as(server.connect(), 1, name)
     }
 
@@ -80,7 +82,8 @@ impl Client4 {
             [OpResult::CreateSession(Ok(made))] => made.sessionid,
             ref other => panic!("CREATE_SESSION: {other:?}"),
         };
-        let mut client = Client4 { connection, minor_version, id, session, sequence: 0, last: Vec::new() };
+        let (last, replied) = (Vec::new(), Vec::new());
+        let mut client = Client4 { connection, minor_version, id, session, sequence: 0, last, replied };
         client.run(&[Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })], |status, _| {
             assert_eq!(status, Nfsstat4::Ok);
         });
@@ -113,6 +116,18 @@ impl Client4 {
         Some(see(status, &results[1..]))
     }
 
+    /// Continues the session on a new connection.
+    pub(crate) fn reconnect(&mut self, server: &Server) {
+        self.connection = server.connect();
+    }
+
+    /// Sends operations, and does not wait for the reply.
+    pub(crate) fn send(&mut self, operations: &[Op<'_>]) {
+        self.encode(operations);
+        let call = self.connection.call_bytes(COMPOUND, &self.last);
+        self.connection.send(&call);
+    }
+
     /// Makes the next COMPOUND of the session.
     fn encode(&mut self, operations: &[Op<'_>]) {
         self.sequence += 1;
@@ -128,10 +143,11 @@ impl Client4 {
     }
 
     /// Sends the last COMPOUND once more.
-    fn again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
+    pub(crate) fn again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
         let (status, bytes) = self.connection.call(COMPOUND, &self.last);
         assert_eq!(status, ReplyStatus::Success);
-        let (status, results) = results(&bytes);
+        self.replied = bytes;
+        let (status, results) = results(&self.replied);
         assert!(matches!(results.first(), Some(OpResult::Sequence(_))), "{results:?}");
         see(status, &results[1..])
     }
@@ -159,7 +175,14 @@ impl Client4 {
         })
     }
 
-    fn lock(&mut self, handle: &[u8], open: Stateid, kind: LockType, offset: u64, length: u64) -> Nfsstat4 {
+    pub(crate) fn lock(
+        &mut self,
+        handle: &[u8],
+        open: Stateid,
+        kind: LockType,
+        offset: u64,
+        length: u64,
+    ) -> Nfsstat4 {
         let owner = StateOwner { clientid: self.id, owner: Opaque(b"locker") };
         let new = OpenToLockOwner { open_seqid: 0, open_stateid: open, lock_seqid: 0, lock_owner: owner };
         let locker = Locker::New(new);
@@ -183,7 +206,7 @@ pub(crate) fn putfh(handle: &[u8]) -> Op<'_> {
     Op::Putfh(HandleArgs { object: Opaque(handle) })
 }
 
-fn remove(name: &[u8]) -> [Op<'_>; 2] {
+pub(crate) fn remove(name: &[u8]) -> [Op<'_>; 2] {
     [Op::Putrootfh(()), Op::Remove(NameArgs { name })]
 }
 

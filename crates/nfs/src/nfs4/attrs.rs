@@ -5,7 +5,8 @@ use forebay_vfs::{Attr, Export};
 use forebay_wire::Opaque;
 use forebay_wire::nfs3::FileHandle;
 use forebay_wire::nfs4::{
-    Attributes, Bitmap, ChangeAttrType, Fattr, Fsid4, Ftype4, Nfsstat4, Nfstime4, Opcode, Specdata4, attr,
+    Attributes, Bitmap, ChangeAttrType, Fattr, Fsid4, Ftype4, Nfsstat4, Nfstime4, Opcode, OpenArguments,
+    Specdata4, attr,
 };
 
 use super::acl;
@@ -64,8 +65,11 @@ pub(super) const SUPPORTED: Bitmap = Bitmap::of(&[
     attr::TIME_MODIFY_SET,
     attr::MOUNTED_ON_FILEID,
     attr::SUPPATTR_EXCLCREAT,
+    attr::CLONE_BLKSIZE,
+    attr::SPACE_FREED,
     attr::CHANGE_ATTR_TYPE,
     attr::XATTR_SUPPORT,
+    attr::OPEN_ARGUMENTS,
 ]);
 
 /// The attributes that an exclusive create may set. The times hold its verifier.
@@ -84,6 +88,19 @@ const SPACE: Bitmap = Bitmap::of(&[
 
 /// The attribute that needs the access control list.
 pub(super) const LIST: Bitmap = Bitmap::of(&[attr::ACL]);
+
+/// The arguments of OPEN that the server accepts, as bits of RFC 9754 section 3.
+const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
+    // READ, WRITE, BOTH; NONE and these.
+    share_access: Bitmap::of(&[1, 2, 3]),
+    share_deny: Bitmap::of(&[0, 1, 2, 3]),
+    // ANY_DELEG, NO_DELEG, CANCEL.
+    share_access_want: Bitmap::of(&[3, 4, 5]),
+    // NULL, PREVIOUS, DELEGATE_CUR, FH, DELEG_CUR_FH.
+    open_claim: Bitmap::of(&[0, 1, 2, 4, 5]),
+    // UNCHECKED4, GUARDED4, EXCLUSIVE4, EXCLUSIVE4_1.
+    create_mode: Bitmap::of(&[0, 1, 2, 3]),
+};
 
 /// Buffers for values that attributes borrow.
 #[derive(Default)]
@@ -131,6 +148,7 @@ fn common<'a>(cx: &Context<'_>) -> Attributes<'a> {
         suppattr_exclcreat: Some(EXCLUSIVE_CREATE),
         change_attr_type: Some(ChangeAttrType::TimeMetadata),
         xattr_support: Some(false),
+        open_arguments: Some(OPEN_ARGUMENTS),
         ..Attributes::default()
     }
 }
@@ -167,6 +185,9 @@ pub(super) fn describe<'a>(
         owner_group: Some(&scratch.group),
         rawdev: Some(Specdata4 { major: attr.rdev.0, minor: attr.rdev.1 }),
         space_used: Some(attr.used),
+        clone_blksize: Some(most.clone_block),
+        // The last name frees the space.
+        space_freed: Some(if attr.nlink > 1 { 0 } else { attr.used }),
         time_access: Some(wire_time(attr.atime)),
         time_metadata: Some(wire_time(attr.ctime)),
         time_modify: Some(wire_time(attr.mtime)),
@@ -205,6 +226,8 @@ pub(super) fn describe_above<'a>(
         owner_group: Some(&scratch.owner),
         rawdev: Some(Specdata4::default()),
         space_used: Some(0),
+        clone_blksize: Some(0),
+        space_freed: Some(0),
         files_avail: Some(0),
         files_free: Some(0),
         files_total: Some(0),

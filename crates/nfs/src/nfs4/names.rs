@@ -208,7 +208,9 @@ impl Compound {
         let set = set_attr_of_new(&args.attributes)?;
         let at = self.dir_to_change(cx)?;
         let acls = acl::wanted(&args.attributes, &at.target, kind(&special))?;
-        let changed = cx.shared.vfs.make(&at.target, args.name, special, &set, &at.caller.cred, None);
+        let asked = self.logged_reply(cx, true);
+        let changed =
+            cx.shared.vfs.make(&at.target, args.name, special, &set, &at.caller.cred, asked.as_ref());
         let ((target, _), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
         let change = acl::set_after(cx, &at, &target, acls, change)?;
         let body = CreateOk { cinfo: change_info(&changed.wcc), attrset: set_mask(&args.attributes) };
@@ -228,10 +230,16 @@ impl Compound {
         check(name)?;
         let at = self.dir_to_change(cx)?;
         let (vfs, cred) = (&cx.shared.vfs, &at.caller.cred);
-        let changed = match vfs.remove(&at.target, name, cred, None) {
+        if self.was_carried_out(cx) {
+            let body = ChangeOk { cinfo: change_info(&self.unchanged(cx)?) };
+            put(&mut self.reply, reply.head(), Opcode::Remove, &body);
+            return Ok(None);
+        }
+        let asked = self.logged_reply(cx, false);
+        let changed = match vfs.remove(&at.target, name, cred, asked.as_ref()) {
             // NFSv4 has one operation for files and directories.
             changed if matches!(&changed.result, Err(forebay_vfs::Error::Os(Errno::ISDIR))) => {
-                vfs.rmdir(&at.target, name, cred, None)
+                vfs.rmdir(&at.target, name, cred, asked.as_ref())
             }
             changed => changed,
         };
@@ -258,7 +266,16 @@ impl Compound {
             return Err(Stop::Fail(Nfsstat4::Xdev));
         }
         let cred = &from.caller.cred;
-        let renamed = cx.shared.vfs.rename(&from.target, from_name, &to.target, to_name, cred, None);
+        if self.was_carried_out(cx) {
+            let attr = Some(cx.shared.vfs.getattr(&from.target)?);
+            let source = change_info(&Wcc { before: attr, after: attr });
+            let body = RenameOk { source, target: change_info(&self.unchanged(cx)?) };
+            put(&mut self.reply, reply.head(), Opcode::Rename, &body);
+            return Ok(None);
+        }
+        let asked = self.logged_reply(cx, false);
+        let renamed =
+            cx.shared.vfs.rename(&from.target, from_name, &to.target, to_name, cred, asked.as_ref());
         let ((), change) = Change::of(cx, &from.target.export, renamed.result, renamed.intent)?;
         let body = RenameOk { source: change_info(&renamed.from), target: change_info(&renamed.to) };
         put(&mut self.reply, reply.head(), Opcode::Rename, &body);
@@ -282,7 +299,13 @@ impl Compound {
         if file.target.object.kind() == FileType::Directory {
             return Err(Stop::Fail(Nfsstat4::Isdir));
         }
-        let changed = cx.shared.vfs.link(&file.target, &dir.target, name, &file.caller.cred, None);
+        if self.was_carried_out(cx) {
+            let body = ChangeOk { cinfo: change_info(&self.unchanged(cx)?) };
+            put(&mut self.reply, reply.head(), Opcode::Link, &body);
+            return Ok(None);
+        }
+        let (cred, asked) = (&file.caller.cred, self.logged_reply(cx, false));
+        let changed = cx.shared.vfs.link(&file.target, &dir.target, name, cred, asked.as_ref());
         let (_, change) = Change::of(cx, &file.target.export, changed.result, changed.intent)?;
         let body = ChangeOk { cinfo: change_info(&changed.wcc) };
         put(&mut self.reply, reply.head(), Opcode::Link, &body);

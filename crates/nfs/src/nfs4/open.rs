@@ -159,7 +159,8 @@ impl Compound {
                 (Create::Exclusive(both.verifier), attrset, Some(set))
             }
         };
-        let changed = cx.shared.vfs.create(&at.target, name, how, &at.caller.cred, None);
+        let asked = self.logged_reply(cx, true);
+        let changed = cx.shared.vfs.create(&at.target, name, how, &at.caller.cred, asked.as_ref());
         let made = Change::of(cx, &at.target.export, changed.result, changed.intent);
         if let (Err(Stop::Fail(Nfsstat4::Exist)), Some(set)) = (&made, unchecked)
             // Another client has made the file meanwhile.
@@ -191,7 +192,7 @@ impl Compound {
     }
 
     /// Returns the attributes around an OPEN that does not change its directory.
-    fn unchanged(&mut self, cx: &Context<'_>) -> Result<Wcc, Stop> {
+    pub(super) fn unchanged(&mut self, cx: &Context<'_>) -> Result<Wcc, Stop> {
         match self.place()? {
             Place::Above(_) => Ok(Wcc::default()),
             place => {

@@ -191,6 +191,14 @@ impl Filesystem {
         self.magic == EXT4
     }
 
+    /// Returns the unit in which two files may share contents, in bytes; 0 if they never share any.
+    pub(crate) fn clone_block(&self) -> u32 {
+        match type_name(self.magic) {
+            "xfs" | "btrfs" => u32::try_from(self.block).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
     /// Returns the longest text that a symbolic link may have, in bytes.
     pub(crate) fn longest_link(&self) -> usize {
         /// The longest path, without its NUL.
