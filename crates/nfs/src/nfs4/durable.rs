@@ -149,8 +149,8 @@ struct Logging {
     waits: bool,
 }
 
-/// A passage that opens when the records of a request are durable. Nothing can wait there: completions come from threads
-/// that serve the log.
+/// A passage that opens when the records of a request are durable. Nothing can wait there: completions come from
+/// threads that serve the log.
 #[derive(Default)]
 pub(super) struct Passage(Mutex<Stage>);
 

@@ -146,8 +146,8 @@ impl Server {
     }
 }
 
-/// Returns the origin of a start after `last`. Clients may still use numbers of earlier starts that nobody knows any more,
-/// so it follows the time as well.
+/// Returns the origin of a start after `last`. Clients may still use numbers of earlier starts that nobody knows any
+/// more, so it follows the time as well.
 fn origin(keys: &RandomState, last: Option<u32>) -> Origin {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let next = last.map_or(0, |last| last.wrapping_add(1));
