@@ -68,6 +68,7 @@ pub use ops::lookup::{Access, Found};
 pub use ops::make::Special;
 pub use ops::rename::Renamed;
 pub use ops::seek::{Content, Sought};
+pub use ops::xattr::{AclBytes, SetAcls, XattrMust};
 pub use question::{Answer, Question};
 pub use rustix::fs::FileType;
 pub use rustix::io::Errno;

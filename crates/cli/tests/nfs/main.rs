@@ -10,6 +10,7 @@
 mod harness;
 
 mod access;
+mod acls;
 mod attributes;
 mod behind;
 mod cache;
@@ -61,3 +62,4 @@ mod slow_start;
 mod ssd_reads;
 mod start_stop;
 mod unprivileged;
+mod xattrs;

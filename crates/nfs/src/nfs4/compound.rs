@@ -127,6 +127,7 @@ struct Pending {
 /// A COMPOUND in execution.
 pub(crate) struct Compound {
     xid: u32,
+    minor_version: u32,
     position: Position,
     pub(super) reply: CompoundReply,
     /// The length of the RPC header in front of the results.
@@ -160,6 +161,7 @@ impl Compound {
         }
         Some(Box::new(Compound {
             xid: call.xid(),
+            minor_version: args.minor_version,
             position,
             reply,
             body_at,
@@ -191,6 +193,9 @@ impl Compound {
             let (before, len_before) = (self.reply, reply.head().len());
             let (number, result) = match decoded {
                 Err(bad) => (bad.number, Err(Stop::Fail(Nfsstat4::Badxdr))),
+                Ok(op) if self.minor_version < 2 && is_of_version_2(op.number()) => {
+                    (Opcode::Illegal, Err(Stop::Fail(Nfsstat4::OpIllegal)))
+                }
                 Ok(op) => (op.number(), self.step(&cx, &op, operations, reply)),
             };
             match result {
@@ -417,6 +422,11 @@ impl Compound {
         if self.has_payload { &NOT_KEPT } else { head.get(self.body_at..).unwrap_or_default() }
     }
 
+    /// Returns true in a COMPOUND of minor version 2.
+    pub(super) fn is_version_2(&self) -> bool {
+        self.minor_version >= 2
+    }
+
     pub(super) fn xid(&self) -> u32 {
         self.xid
     }
@@ -440,10 +450,16 @@ fn is_change(op: &Op<'_>) -> bool {
     match op {
         Op::Write(_) | Op::Commit(_) | Op::Setattr(_) | Op::Create(_) => true,
         Op::Remove(_) | Op::Rename(_) | Op::Link(_) => true,
+        Op::Setxattr(_) | Op::Removexattr(_) => true,
         Op::Allocate(_) | Op::Deallocate(_) | Op::Copy(_) | Op::Clone(_) => true,
         Op::Open(open) => matches!(open.how, nfs4::OpenHow::Create(_)),
         _ => false,
     }
+}
+
+/// Returns true for the operations that minor version 2 has added.
+fn is_of_version_2(number: Opcode) -> bool {
+    (Opcode::Allocate as u32..=Opcode::Removexattr as u32).contains(&(number as u32))
 }
 
 fn kind(number: Opcode) -> Kind {

@@ -11,6 +11,7 @@
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
 //! | `io.rs` | READ, WRITE, COMMIT |
+//! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
 //! | `seek.rs`, `allocate.rs`, `copy.rs` | SEEK, IO_ADVISE; ALLOCATE, DEALLOCATE; COPY, CLONE |
 //! | `execute.rs` | the operations, each with its method |
 //! | `program.rs` | the way from the service to a COMPOUND and back |
@@ -19,6 +20,7 @@
 //! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module
 //! joins the two.
 
+mod acl;
 mod allocate;
 mod attrs;
 pub(crate) mod compound;
@@ -38,5 +40,6 @@ mod seek;
 mod server;
 mod session;
 mod set_attrs;
+mod xattr;
 
 pub(crate) use server::Server;

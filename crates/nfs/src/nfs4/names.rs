@@ -8,11 +8,12 @@ use forebay_wire::nfs4::{
 };
 use forebay_wire::{Array, Opaque};
 
+use super::acl::{self, set_attr_of_new};
 use super::compound::{Change, Compound, Context, Stop, put};
 use super::convert::change;
 use super::place::{Current, Place, may_wait};
 use super::pseudo::Entry;
-use super::set_attrs::{set_attr, set_mask};
+use super::set_attrs::set_mask;
 use crate::caller::At;
 use crate::convert::handle;
 use crate::limits;
@@ -133,27 +134,34 @@ impl Compound {
             | access::MODIFY
             | access::EXTEND
             | access::DELETE
-            | access::EXECUTE;
+            | access::EXECUTE
+            | XATTRS;
+        /// The bits of RFC 8276.
+        const XATTRS: u32 = access::XAREAD | access::XAWRITE | access::XALIST;
+        let is_version_2 = self.is_version_2();
         let place = self.place()?;
         let body = if let Place::Above(_) = place {
-            AccessOk { supported: bits & ALL, access: bits & (access::READ | access::LOOKUP) }
+            AccessOk { supported: bits & ALL & !XATTRS, access: bits & (access::READ | access::LOOKUP) }
         } else {
             let at = place.resolve(cx)?;
             let is_dir = at.target.object.kind() == FileType::Directory;
             // A directory is not executed, and a file is not looked up in (RFC 8881 section 18.1.3).
             let none = if is_dir { access::EXECUTE } else { access::LOOKUP | access::DELETE };
-            let supported = bits & ALL & !none;
+            let is_file = at.target.object.kind() == FileType::RegularFile;
+            let has_xattrs = (is_dir || is_file) && at.target.export.supports_xattrs() && is_version_2;
+            let supported = bits & ALL & !none & !if has_xattrs { 0 } else { XATTRS };
             let any = |some: u32| supported & some != 0;
             let writes = any(access::MODIFY | access::EXTEND | access::DELETE);
             let asked = Access {
-                read: any(access::READ),
-                write: writes && !at.caller.read_only,
+                read: any(access::READ | access::XAREAD | access::XALIST),
+                write: (writes || any(access::XAWRITE)) && !at.caller.read_only,
                 execute: any(access::LOOKUP | access::EXECUTE) || is_dir && writes,
             };
             let (may, _) = cx.shared.vfs.access(&at.target, &at.caller.cred, asked, cx.wait)?;
             let may_write = may.write && (!is_dir || may.execute);
             let bit = |on: bool, bits: u32| if on { bits } else { 0 };
-            let granted = bit(may.read, access::READ)
+            let granted = bit(may.read, access::READ | access::XAREAD | access::XALIST)
+                | bit(may.write, access::XAWRITE)
                 | bit(may.execute, access::LOOKUP | access::EXECUTE)
                 | bit(may_write, access::MODIFY | access::EXTEND | access::DELETE);
             AccessOk { supported, access: supported & granted }
@@ -197,12 +205,14 @@ impl Compound {
             }
         };
         limits::special(&special)?;
-        let set = set_attr(&args.attributes)?;
+        let set = set_attr_of_new(&args.attributes)?;
         let at = self.dir_to_change(cx)?;
+        let acls = acl::wanted(&args.attributes, &at.target, kind(&special))?;
         let asked = self.logged_reply(cx, true);
         let changed =
             cx.shared.vfs.make(&at.target, args.name, special, &set, &at.caller.cred, asked.as_ref());
         let ((target, _), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
+        let change = acl::set_after(cx, &at, &target, acls, change)?;
         let body = CreateOk { cinfo: change_info(&changed.wcc), attrset: set_mask(&args.attributes) };
         put(&mut self.reply, reply.head(), Opcode::Create, &body);
         let made = handle(&cx.shared.vfs.handle(&target));
@@ -330,8 +340,17 @@ impl Compound {
     }
 }
 
+/// Returns the type of a new inode, as far as access control lists depend on it.
+fn kind(special: &Special<'_>) -> FileType {
+    match special {
+        Special::Directory => FileType::Directory,
+        Special::Symlink(_) => FileType::Symlink,
+        _ => FileType::RegularFile,
+    }
+}
+
 /// Returns the inode of a place, for a caller who may change it.
-fn at_to_change(place: &mut Place, cx: &Context<'_>) -> Result<At, Stop> {
+pub(super) fn at_to_change(place: &mut Place, cx: &Context<'_>) -> Result<At, Stop> {
     let at = place.resolve(cx)?.clone();
     if at.caller.read_only { Err(Stop::Fail(Nfsstat4::Rofs)) } else { Ok(at) }
 }

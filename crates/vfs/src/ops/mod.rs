@@ -17,3 +17,4 @@ pub(crate) mod rename;
 pub(crate) mod rename_locks;
 pub(crate) mod seek;
 pub(crate) mod set_attr;
+pub(crate) mod xattr;
