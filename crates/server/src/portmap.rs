@@ -1,30 +1,78 @@
 //! Port 111: registers with the rpcbind of this host, or answers GETPORT itself.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_config::{Portmap, is_loopback};
+use forebay_control::{EventLog, Severity};
 use forebay_nfs::Ports;
 use forebay_rpc::{Config, Running, Server};
-use forebay_wire::portmap::{Mapping, PORT, PROGRAM, Procedure, VERSION};
+use forebay_wire::portmap::{IPPROTO_TCP, Mapping, PORT, PROGRAM, Procedure, VERSION};
 use forebay_wire::rpc::{Auth, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode, Reader};
+use forebay_wire::{mount3, nfs3, nlm4};
 
 use crate::error::Error;
 use crate::serve::listen_error;
+use crate::udp;
 
-/// Answers GETPORT on port 111, TCP and UDP, while it lives.
-pub(crate) struct Answering {
-    tcp: Running,
+/// The use of port 111 while clients are served.
+pub(crate) enum Found {
+    /// None.
+    Nowhere,
+    /// Programs are registered with rpcbind.
+    Registered(Ports),
+    /// The server answers.
+    Answering(Running),
+}
+
+impl Found {
+    /// Lets clients find the programs as `how` says. With `auto` a failure is an event.
+    pub(crate) fn begin(
+        how: Portmap,
+        listen: &[SocketAddr],
+        ports: Ports,
+        events: &EventLog,
+    ) -> Result<Self, Error> {
+        match how {
+            Portmap::Off => Ok(Found::Nowhere),
+            Portmap::Answer => answer(listen, ports),
+            Portmap::Register => register(ports),
+            Portmap::Auto if listen.iter().all(is_loopback) => Ok(Found::Nowhere),
+            Portmap::Auto => {
+                let found = if rpcbind_runs() { register(ports) } else { answer(listen, ports) };
+                found.or_else(|error| {
+                    let message = format!(
+                        "clients do not find NFS and its locks on port 111: {error}; mount with port, mountport and \
+                         nolock, or serve with --portmap=off"
+                    );
+                    events.add(Severity::Warning, "portmap", message, &[]);
+                    Ok(Found::Nowhere)
+                })
+            }
+        }
+    }
+
+    pub(crate) fn end(self) {
+        match self {
+            Found::Nowhere => {}
+            Found::Registered(ports) => unregister(ports),
+            Found::Answering(tcp) => tcp.shutdown(Duration::from_secs(1)),
+        }
+    }
 }
 
 /// Starts to answer on the addresses that NFS listens on.
-pub(crate) fn answer(listen: &[SocketAddr], ports: Ports) -> Result<Answering, Error> {
+fn answer(listen: &[SocketAddr], ports: Ports) -> Result<Found, Error> {
     let addresses: Vec<_> = listen.iter().map(|address| SocketAddr::new(address.ip(), PORT)).collect();
     for address in &addresses {
-        let socket = UdpSocket::bind(address).map_err(|source| listen_error(*address, source))?;
-        std::thread::Builder::new().name("portmap-udp".into()).spawn(move || serve_udp(&socket, ports))?;
+        let socket = udp::bound(*address).map_err(|source| listen_error(*address, source))?;
+        udp::serve("portmap-udp", socket, move |call, _, reply| {
+            ports.answer(call, reply);
+            true
+        })?;
     }
     let config = Config { threads: 1, max_record: 4096, max_connections: 256, ..Config::default() };
     let server = Server::bind(&addresses, config, Arc::new(ports));
@@ -32,48 +80,62 @@ pub(crate) fn answer(listen: &[SocketAddr], ports: Ports) -> Result<Answering, E
         forebay_rpc::StartError::Listen { addr, source } => listen_error(addr, source),
         forebay_rpc::StartError::Loop(source) => Error::System(source),
     })?;
-    Ok(Answering { tcp })
+    Ok(Found::Answering(tcp))
 }
 
-impl Answering {
-    pub(crate) fn stop(self) {
-        self.tcp.shutdown(Duration::from_secs(1));
-    }
+/// Returns true if rpcbind runs on this host.
+fn rpcbind_runs() -> bool {
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    TcpStream::connect_timeout(&at, Duration::from_secs(1)).is_ok()
 }
 
-/// Answers each datagram with one datagram, until the process ends.
-fn serve_udp(socket: &UdpSocket, ports: Ports) {
-    let mut call = [0; 1024];
-    let mut reply = Vec::with_capacity(128);
-    loop {
-        // An error belongs to an earlier answer (a closed port, for example), not to the socket.
-        let Ok((len, from)) = socket.recv_from(&mut call) else { continue };
-        reply.clear();
-        ports.answer(&call[..len], &mut reply);
-        if !reply.is_empty() {
-            let _ = socket.send_to(&reply, from);
-        }
-    }
-}
-
-/// Registers with rpcbind; [`unregister`] withdraws the registration.
-pub(crate) fn register(ports: Ports) -> Result<(), Error> {
-    // A registration that a crashed server left would refuse the new port.
-    unregister(ports);
+/// Registers with rpcbind. All programs are registered, or none.
+fn register(ports: Ports) -> Result<Found, Error> {
+    let failed = |error: io::Error| Error::Rpcbind(error.to_string());
     for mapping in ports.mappings() {
-        match call(Procedure::Set, &mapping) {
-            Ok(true) => {}
-            Ok(false) => return Err(Error::Rpcbind("it refused".into())),
-            Err(error) => return Err(Error::Rpcbind(error.to_string())),
+        let held = number(Procedure::Getport, &mapping).map_err(failed)?;
+        if held != 0 && held != mapping.port && is_in_use(held, &mapping) {
+            return Err(Error::RpcbindHeld { program: name(mapping.prog), port: held });
         }
     }
-    Ok(())
+    for mapping in ports.mappings() {
+        // A registration that a crashed server left would refuse the new port.
+        let _ = number(Procedure::Unset, &mapping);
+    }
+    for mapping in ports.mappings() {
+        match number(Procedure::Set, &mapping) {
+            Ok(1) => {}
+            Ok(_) => {
+                unregister(ports);
+                return Err(Error::Rpcbind(format!("it refused {}", name(mapping.prog))));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(Found::Registered(ports))
+}
+
+/// Returns true if a program of this host listens on the TCP port of a registration. A registration over UDP is not
+/// tested: its program is registered over TCP as well.
+fn is_in_use(port: u32, mapping: &Mapping) -> bool {
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16));
+    mapping.prot == IPPROTO_TCP && TcpStream::connect_timeout(&at, Duration::from_secs(1)).is_ok()
+}
+
+/// Returns the name of a program for an administrator.
+fn name(program: u32) -> &'static str {
+    match program {
+        nfs3::PROGRAM => "nfs",
+        mount3::PROGRAM => "mountd",
+        nlm4::PROGRAM => "nlockmgr (lockd)",
+        _ => "status (rpc.statd)",
+    }
 }
 
 /// Withdraws the registration. If rpcbind no longer runs, there is nothing to withdraw.
-pub(crate) fn unregister(ports: Ports) {
+fn unregister(ports: Ports) {
     for mapping in ports.mappings() {
-        let _ = call(Procedure::Unset, &mapping);
+        let _ = number(Procedure::Unset, &mapping);
     }
 }
 
@@ -91,7 +153,8 @@ fn reserved_socket() -> io::Result<UdpSocket> {
     Err(last)
 }
 
-fn call(procedure: Procedure, mapping: &Mapping) -> io::Result<bool> {
+/// Calls a procedure of rpcbind. Returns its result: a port, or 1 for true.
+fn number(procedure: Procedure, mapping: &Mapping) -> io::Result<u32> {
     let socket = reserved_socket()?;
     socket.set_read_timeout(Some(Duration::from_secs(2)))?;
     socket.connect((IpAddr::V4(Ipv4Addr::LOCALHOST), PORT))?;
@@ -107,8 +170,8 @@ fn call(procedure: Procedure, mapping: &Mapping) -> io::Result<bool> {
     let bad = |_| io::Error::from(io::ErrorKind::InvalidData);
     match ReplyHeader::decode(&mut reader).map_err(bad)? {
         ReplyHeader { xid: answered, status: ReplyStatus::Success } if answered == xid => {
-            reader.bool().map_err(bad)
+            reader.u32().map_err(bad)
         }
-        _ => Ok(false),
+        _ => Ok(0),
     }
 }
