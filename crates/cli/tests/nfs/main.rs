@@ -44,6 +44,8 @@ mod members;
 mod mounting;
 mod names;
 mod nfs4;
+mod nlm;
+mod nlm_calls;
 mod numbers;
 mod objects;
 mod pool_errors;

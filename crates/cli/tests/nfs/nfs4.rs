@@ -16,7 +16,7 @@ use crate::harness::*;
 const COMPOUND: (u32, u32, u32) = (nfs4::PROGRAM, nfs4::VERSION, nfs4::PROC_COMPOUND);
 
 /// A client with a session, which sends one request at a time in slot 0.
-struct Client4 {
+pub(crate) struct Client4 {
     connection: Client,
     id: u64,
     session: [u8; 16],
@@ -39,7 +39,7 @@ fn compound(operations: &[Op<'_>]) -> Vec<u8> {
 }
 
 impl Client4 {
-    fn connect(server: &Server, name: &[u8]) -> Self {
+    pub(crate) fn connect(server: &Server, name: &[u8]) -> Self {
         let mut connection = server.connect();
         let owner = ClientOwner { verifier: [1; 8], id: Opaque(name) };
         let state_protect = StateProtectArgs::None;
@@ -103,7 +103,12 @@ impl Client4 {
     }
 
     /// Opens or makes a file in the root. Returns its open and its handle.
-    fn open(&mut self, name: &[u8], how: OpenHow<'_>, deny: u32) -> Result<(Stateid, Vec<u8>), Nfsstat4> {
+    pub(crate) fn open(
+        &mut self,
+        name: &[u8],
+        how: OpenHow<'_>,
+        deny: u32,
+    ) -> Result<(Stateid, Vec<u8>), Nfsstat4> {
         let open = OpenArgs {
             seqid: 0,
             share_access: share::BOTH | share::WANT_NO_DELEG,
@@ -120,7 +125,14 @@ impl Client4 {
         })
     }
 
-    fn lock(&mut self, handle: &[u8], open: Stateid, kind: LockType, offset: u64, length: u64) -> Nfsstat4 {
+    pub(crate) fn lock(
+        &mut self,
+        handle: &[u8],
+        open: Stateid,
+        kind: LockType,
+        offset: u64,
+        length: u64,
+    ) -> Nfsstat4 {
         let owner = StateOwner { clientid: self.id, owner: Opaque(b"locker") };
         let new = OpenToLockOwner { open_seqid: 0, open_stateid: open, lock_seqid: 0, lock_owner: owner };
         let locker = Locker::New(new);
