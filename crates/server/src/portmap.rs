@@ -1,7 +1,7 @@
 //! Port 111: registers with the rpcbind of this host, or answers GETPORT itself.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +9,10 @@ use forebay_config::{Portmap, is_loopback};
 use forebay_control::{EventLog, Severity};
 use forebay_nfs::Ports;
 use forebay_rpc::{Config, Running, Server};
-use forebay_wire::portmap::{IPPROTO_TCP, Mapping, PORT, PROGRAM, Procedure, VERSION};
+use forebay_wire::Opaque;
+use forebay_wire::portmap::{IPPROTO_TCP, IPPROTO_UDP, Mapping, PORT, PROGRAM, Procedure, VERSION};
 use forebay_wire::rpc::{Auth, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
+use forebay_wire::rpcbind::{self, Rpcb};
 use forebay_wire::xdr::{Decode, Encode, Reader};
 use forebay_wire::{mount3, nfs3, nlm4};
 
@@ -39,10 +41,10 @@ impl Found {
         match how {
             Portmap::Off => Ok(Found::Nowhere),
             Portmap::Answer => answer(listen, ports),
-            Portmap::Register => register(ports),
+            Portmap::Register => register(listen, ports),
             Portmap::Auto if listen.iter().all(is_loopback) => Ok(Found::Nowhere),
             Portmap::Auto => {
-                let found = if rpcbind_runs() { register(ports) } else { answer(listen, ports) };
+                let found = if rpcbind_runs() { register(listen, ports) } else { answer(listen, ports) };
                 found.or_else(|error| {
                     let message = format!(
                         "clients do not find NFS and its locks on port 111: {error}; mount with port, mountport and \
@@ -90,7 +92,7 @@ fn rpcbind_runs() -> bool {
 }
 
 /// Registers with rpcbind. All programs are registered, or none.
-fn register(ports: Ports) -> Result<Found, Error> {
+fn register(listen: &[SocketAddr], ports: Ports) -> Result<Found, Error> {
     let failed = |error: io::Error| Error::Rpcbind(error.to_string());
     for mapping in ports.mappings() {
         let held = number(Procedure::Getport, &mapping).map_err(failed)?;
@@ -98,10 +100,8 @@ fn register(ports: Ports) -> Result<Found, Error> {
             return Err(Error::RpcbindHeld { program: name(mapping.prog), port: held });
         }
     }
-    for mapping in ports.mappings() {
-        // A registration that a crashed server left would refuse the new port.
-        let _ = number(Procedure::Unset, &mapping);
-    }
+    // A registration that a crashed server left would refuse the new port.
+    unregister(ports);
     for mapping in ports.mappings() {
         match number(Procedure::Set, &mapping) {
             Ok(1) => {}
@@ -110,6 +110,10 @@ fn register(ports: Ports) -> Result<Found, Error> {
                 return Err(Error::Rpcbind(format!("it refused {}", name(mapping.prog))));
             }
             Err(error) => return Err(failed(error)),
+        }
+        // Version 2 of the portmapper knows IPv4 only. A portmapper without version 4 has no clients over IPv6.
+        if listen.iter().any(SocketAddr::is_ipv6) {
+            let _ = set_ipv6(&mapping);
         }
     }
     Ok(Found::Registered(ports))
@@ -136,7 +140,28 @@ fn name(program: u32) -> &'static str {
 fn unregister(ports: Ports) {
     for mapping in ports.mappings() {
         let _ = number(Procedure::Unset, &mapping);
+        let _ = rpcb(rpcbind::Procedure::Unset, &mapping, "");
     }
+}
+
+/// Registers a program for IPv6.
+fn set_ipv6(mapping: &Mapping) -> io::Result<u32> {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, mapping.port as u16));
+    rpcb(rpcbind::Procedure::Set, mapping, &rpcbind::universal(&any))
+}
+
+/// Calls a procedure of rpcbind, version 4, for the IPv6 transport of a program.
+fn rpcb(procedure: rpcbind::Procedure, mapping: &Mapping, address: &str) -> io::Result<u32> {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let netid = rpcbind::netid(&any, mapping.prot == IPPROTO_UDP);
+    let args = Rpcb {
+        prog: mapping.prog,
+        vers: mapping.vers,
+        netid: Opaque(netid.as_bytes()),
+        addr: Opaque(address.as_bytes()),
+        owner: Opaque(b"superuser"),
+    };
+    call(rpcbind::VERSION_4, procedure as u32, &args)
 }
 
 /// Binds a reserved port: rpcbind takes SET and UNSET only from this host and from a reserved port (rpcbind(8)).
@@ -155,14 +180,18 @@ fn reserved_socket() -> io::Result<UdpSocket> {
 
 /// Calls a procedure of rpcbind. Returns its result: a port, or 1 for true.
 fn number(procedure: Procedure, mapping: &Mapping) -> io::Result<u32> {
+    call(VERSION, procedure as u32, mapping)
+}
+
+fn call(vers: u32, proc: u32, args: &impl Encode) -> io::Result<u32> {
     let socket = reserved_socket()?;
     socket.set_read_timeout(Some(Duration::from_secs(2)))?;
     socket.connect((IpAddr::V4(Ipv4Addr::LOCALHOST), PORT))?;
     let xid = std::process::id();
     let mut message = Vec::new();
     let (cred, verf) = (Auth::None, OpaqueAuth::NONE);
-    CallHeader { xid, prog: PROGRAM, vers: VERSION, proc: procedure as u32, cred, verf }.encode(&mut message);
-    mapping.encode(&mut message);
+    CallHeader { xid, prog: PROGRAM, vers, proc, cred, verf }.encode(&mut message);
+    args.encode(&mut message);
     socket.send(&message)?;
     let mut reply = [0; 256];
     let len = socket.recv(&mut reply)?;

@@ -160,6 +160,33 @@ fn a_forged_unlock_from_another_address_does_nothing() {
     assert_eq!(process(&server, 2).lock(&file, ALL, true), Stats::Denied);
 }
 
+#[test]
+fn an_ordinary_user_of_a_client_frees_no_locks() {
+    needs_root!();
+    let server = Serve::unsquashed().flags(&["--privileged-port"]).start();
+    let reserved = || {
+        let port = (600..1024).find_map(|port| server.try_connect_from(([127, 0, 0, 1], port).into()));
+        port.expect("a port below 1024 is free")
+    };
+    let mut c = reserved();
+    let root = c.root();
+    let file = make(&mut c, &root, b"file", 0o666);
+    let mut one = Process::new(c, b"client", 1);
+    assert_eq!(one.lock(&file, ALL, true), Stats::Granted);
+    assert_eq!(one.share(Procedure::Share, &file, ShareAccess::Read, ShareMode::Read), Stats::Granted);
+    let mut forger = Process::new(server.connect(), b"client", 1);
+    assert_eq!(forger.lock(&file, ALL, true), Stats::Failed);
+    assert_eq!(forger.unlock(&file, ALL), Stats::Failed);
+    assert_eq!(forger.share(Procedure::Unshare, &file, ShareAccess::Read, ShareMode::Read), Stats::Failed);
+    notify(&mut forger.connection, b"client", 99);
+    assert_eq!(forger.call(Procedure::FreeAll, &Notify { name: Opaque(b"client"), state: 0 }), b"");
+    let mut two = Process::new(reserved(), b"other", 1);
+    assert_eq!(two.lock(&file, ALL, true), Stats::Denied);
+    assert_eq!(two.share(Procedure::Share, &file, ShareAccess::Read, ShareMode::None), Stats::Denied);
+    assert_eq!(one.unlock(&file, ALL), Stats::Granted);
+    assert_eq!(two.lock(&file, ALL, true), Stats::Granted);
+}
+
 fn notify(connection: &mut Client, name: &[u8], state: i32) {
     let change = StatChange { mon_name: Opaque(name), state };
     let procedure = (nsm::PROGRAM, nsm::VERSION, nsm::Procedure::Notify as u32);

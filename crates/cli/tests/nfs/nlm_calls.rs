@@ -4,7 +4,7 @@
 use forebay_wire::nlm4::{self, LockArgs, Procedure, Res, Stats, TestArgs, TestReply, TestRes};
 use forebay_wire::nsm::{self, StatChange};
 use forebay_wire::portmap::{self, IPPROTO_TCP, IPPROTO_UDP, Mapping};
-use forebay_wire::xdr::{Decode, Reader};
+use forebay_wire::xdr::{Decode, Encode, Reader};
 use forebay_wire::{Opaque, mount3};
 
 use crate::harness::*;
@@ -193,4 +193,92 @@ fn clients_find_all_programs_on_one_port() {
     let _server = Serve::unsquashed().start();
     let refused = std::net::TcpStream::connect(at);
     assert!(refused.is_err(), "a server on loopback leaves port 111 alone");
+}
+
+/// A rpcbind that knows other ports for some programs, and remembers each SET and UNSET of version 2.
+fn fake_rpcbind(known: &'static [(u32, u16)]) -> std::sync::mpsc::Receiver<(u32, Mapping)> {
+    let udp = std::net::UdpSocket::bind(("127.0.0.1", portmap::PORT)).unwrap();
+    let tcp = std::net::TcpListener::bind(("127.0.0.1", portmap::PORT)).unwrap();
+    let (send, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _tcp = tcp;
+        let mut call = [0; 1024];
+        loop {
+            let (len, from) = udp.recv_from(&mut call).unwrap();
+            let mut reader = Reader::new(&call[..len]);
+            let header = rpc::CallHeader::decode(&mut reader).ok().unwrap();
+            let mut result = 1;
+            if header.vers == portmap::VERSION {
+                let mapping = Mapping::decode(&mut reader).unwrap();
+                if header.proc == portmap::Procedure::Getport as u32 {
+                    let found = known.iter().find(|(program, _)| *program == mapping.prog);
+                    result = found.map_or(0, |(_, port)| (*port).into());
+                } else {
+                    let _ = send.send((header.proc, mapping));
+                }
+            }
+            let mut reply = Vec::new();
+            let status = rpc::ReplyStatus::Success;
+            rpc::ReplyHeader { xid: header.xid, status }.encode(&mut reply);
+            result.encode(&mut reply);
+            udp.send_to(&reply, from).unwrap();
+        }
+    });
+    received
+}
+
+#[test]
+fn the_programs_are_registered_with_rpcbind_and_withdrawn_at_the_stop() {
+    needs_root!();
+    enter_own_network();
+    let calls = fake_rpcbind(&[]);
+    let mut server = Serve::unsquashed().flags(&["--portmap=register"]).start();
+    let served = u32::from(server.address().port());
+    server.stop();
+    let calls: Vec<_> = calls.try_iter().collect();
+    let of = |procedure| {
+        let of = calls.iter().filter(|(number, _)| *number == procedure as u32);
+        of.map(|(_, mapping)| (mapping.prog, mapping.vers, mapping.prot)).collect::<Vec<_>>()
+    };
+    let expected = [
+        (PROGRAM, 3, IPPROTO_TCP),
+        (mount3::PROGRAM, 3, IPPROTO_TCP),
+        (nlm4::PROGRAM, 4, IPPROTO_TCP),
+        (nsm::PROGRAM, 1, IPPROTO_TCP),
+        (nsm::PROGRAM, 1, IPPROTO_UDP),
+    ];
+    assert_eq!(of(portmap::Procedure::Set), expected);
+    assert!(calls.iter().all(|(_, mapping)| mapping.port == served));
+    assert_eq!(of(portmap::Procedure::Unset)[expected.len()..], expected, "at the start, and at the stop");
+}
+
+#[test]
+fn a_lock_manager_of_the_host_keeps_its_registration() {
+    needs_root!();
+    enter_own_network();
+    let lockd = std::net::TcpListener::bind("127.0.0.1:4045").unwrap();
+    let calls = fake_rpcbind(&[(nlm4::PROGRAM, 4045), (nsm::PROGRAM, 4046)]);
+    let server = Serve::unsquashed().flags(&["--portmap=register"]).prepared();
+    let said = server.refusal();
+    assert!(said.contains("nlockmgr (lockd) of this host holds the number, on port 4045"), "{said}");
+    assert!(calls.try_recv().is_err(), "nothing is changed");
+    drop(lockd);
+    let mut server = Serve::unsquashed().flags(&["--portmap=register"]).start();
+    assert!(calls.try_iter().count() > 0, "a registration whose program has ended is replaced");
+    server.stop();
+}
+
+#[test]
+fn auto_registers_or_answers_for_addresses_beyond_loopback() {
+    needs_root!();
+    enter_own_network();
+    add_address([10, 77, 0, 1]);
+    let flags = ["--listen", "10.77.0.1:0", "--allow", "*", "--privileged-port=false"];
+    let server = Serve::unsquashed().flags(&flags).start();
+    let served = u32::from(server.address().port());
+    assert_eq!(port("10.77.0.1:111", nlm4::PROGRAM, IPPROTO_TCP), served);
+    drop(server);
+    let calls = fake_rpcbind(&[]);
+    let _server = Serve::unsquashed().flags(&flags).start();
+    assert!(calls.try_iter().any(|(_, mapping)| mapping.prog == nlm4::PROGRAM));
 }

@@ -178,7 +178,7 @@ impl Calls {
             let limit = queue.first_due().map_or(IDLE, |due| due.saturating_duration_since(now)).min(IDLE);
             queue.idle += 1;
             queue = self.changed.wait_while_for(queue, limit, |queue| {
-                !queue.is_stopped && !queue.first_due().is_some_and(|due| due <= Instant::now())
+                !queue.is_stopped && queue.first_due().is_none_or(|due| due > Instant::now())
             });
             queue.idle -= 1;
         }

@@ -52,14 +52,17 @@ impl Shared {
         });
     }
 
+    /// Returns true if some export is open to an address and its port. An ordinary user of a client has no port below
+    /// 1024, and must not free the locks of other users.
+    pub(super) fn admits_from(&self, from: SocketAddr) -> bool {
+        let exports = self.rules.now();
+        let mut rules = exports.iter().filter_map(|export| export.rule_for(from.ip()));
+        rules.any(|rule| rule.privileged_port.admits(from))
+    }
+
     /// Calls `free` for the hosts at an address that a name means, if some export is open to the address and the port.
     fn each_host(&self, from: SocketAddr, name: &[u8], mut free: impl FnMut(&forebay_clientstate::HostKey)) {
-        let Some(locks) = &self.locks else { return };
-        let exports = self.rules.now();
-        let rules = exports.iter().filter_map(|export| export.rule_for(from.ip()));
-        if !rules.into_iter().any(|rule| rule.privileged_port.admits(from)) {
-            return;
-        }
+        let Some(locks) = self.locks.as_ref().filter(|_| self.admits_from(from)) else { return };
         let address = from.ip().to_canonical();
         for known in locks.monitored.at(address) {
             if means(name, &known, address)

@@ -1,7 +1,8 @@
 //! The procedures of NLM that the server carries out.
 //!
 //! LOCK, NM_LOCK, TEST and SHARE are for callers that may read or write the file, or own it, by the export's rules.
-//! A host gives back its own locks without that, also when the file is removed or the rules have changed.
+//! A host gives back its own locks without that, also when the file is removed or the rules of its export have changed.
+//! It only needs a port from which some export may be used.
 
 use forebay_clientstate::{
     Effects, FileKey, NlmAnswer, NlmLock, NlmOwner, OwnerName, Share as StateShare, State,
@@ -110,6 +111,11 @@ impl Shared {
         if may.read || may.write || owns { Ok(key) } else { Err(Stop::Fail(Nfsstat3::Acces)) }
     }
 
+    /// Checks that a request to give something back comes from a port from which some export may be used.
+    fn may_give_back(&self, call: &Call<'_>) -> Result<(), Stop> {
+        if self.admits_from(call.peer.addr) { Ok(()) } else { Err(Stop::Fail(Nfsstat3::Acces)) }
+    }
+
     fn nlm_test(&self, call: &Call<'_>, args: &TestArgs<'_>, may: Result<(), Stop>) -> Result<Vec<u8>, Stop> {
         let test = || {
             may?;
@@ -156,6 +162,7 @@ impl Shared {
     }
 
     fn nlm_cancel(&self, call: &Call<'_>, args: &CancelArgs<'_>) -> Result<Stats, Stop> {
+        self.may_give_back(call)?;
         let (owner, file) = (owner_of(call, &args.alock)?, file_key(args.alock.fh)?);
         let (range, kind) = (range(&args.alock), kind(args.exclusive));
         let cancelled =
@@ -165,6 +172,7 @@ impl Shared {
     }
 
     fn nlm_unlock(&self, call: &Call<'_>, lock: &Lock<'_>) -> Result<Stats, Stop> {
+        self.may_give_back(call)?;
         let (owner, file, range) = (owner_of(call, lock)?, file_key(lock.fh)?, range(lock));
         self.change_state(|state, now, fx| state.nlm_unlock(&owner, &file, range, now, fx))?;
         self.file_to_lock(call, lock.fh)?;
@@ -189,6 +197,7 @@ impl Shared {
     }
 
     fn nlm_unshare(&self, call: &Call<'_>, args: &ShareArgs<'_>) -> Result<Stats, Stop> {
+        self.may_give_back(call)?;
         let (owner, file) = (share_owner(call, args)?, file_key(args.share.fh)?);
         self.change_state(|state, now, fx| state.nlm_unshare(&owner, &file, now, fx))?;
         self.file_to_lock(call, args.share.fh)?;

@@ -143,15 +143,37 @@ pub(crate) fn enter_own_network() {
     // SAFETY: unshare(2) changes only the calling thread.
     let done = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let mut request = request_for(b"lo");
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    set(libc::SIOCSIFFLAGS, &request);
+}
+
+/// Gives the loopback device a further address.
+pub(crate) fn add_address(address: [u8; 4]) {
+    let mut request = request_for(b"lo:1");
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address) },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: both are 16 bytes and hold an address of any family.
+    request.ifr_ifru.ifru_addr = unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) };
+    set(libc::SIOCSIFADDR, &request);
+}
+
+fn request_for(device: &[u8]) -> libc::ifreq {
     // SAFETY: all zeros are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_name[0] = b'l' as libc::c_char;
-    request.ifr_name[1] = b'o' as libc::c_char;
-    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    request.ifr_name.iter_mut().zip(device).for_each(|(to, byte)| *to = *byte as libc::c_char);
+    request
+}
+
+fn set(operation: libc::Ioctl, request: &libc::ifreq) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: the request is live, and SIOCSIFFLAGS reads name and flags only.
-    let done = unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) };
+    // SAFETY: the request is live, and the operation reads it only.
+    let done = unsafe { libc::ioctl(fd, operation, std::ptr::from_ref(request)) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
