@@ -58,8 +58,8 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Portmap {
-    /// [`Register`](Self::Register) if rpcbind runs, else [`Answer`](Self::Answer). Only loopback addresses: as `Off`. A
-    /// failure is an event, and the server serves without.
+    /// As `Register` if rpcbind runs, else as `Answer`; as `Off` if all addresses are loopback. A failure is an event,
+    /// and the server serves without.
     Auto,
     /// No answer: clients name the port in their mount options.
     Off,

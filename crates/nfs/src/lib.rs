@@ -1,5 +1,5 @@
-//! NFSv3 and MOUNT v3 (RFC 1813), NLM, NSM, and the portmapper's GETPORT (RFC 1833): from RPC records to operations of the
-//! virtual file system and back.
+//! NFSv3 and MOUNT v3 (RFC 1813), NLM, NSM, and the portmapper's GETPORT (RFC 1833): from RPC records to operations of
+//! the virtual file system and back.
 //!
 //! A request is first tried on the event loop without waiting. The loop answers from memory at once, and small READs of
 //! data on the cache devices continue on the loop. Requests that may wait for a disk, and all changes, go to a worker.

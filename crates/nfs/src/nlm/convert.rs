@@ -66,7 +66,8 @@ pub(super) fn stat(answer: &NlmAnswer) -> Stats {
 /// | the handle names no file | NLM4_STALE_FH |
 /// | an exclusive lock on a read-only export | NLM4_ROFS |
 /// | the server is busy | NLM4_DENIED_GRACE_PERIOD: the client repeats the request |
-/// | no rule of the export admits the client, the caller may not read the file, the handle is no regular file, other | NLM4_FAILED |
+/// | no rule of the export admits the client | NLM4_FAILED |
+/// | the caller may not read the file, the handle is no regular file, any other reason | NLM4_FAILED |
 pub(super) fn stopped(stop: Stop) -> Stats {
     match stop {
         Stop::Later | Stop::Fail(Nfsstat3::Jukebox) => Stats::DeniedGracePeriod,
