@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_config::{Portmap, is_loopback};
 use forebay_control::{EventLog, Severity};
-use forebay_nfs::Ports;
-use forebay_rpc::{Config, Running, Server};
+use forebay_nfs::{Nfs, Ports};
+use forebay_rpc::{Config, Handled, Message, Reply, Running, Server, Service};
 use forebay_wire::Opaque;
 use forebay_wire::portmap::{IPPROTO_TCP, IPPROTO_UDP, Mapping, PORT, PROGRAM, Procedure, VERSION};
 use forebay_wire::rpc::{Auth, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
@@ -36,15 +36,17 @@ impl Found {
         how: Portmap,
         listen: &[SocketAddr],
         ports: Ports,
+        nfs: &Arc<Nfs>,
         events: &EventLog,
     ) -> Result<Self, Error> {
+        let answer = || answer(listen, Portmapper { ports, nfs: Arc::downgrade(nfs) });
         match how {
             Portmap::Off => Ok(Found::Nowhere),
-            Portmap::Answer => answer(listen, ports),
+            Portmap::Answer => answer(),
             Portmap::Register => register(listen, ports),
             Portmap::Auto if listen.iter().all(is_loopback) => Ok(Found::Nowhere),
             Portmap::Auto => {
-                let found = if rpcbind_runs() { register(listen, ports) } else { answer(listen, ports) };
+                let found = if rpcbind_runs() { register(listen, ports) } else { answer() };
                 found.or_else(|error| {
                     let message = format!(
                         "clients do not find NFS and its locks on port 111: {error}; mount with port, mountport and \
@@ -66,22 +68,44 @@ impl Found {
     }
 }
 
-/// Starts to answer on the addresses that NFS listens on.
-fn answer(listen: &[SocketAddr], ports: Ports) -> Result<Found, Error> {
-    let addresses: Vec<_> = listen.iter().map(|address| SocketAddr::new(address.ip(), PORT)).collect();
-    for address in &addresses {
-        let socket = udp::bound(*address).map_err(|source| listen_error(*address, source))?;
-        udp::serve("portmap-udp", socket, move |call, _, reply| {
-            ports.answer(call, reply);
-            true
-        })?;
+/// The server's portmapper. It answers the addresses to which some export is open: an answer over UDP may be longer
+/// than its question, and a forged address must not direct it to another host.
+#[derive(Clone)]
+struct Portmapper {
+    ports: Ports,
+    nfs: Weak<Nfs>,
+}
+
+impl Service for Portmapper {
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
+        self.ports.handle(message, reply)
     }
+
+    fn admits(&self, address: IpAddr) -> bool {
+        self.nfs.upgrade().is_some_and(|nfs| nfs.admits(address))
+    }
+}
+
+/// Starts to answer on the addresses that NFS listens on.
+fn answer(listen: &[SocketAddr], portmapper: Portmapper) -> Result<Found, Error> {
+    let addresses: Vec<_> = listen.iter().map(|address| SocketAddr::new(address.ip(), PORT)).collect();
+    let bound = |address: &SocketAddr| udp::bound(*address).map_err(|source| listen_error(*address, source));
+    let sockets = addresses.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
     let config = Config { threads: 1, max_record: 4096, max_connections: 256, ..Config::default() };
-    let server = Server::bind(&addresses, config, Arc::new(ports));
+    let server = Server::bind(&addresses, config, Arc::new(portmapper.clone()));
     let tcp = server.and_then(Server::spawn).map_err(|error| match error {
         forebay_rpc::StartError::Listen { addr, source } => listen_error(addr, source),
         forebay_rpc::StartError::Loop(source) => Error::System(source),
     })?;
+    for socket in sockets {
+        let portmapper = portmapper.clone();
+        udp::serve("portmap-udp", socket, move |call, from, reply| {
+            if portmapper.admits(from.ip()) {
+                portmapper.ports.answer(call, reply);
+            }
+            true
+        })?;
+    }
     Ok(Found::Answering(tcp))
 }
 

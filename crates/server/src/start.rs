@@ -123,7 +123,7 @@ impl Start {
         };
         let control = Arc::new(Control::new(settings.clone(), front.started, listen.clone(), parts));
         front.hand_over(control.clone());
-        let found = Found::begin(settings.portmap, &listen, ports, &events)?;
+        let found = Found::begin(settings.portmap, &listen, ports, &nfs, &events)?;
         if settings.locks {
             serve_nsm(&listen, &nfs, &events);
         }

@@ -195,6 +195,27 @@ fn clients_find_all_programs_on_one_port() {
     assert!(refused.is_err(), "a server on loopback leaves port 111 alone");
 }
 
+#[test]
+fn the_portmapper_answers_clients_of_an_export_only() {
+    needs_root!();
+    enter_own_network();
+    let flags = ["--portmap=answer", "--allow", "127.0.0.1"];
+    let server = Serve::unsquashed().flags(&flags).start();
+    let mut call = Vec::new();
+    let (cred, verf) = (rpc::Auth::None, rpc::OpaqueAuth::NONE);
+    let (prog, vers) = (portmap::PROGRAM, portmap::VERSION);
+    rpc::CallHeader { xid: 5, prog, vers, proc: portmap::Procedure::Dump as u32, cred, verf }
+        .encode(&mut call);
+    // One thread answers in the order of arrival.
+    let sockets = ["127.0.0.2:0", "127.0.0.1:0"].map(|from| std::net::UdpSocket::bind(from).unwrap());
+    sockets.iter().for_each(|socket| _ = socket.send_to(&call, "127.0.0.1:111").unwrap());
+    assert!(sockets[1].recv(&mut [0; 1024]).unwrap() > 24);
+    sockets[0].set_nonblocking(true).unwrap();
+    assert!(sockets[0].recv(&mut [0; 1024]).is_err(), "a network that may use no export");
+    assert_ne!(port("127.0.0.1:111", nlm4::PROGRAM, IPPROTO_TCP), 0);
+    drop(server);
+}
+
 /// A rpcbind that knows other ports for some programs, and remembers each SET and UNSET of version 2.
 fn fake_rpcbind(known: &'static [(u32, u16)]) -> std::sync::mpsc::Receiver<(u32, Mapping)> {
     let udp = std::net::UdpSocket::bind(("127.0.0.1", portmap::PORT)).unwrap();

@@ -62,8 +62,13 @@ impl Locks {
     pub(crate) fn open(config: &LockConfig) -> io::Result<Self> {
         let own_name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
         let own_name = own_name.trim_ascii();
+        let path = config.state_dir.join("nlm-hosts");
+        let told = |error: io::Error| {
+            let message = format!("cannot keep the hosts with locks in {}: {error}", path.display());
+            io::Error::new(error.kind(), message)
+        };
         Ok(Locks {
-            monitored: Monitored::open(config.state_dir.join("nlm-hosts"))?,
+            monitored: Monitored::open(path.clone()).map_err(told)?,
             calls: Arc::new(Calls::new(config.sources.clone())),
             own_name: if own_name.is_empty() { b"localhost".to_vec() } else { own_name.to_vec() },
         })
