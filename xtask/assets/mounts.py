@@ -159,6 +159,38 @@ def locks():
         locks_of_processes_conflict(f"{MOUNT}/locked", f"{MOUNT}/locked")
 
 
+def start_lock_services():
+    """Starts what a client needs to lock files of NFSv3: rpcbind, and the status monitor."""
+    run("rpcbind", "-w")
+    run("rpc.statd")
+
+
+def locks_of_version_3():
+    start_lock_services()
+    with mounted(MOUNT, "-o", "vers=3"):
+        assert not any(option in options_of(MOUNT) for option in ("nolock", "local_lock=all"))
+        locks_of_processes_conflict(f"{MOUNT}/locked-3", f"{MOUNT}/locked-3")
+
+
+def locks_of_both_versions():
+    with mounted(MOUNT, "-o", "vers=3"), mounted("/mnt-4"):
+        locks_of_processes_conflict(f"{MOUNT}/locked-both", "/mnt-4/locked-both")
+        locks_of_processes_conflict("/mnt-4/locked-both-4", f"{MOUNT}/locked-both-4")
+
+
+def locks_of_version_3_over_a_crash_of_the_server():
+    with mounted(MOUNT, "-o", "vers=3"):
+        write(f"{MOUNT}/kept-3", b"old")
+        with open(f"{MOUNT}/kept-3", "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            write(f"{SHARE}/kill")
+            while os.path.exists(f"{SHARE}/kill"):
+                time.sleep(0.1)
+            # The client waits for the end of the grace period.
+            assert is_locked(f"{MOUNT}/kept-3", fcntl.lockf)
+        assert not is_locked(f"{MOUNT}/kept-3", fcntl.lockf)
+
+
 def several_connections():
     with mounted(MOUNT, "-o", "nconnect=4"):
         for number in range(40):
@@ -202,6 +234,7 @@ def the_kernel_is_silent():
 
 def main():
     for check in [plain_mount_is_4_2, programs_and_mappings, exclusive_creates, removed_while_open, locks,
+                  locks_of_version_3, locks_of_both_versions, locks_of_version_3_over_a_crash_of_the_server,
                   several_connections, files_and_locks_over_a_crash_of_the_server, the_kernel_is_silent]:
         try:
             check()

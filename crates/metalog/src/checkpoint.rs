@@ -69,8 +69,8 @@ pub struct Checkpoints<F: Files> {
 }
 
 impl<F: Files> Checkpoints<F> {
-    /// Returns the checkpoints of these file systems. `recovered` are the records of clients' state that the log has: they
-    /// stay in it until [`Checkpoints::keep_state`].
+    /// Returns the checkpoints of these file systems. `recovered` are the records of clients' state that the log has:
+    /// they stay in it until [`Checkpoints::keep_state`].
     pub fn new(
         sequence: Arc<Sequence<F::Log>>,
         clock: Arc<dyn Clock>,

@@ -3,7 +3,7 @@
 //! | moment | code |
 //! |---|---|
 //! | a request has changed the state | it takes numbers under the lock of the state, then [`log_state`] |
-//! | a request has changed names as well | its reply is in the record of the change, and its state in records of its own |
+//! | a request has changed names as well | its reply is in the record of the change |
 //! | the log needs user records to be released | a [`Snapshot`] replaces them |
 //! | a start | all records, in the order of their numbers |
 
@@ -28,16 +28,16 @@ impl<L: Log> Sequence<L> {
         self.begin(crate::Way::Log)
     }
 
-    /// Returns a snapshot of the state. Its numbers have no turn: a record that waits for its turn may wait for the room
-    /// that the release behind a snapshot makes.
+    /// Returns a snapshot of the state. Its numbers have no turn: a record that waits for its turn may wait for the
+    /// room that the release behind a snapshot makes.
     pub(crate) fn snapshot(self: &Arc<Self>, snapshot: &Snapshot) -> Vec<(u64, Vec<u8>)> {
         let records = snapshot(&|| self.number_state());
         records.iter().for_each(|(number, _)| self.skip(*number));
         records
     }
 
-    /// Appends the records of a snapshot, durably. Returns the last user record that they replace. Returns `None` without
-    /// room, or if the log is broken.
+    /// Appends the records of a snapshot, durably. Returns the last user record that they replace. Returns `None`
+    /// without room, or if the log is broken.
     pub(crate) async fn note_snapshot(&self, records: Vec<(u64, Vec<u8>)>) -> Option<UserRecordId> {
         let (mut first, mut last) = (None, None);
         for (number, bytes) in records {

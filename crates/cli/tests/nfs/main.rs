@@ -48,6 +48,8 @@ mod nfs4;
 mod nfs42;
 mod nfs42_crashes;
 mod nfs4_restarts;
+mod nlm;
+mod nlm_calls;
 mod numbers;
 mod objects;
 mod pool_errors;

@@ -279,8 +279,8 @@ impl Session {
         Answer { status: flags, highest: state.granted - 1, target: wanted - 1 }
     }
 
-    /// Returns the record of the reply that [`Session::complete`] is about to keep for a running request: it goes to the
-    /// log with the change, and the request ends when the change is durable.
+    /// Returns the record of the reply that [`Session::complete`] is about to keep for a running request: it goes to
+    /// the log with the change, and the request ends when the change is durable.
     pub fn reply_record(&self, slot_number: u32, reply: &[u8]) -> Option<Record> {
         let state = self.state.lock();
         let slot = state.slots.get(slot_number as usize)?;

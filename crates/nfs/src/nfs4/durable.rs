@@ -11,7 +11,7 @@
 //! leave a change without its record. Then the request journal knows the key of the request, and the client that asks
 //! again gets a success ([`Compound::was_carried_out`]) or continues the creation (`vfs`).
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use forebay_clientstate::{Durability, Effects, Record, Recovery, State, decode_all, encode_all};
 use forebay_common::lock::Mutex;
@@ -107,6 +107,9 @@ impl Server {
         let mut recovery = Recovery::new(self.limits.clone(), origin);
         all.iter().for_each(|record| recovery.apply(record));
         *state = recovery.finish(self.now());
+        if self.has_lost_locks {
+            state.begin_grace(self.now());
+        }
     }
 
     /// Returns pieces that replace all older ones, each with a number.
@@ -126,6 +129,21 @@ impl Server {
         let records = state.snapshot_hosts();
         put(&mut state, records);
         numbered
+    }
+
+    /// Gives the effects of a change to the log, and waits until their promise holds. The caller is a worker, and answers
+    /// NLM.
+    pub(crate) fn log_and_wait(&self, vfs: &Vfs, fx: &mut Effects) {
+        let Some(logging) =
+            Some(vfs).filter(|vfs| vfs.logs_state()).and_then(|vfs| self.number(vfs, fx, None))
+        else {
+            return;
+        };
+        let (sender, receiver) = mpsc::channel();
+        let passage = Arc::new(Passage::default());
+        logging.append(vfs, &passage);
+        passage.pass(move || _ = sender.send(()));
+        let _ = receiver.recv();
     }
 
     /// Numbers the records of a request for the log, with that of its reply. Returns `None` if it has none.
@@ -149,8 +167,8 @@ struct Logging {
     waits: bool,
 }
 
-/// A passage that opens when the records of a request are durable. Nothing can wait there: completions come from threads
-/// that serve the log.
+/// A passage that opens when the records of a request are durable. Nothing can wait there: completions come from
+/// threads that serve the log.
 #[derive(Default)]
 pub(super) struct Passage(Mutex<Stage>);
 

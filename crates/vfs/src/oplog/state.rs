@@ -42,8 +42,8 @@ impl Vfs {
         }
     }
 
-    /// Returns true if the log was lost while a server ran, and came back: the state of clients in it is out of date, and
-    /// none was returned.
+    /// Returns true if the log was lost while a server ran, and came back: the state of clients in it is out of date,
+    /// and none was returned.
     pub fn state_is_lost(&self) -> bool {
         self.state_is_lost.load(Ordering::Acquire)
     }

@@ -393,11 +393,16 @@ impl Server {
 
     /// Returns a new connection from another address of this host.
     pub(crate) fn connect_from(&self, from: [u8; 4]) -> Client {
+        self.try_connect_from((from, 0).into()).unwrap()
+    }
+
+    /// Returns a new connection from an address and port of this host. Returns `None` if the port is in use.
+    pub(crate) fn try_connect_from(&self, from: SocketAddr) -> Option<Client> {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        bind(&fd, &SocketAddr::from((from, 0))).unwrap();
-        connect(&fd, &self.address()).unwrap();
-        Client::over(fd.into())
+        bind(&fd, &from).ok()?;
+        connect(&fd, &self.address()).ok()?;
+        Some(Client::over(fd.into()))
     }
 
     /// Returns the server's process id.
