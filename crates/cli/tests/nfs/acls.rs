@@ -442,8 +442,8 @@ fn lists_and_modes_survive_a_power_cut_in_their_order() {
     }
 }
 
-/// Sets lists and modes in turn until the server is killed. After the start the file is as the last acknowledged request
-/// left it, or as the request that was not answered.
+/// Sets lists and modes in turn until the server is killed. After the start the file is as the last acknowledged
+/// request left it, or as the request that was not answered.
 #[test]
 fn a_killed_server_has_undone_no_acknowledged_list() {
     needs_root!();
