@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use forebay_rpc::{CloseReason, Handled, Message, Peer, Replies, Reply, Service, Workers};
+use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
 use forebay_vfs::{Outcome, Vfs};
-use forebay_wire::rpc::ReplyStatus;
+use forebay_wire::rpc::{MessageKind, ReplyStatus, message_kind};
 use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
@@ -129,6 +129,19 @@ impl Nfs {
         }
     }
 
+    /// Gives a record that is no call to the call-back that waits for it.
+    fn callback_reply(&self, message: &Message<'_>) -> Handled {
+        let Ok((xid, MessageKind::Reply)) = message_kind(message.bytes()) else { return Handled::Close };
+        match message.peer().line.reply(xid, message.bytes()) {
+            Matched::Answered => Handled::Silent,
+            Matched::Stray => {
+                self.shared.stats.stray_replies.fetch_add(1, Ordering::Relaxed);
+                Handled::Silent
+            }
+            Matched::Refused => Handled::Close,
+        }
+    }
+
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
         self.data.stop();
@@ -142,7 +155,7 @@ impl Service for Nfs {
         let arrived = Instant::now();
         let head = match Head::decode(message.bytes(), self.shared.nfs4.is_some()) {
             Ok(head) => head,
-            Err(Rejected::NotACall) => return Handled::Close,
+            Err(Rejected::NotACall) => return self.callback_reply(&message),
             Err(Rejected::With(header)) => {
                 if matches!(header.status, ReplyStatus::AuthError(_)) {
                     self.shared.refusals.add(message.peer().addr.ip(), Refusal::Auth);
@@ -191,6 +204,9 @@ impl Service for Nfs {
     }
 
     fn disconnected(&self, peer: &Peer, replies: Replies) {
+        if let Some(server) = &self.shared.nfs4 {
+            server.callbacks.disconnected(peer);
+        }
         self.shared.cache.gone(client_address(peer), peer.id, replies);
         self.shared.clients.disconnected(peer.addr.ip());
     }

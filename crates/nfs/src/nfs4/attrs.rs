@@ -244,6 +244,7 @@ impl Compound {
         if !(*request & attr::WRITE_ONLY).is_empty() {
             return Err(Stop::Fail(Nfsstat4::Inval));
         }
+        self.announce_look(cx, request)?;
         let mut scratch = Scratch::default();
         let attributes = self.attributes(cx, request, &mut scratch)?;
         self.reply.start(reply.head(), Opcode::Getattr);

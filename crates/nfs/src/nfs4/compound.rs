@@ -124,6 +124,7 @@ struct Pending {
 /// A COMPOUND in execution.
 pub(crate) struct Compound {
     xid: u32,
+    minor: u32,
     position: Position,
     pub(super) reply: CompoundReply,
     /// The length of the RPC header in front of the results.
@@ -153,6 +154,7 @@ impl Compound {
         }
         Some(Box::new(Compound {
             xid: call.xid(),
+            minor: args.minor_version,
             position,
             reply,
             body_at,
@@ -375,6 +377,11 @@ impl Compound {
         }
         server.act(&mut self.effects);
         server.tick();
+    }
+
+    /// Returns the minor version.
+    pub(super) fn minor(&self) -> u32 {
+        self.minor
     }
 
     pub(super) fn xid(&self) -> u32 {

@@ -9,6 +9,7 @@
 //! | `names.rs`, `dir.rs` | LOOKUP, CREATE, REMOVE, RENAME, LINK; READDIR |
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
+//! | `callback.rs`, `delegation.rs` | call-backs to clients; the recalls that operations cause |
 //! | `io.rs` | READ, WRITE, COMMIT |
 //! | `execute.rs` | the operations, each with its method |
 //! | `program.rs` | the way from the service to a COMPOUND and back |
@@ -18,8 +19,10 @@
 //! joins the two.
 
 mod attrs;
+mod callback;
 pub(crate) mod compound;
 mod convert;
+mod delegation;
 mod dir;
 mod execute;
 mod io;

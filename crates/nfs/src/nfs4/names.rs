@@ -217,6 +217,7 @@ impl Compound {
         may_wait(cx)?;
         check(name)?;
         let at = self.dir_to_change(cx)?;
+        self.announce_name(cx, &at, name)?;
         let (vfs, cred) = (&cx.shared.vfs, &at.caller.cred);
         let changed = match vfs.remove(&at.target, name, cred, None) {
             // NFSv4 has one operation for files and directories.
@@ -247,6 +248,8 @@ impl Compound {
         if from.target.export.id != to.target.export.id {
             return Err(Stop::Fail(Nfsstat4::Xdev));
         }
+        self.announce_name(cx, &from, from_name)?;
+        self.announce_name(cx, &to, to_name)?;
         let cred = &from.caller.cred;
         let renamed = cx.shared.vfs.rename(&from.target, from_name, &to.target, to_name, cred, None);
         let ((), change) = Change::of(cx, &from.target.export, renamed.result, renamed.intent)?;
@@ -272,6 +275,7 @@ impl Compound {
         if file.target.object.kind() == FileType::Directory {
             return Err(Stop::Fail(Nfsstat4::Isdir));
         }
+        self.announce(cx, saved.place.handle(cx).as_bytes(), true)?;
         let changed = cx.shared.vfs.link(&file.target, &dir.target, name, &file.caller.cred, None);
         let (_, change) = Change::of(cx, &file.target.export, changed.result, changed.intent)?;
         let body = ChangeOk { cinfo: change_info(&changed.wcc) };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_clientstate::{Action, Effects, Limits, Now, Origin, SECOND, Session, SessionId, State, Waiter};
@@ -11,6 +11,7 @@ use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
 use forebay_vfs::Vfs;
 
+use super::callback::{Callbacks, Message};
 use super::pseudo::Pseudo;
 
 /// The state of NFSv4 that all requests share.
@@ -21,6 +22,9 @@ pub(crate) struct Server {
     /// Requests that may be retransmissions of running ones, with their transaction numbers.
     waiting: Mutex<HashMap<Waiter, (Ticket, u32)>>,
     next_waiter: AtomicU64,
+    /// The number of delegations.
+    delegations: Arc<AtomicUsize>,
+    pub(crate) callbacks: Arc<Callbacks>,
     pub(super) pseudo: Pseudo,
     pub(super) limits: Limits,
     /// The name of the server for its clients (RFC 8881 section 2.10.4).
@@ -39,8 +43,11 @@ impl Server {
         // Numbers of this start must differ from those of earlier ones, which clients may still use.
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let origin = Origin { epoch: since_1970.as_secs() as u32, seed: keys.hash_one(0) };
+        let state = State::new(limits.clone(), origin);
         Server {
-            state: Mutex::new(State::new(limits.clone(), origin)),
+            delegations: state.delegation_count(),
+            callbacks: Arc::default(),
+            state: Mutex::new(state),
             sessions: RwLock::default(),
             waiting: Mutex::default(),
             next_waiter: AtomicU64::new(1),
@@ -91,13 +98,18 @@ impl Server {
         effects.records.clear();
         for action in effects.actions.drain(..) {
             match action {
-                Action::ClientGone(_) => self.forget_ended_sessions(),
-                // Without back channels there are neither delegations nor notifications. The file system frees a
-                // removed file at once.
-                Action::Recall { .. }
-                | Action::NotifyLock { .. }
-                | Action::Granted(_)
-                | Action::FileUnused(_) => {}
+                Action::ClientGone(client) => {
+                    self.callbacks.forget(client);
+                    self.forget_ended_sessions();
+                }
+                Action::Recall { client, stateid, file } => {
+                    self.callbacks.send(client, Message::Recall { stateid, file });
+                }
+                Action::NotifyLock { client, owner, file } => {
+                    self.callbacks.send(client, Message::NotifyLock { owner, file });
+                }
+                // The file system frees a removed file at once.
+                Action::Granted(_) | Action::FileUnused(_) => {}
             }
         }
     }
@@ -115,6 +127,12 @@ impl Server {
         let mut effects = Effects::default();
         self.state().tick(now, &mut effects);
         self.act(&mut effects);
+        self.callbacks.tick();
+    }
+
+    /// Returns true if clients have delegations. Takes no lock.
+    pub(crate) fn has_delegations(&self) -> bool {
+        self.delegations.load(Ordering::Relaxed) > 0
     }
 
     /// Returns a number for a request that may turn out to be the retransmission of a running one.
