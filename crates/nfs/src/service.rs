@@ -38,6 +38,8 @@ pub struct NfsConfig {
     pub busy_poll: Duration,
     /// The duration of leases of NFSv4, if it is served.
     pub nfs4_lease: Option<Duration>,
+    /// True if clients of NFSv4 get delegations.
+    pub nfs4_delegations: bool,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -56,7 +58,7 @@ pub struct Nfs {
 impl Nfs {
     /// Creates the service and starts the workers.
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
-        let nfs4 = config.nfs4_lease.map(|lease| nfs4::Server::new(&vfs, lease));
+        let nfs4 = config.nfs4_lease.map(|lease| nfs4::Server::new(&vfs, lease, config.nfs4_delegations));
         let shared = Arc::new(Shared {
             vfs,
             rules: Rules::new(config.exports),

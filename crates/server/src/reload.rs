@@ -43,6 +43,7 @@ impl Differences {
             ("ram", now.cache.ram != new.cache.ram),
             ("portmap", now.portmap != new.portmap),
             ("nfs4", now.nfs4 != new.nfs4),
+            ("nfs4_delegations", now.nfs4_delegations != new.nfs4_delegations),
             ("sandbox", now.sandbox != new.sandbox),
             ("log format", now.log.format != new.log.format),
         ];

@@ -239,6 +239,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
         worker_queue: limits.worker_queue,
         busy_poll: limits.busy_poll,
         nfs4_lease: settings.nfs4.then_some(limits.lease),
+        nfs4_delegations: settings.nfs4_delegations,
         reply_cache: CacheLimits {
             entries: limits.reply_cache_entries,
             bytes: limits.reply_cache_memory as usize,

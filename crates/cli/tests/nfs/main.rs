@@ -44,6 +44,7 @@ mod members;
 mod mounting;
 mod names;
 mod nfs4;
+mod nfs4_callbacks;
 mod numbers;
 mod objects;
 mod pool_errors;

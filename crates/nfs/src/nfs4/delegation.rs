@@ -1,7 +1,8 @@
 //! Delegations in the replies of OPEN, and the recalls that operations cause (RFC 8881 section 10.4).
 
-use forebay_clientstate::Delegated;
+use forebay_clientstate::{Delegated, Effects, FileKey};
 use forebay_vfs::Wait;
+use forebay_wire::nfs3::{self, FileHandle, Nfsstat3, Procedure};
 use forebay_wire::nfs4::{
     Ace, Bitmap, Delegation, ReadDelegation, SpaceLimit, WhyNoDelegation, WriteDelegation, ace_type, attr,
     share,
@@ -10,7 +11,10 @@ use forebay_wire::nfs4::{
 use super::compound::{Compound, Context, Stop};
 use super::convert::{file_key, wire_id};
 use super::place::Place;
+use super::server::Server;
 use crate::caller::At;
+use crate::request::Call;
+use crate::shared::Shared;
 
 /// Returns the delegation for the reply to an OPEN with these flags.
 pub(super) fn answer(granted: Option<Delegated>, access: u32, has_path: bool) -> Delegation<'static> {
@@ -69,5 +73,72 @@ impl Compound {
                 self.announce(cx, wire.as_bytes(), false)
             }
         }
+    }
+}
+
+impl Shared {
+    /// Recalls delegations that are in the way of a request of NFSv3. The request gets NFS3ERR_JUKEBOX until they are
+    /// returned. Costs the read of a counter while no client has a delegation.
+    #[inline]
+    pub(crate) fn announce_v3(
+        &self,
+        procedure: Procedure,
+        call: &Call<'_>,
+        wait: Wait,
+    ) -> Result<(), crate::result::Stop> {
+        match &self.nfs4 {
+            Some(server) if server.has_delegations() => self.recall_for_v3(server, procedure, call, wait),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn recall_for_v3(
+        &self,
+        server: &Server,
+        procedure: Procedure,
+        call: &Call<'_>,
+        wait: Wait,
+    ) -> Result<(), crate::result::Stop> {
+        let mut effects = Effects::default();
+        let mut waits = false;
+        for handle in self.touched(procedure, call, wait)? {
+            let Some(file) = FileKey::new(handle.as_bytes()) else { continue };
+            let writes = procedure != Procedure::Read;
+            waits |= server.state().announce(None, &file, writes, server.now(), &mut effects).is_err();
+        }
+        server.act(&mut effects);
+        if waits { Err(crate::result::Stop::Fail(Nfsstat3::Jukebox)) } else { Ok(()) }
+    }
+
+    /// Returns the files whose data, attributes or names a request of NFSv3 touches.
+    fn touched(
+        &self,
+        procedure: Procedure,
+        call: &Call<'_>,
+        wait: Wait,
+    ) -> Result<Vec<FileHandle>, crate::result::Stop> {
+        let named = |place: &nfs3::DirOpArgs<'_>| {
+            let at = self.at(call, &place.dir, wait)?;
+            match self.vfs.lookup(&at.target, place.name, &at.caller.cred, wait).0 {
+                Ok(found) => Ok(Some(crate::convert::handle(&found.handle))),
+                Err(forebay_vfs::Error::WouldBlock) => Err(crate::result::Stop::Later),
+                // The procedure itself finds the error.
+                Err(_) => Ok(None),
+            }
+        };
+        Ok(match procedure {
+            Procedure::Read => vec![call.args::<nfs3::ReadArgs>()?.file],
+            Procedure::Write => vec![call.args::<nfs3::WriteArgs<'_>>()?.file],
+            Procedure::Setattr => vec![call.args::<nfs3::SetattrArgs>()?.object],
+            Procedure::Link => vec![call.args::<nfs3::LinkArgs<'_>>()?.file],
+            Procedure::Remove => named(&call.args::<nfs3::RemoveArgs<'_>>()?)?.into_iter().collect(),
+            Procedure::Create => named(&call.args::<nfs3::CreateArgs<'_>>()?.target)?.into_iter().collect(),
+            Procedure::Rename => {
+                let args: nfs3::RenameArgs<'_> = call.args()?;
+                named(&args.from)?.into_iter().chain(named(&args.to)?).collect()
+            }
+            _ => Vec::new(),
+        })
     }
 }

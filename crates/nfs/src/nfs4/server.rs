@@ -37,8 +37,11 @@ pub(crate) struct Server {
 
 impl Server {
     /// Returns the state of a server without clients.
-    pub(crate) fn new(vfs: &Vfs, lease: Duration) -> Self {
-        let limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
+    pub(crate) fn new(vfs: &Vfs, lease: Duration, delegates: bool) -> Self {
+        let mut limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
+        if !delegates {
+            limits.delegations = 0;
+        }
         let keys = RandomState::new();
         // Numbers of this start must differ from those of earlier ones, which clients may still use.
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
