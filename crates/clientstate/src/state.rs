@@ -13,6 +13,7 @@ use crate::locks::LockState;
 use crate::nlm::{Host, NlmShare};
 use crate::opens::Open;
 use crate::ranges::Ranges;
+use crate::record::Record;
 use crate::session::Session;
 use crate::tables::{Files, Holder, Map, Owners};
 use crate::waiters::Waiters;
@@ -89,6 +90,8 @@ pub struct State {
     pub(crate) grace: Option<Grace>,
     /// Files in which something was freed since [`State::settle`].
     pub(crate) freed: BTreeSet<u32>,
+    /// Records of state that was taken from clients, until [`State::take_revoked`].
+    pub(crate) revoked: Vec<Record>,
 }
 
 /// Numbers of entries, for metrics and tests.
@@ -153,6 +156,7 @@ impl State {
             nlm_shares_of: BTreeSet::new(),
             grace: None,
             freed: BTreeSet::new(),
+            revoked: Vec::new(),
         }
     }
 
@@ -167,10 +171,22 @@ impl State {
         file.is_some_and(|file| file.opens > 0 || file.root != crate::ranges::EMPTY)
     }
 
-    /// Returns the number of delegations, which is up to date after each call. A request that reads 0 is in nobody's
-    /// way, and need not take the lock around the state.
-    pub fn delegation_count(&self) -> Arc<AtomicUsize> {
-        self.delegated.clone()
+    /// Keeps the number of delegations up to date in a counter, which other threads read without the lock around the
+    /// state: a request that reads 0 is in the way of no delegation.
+    pub fn count_delegations_in(&mut self, counter: Arc<AtomicUsize>) {
+        counter.store(self.delegations.len(), Relaxed);
+        self.delegated = counter;
+    }
+
+    /// Returns the ids of all client records.
+    pub fn client_ids(&self) -> Vec<ClientId> {
+        self.clients.keys().copied().collect()
+    }
+
+    /// Returns the records of state that was taken from clients since the last call. The caller puts them in front of
+    /// the records of any request, whichever comes to the log first: later requests may rely on the revocation.
+    pub fn take_revoked(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.revoked)
     }
 
     /// Returns the numbers of entries.

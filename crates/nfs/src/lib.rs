@@ -5,6 +5,7 @@
 //! data on the cache devices continue on the loop. Requests that may wait for a disk, and all changes, go to a worker.
 //! A change is answered when it is durable.
 
+mod acl;
 mod answer;
 mod caller;
 mod change;
@@ -17,6 +18,7 @@ mod look;
 mod mount;
 mod nfs3;
 mod nfs4;
+mod nfsacl;
 mod portmap;
 mod program;
 mod read;

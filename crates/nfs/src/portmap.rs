@@ -4,7 +4,7 @@ use forebay_rpc::{Handled, Message, Reply, Service};
 use forebay_wire::portmap::{IPPROTO_TCP, IPPROTO_UDP, Mapping, PORT, PROGRAM, Procedure, VERSION};
 use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode, List, Reader};
-use forebay_wire::{mount3, nfs3};
+use forebay_wire::{mount3, nfs3, nfsacl3};
 
 use crate::request::{Rejected, header};
 
@@ -23,9 +23,13 @@ const OWN: [Mapping; 2] = [
 
 impl Ports {
     /// Returns the registered programs.
-    pub fn mappings(&self) -> [Mapping; 2] {
+    pub fn mappings(&self) -> [Mapping; 3] {
         let tcp = |prog, vers| Mapping { prog, vers, prot: IPPROTO_TCP, port: self.port.into() };
-        [tcp(nfs3::PROGRAM, nfs3::VERSION), tcp(mount3::PROGRAM, mount3::VERSION)]
+        [
+            tcp(nfs3::PROGRAM, nfs3::VERSION),
+            tcp(mount3::PROGRAM, mount3::VERSION),
+            tcp(nfsacl3::PROGRAM, nfsacl3::VERSION),
+        ]
     }
 
     /// Appends the reply to a call; appends nothing if the bytes are no call.
@@ -116,6 +120,7 @@ mod tests {
     fn nfs_and_mount_are_on_tcp_only() {
         assert_eq!(ask(nfs3::PROGRAM, IPPROTO_TCP), 2049);
         assert_eq!(ask(mount3::PROGRAM, IPPROTO_TCP), 2049);
+        assert_eq!(ask(nfsacl3::PROGRAM, IPPROTO_TCP), 2049);
         assert_eq!(ask(nfs3::PROGRAM, IPPROTO_UDP), 0);
         assert_eq!(ask(PROGRAM, IPPROTO_UDP), 111);
         assert_eq!(ask(100_021, IPPROTO_TCP), 0, "no lock manager is served");

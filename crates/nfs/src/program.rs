@@ -11,7 +11,7 @@ use std::time::Instant;
 use forebay_rpc::Reply;
 use forebay_vfs::{Outcome, Wait};
 use forebay_wire::rpc::{AuthStat, CallHeader, ReplyStatus};
-use forebay_wire::{mount3, nfs3};
+use forebay_wire::{mount3, nfs3, nfsacl3};
 
 use crate::caller;
 use crate::nfs4::program as nfs4;
@@ -25,6 +25,7 @@ pub(crate) enum Program {
     Nfs3(nfs3::Procedure),
     Nfs4(nfs4::Procedure),
     Mount3(mount3::Procedure),
+    Nfsacl3(nfsacl3::Procedure),
 }
 
 /// The kind of a request, and of the workers that carry it out.
@@ -45,6 +46,7 @@ impl Program {
             nfs3::PROGRAM if serves_nfs4 => (nfs3::VERSION, forebay_wire::nfs4::VERSION),
             nfs3::PROGRAM => (nfs3::VERSION, nfs3::VERSION),
             mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
+            nfsacl3::PROGRAM => (nfsacl3::VERSION, nfsacl3::VERSION),
             _ => return Err(ReplyStatus::ProgUnavail),
         };
         if !(low..=high).contains(&header.vers) {
@@ -56,6 +58,7 @@ impl Program {
         }
         let found = match (header.prog, header.vers) {
             (nfs3::PROGRAM, nfs3::VERSION) => nfs3::Procedure::try_from(header.proc).map(Program::Nfs3).ok(),
+            (nfsacl3::PROGRAM, _) => nfsacl3::Procedure::try_from(header.proc).map(Program::Nfsacl3).ok(),
             (nfs3::PROGRAM, _) => nfs4::Procedure::try_from(header.proc).map(Program::Nfs4).ok(),
             _ => mount3::Procedure::try_from(header.proc).map(Program::Mount3).ok(),
         };
@@ -67,7 +70,7 @@ impl Program {
         match self {
             Program::Nfs3(nfs3::Procedure::Write) => Kind::Writes,
             Program::Nfs3(nfs3::Procedure::Read | nfs3::Procedure::Commit) => Kind::Data,
-            Program::Nfs3(_) | Program::Nfs4(_) | Program::Mount3(_) => Kind::Names,
+            _ => Kind::Names,
         }
     }
 
@@ -84,6 +87,7 @@ impl Program {
             Program::Nfs3(procedure) => shared.attempt_nfs3(procedure, call, reply, arrived),
             Program::Nfs4(procedure) => shared.attempt_nfs4(procedure, call, reply),
             Program::Mount3(procedure) => shared.attempt_mount3(procedure, call, reply),
+            Program::Nfsacl3(procedure) => shared.attempt_nfsacl(procedure, call, reply),
         }
     }
 
@@ -95,7 +99,7 @@ impl Program {
                 shared.change(write, request, Wait::No)
             }
             Program::Nfs4(_) => shared.attempt_deferred_nfs4(request),
-            Program::Nfs3(_) | Program::Mount3(_) => Some(request),
+            _ => Some(request),
         }
     }
 
@@ -105,6 +109,7 @@ impl Program {
             Program::Nfs3(procedure) => shared.carry_out_nfs3(procedure, request),
             Program::Nfs4(_) => shared.carry_out_nfs4(request),
             Program::Mount3(procedure) => shared.carry_out_mount3(procedure, request),
+            Program::Nfsacl3(procedure) => shared.carry_out_nfsacl(procedure, request),
         }
     }
 
@@ -114,6 +119,7 @@ impl Program {
             Program::Nfs3(procedure) => shared.turn_away_nfs3(procedure, request),
             Program::Nfs4(_) => shared.turn_away_nfs4(request),
             Program::Mount3(_) => shared.turn_away_mount3(request),
+            Program::Nfsacl3(_) => shared.turn_away_nfsacl(request),
         }
     }
 }

@@ -83,13 +83,22 @@ impl Nfs {
         Ok(Nfs { shared, data, writes, names })
     }
 
-    /// Keeps the replies of changes made before this start, as [`Vfs::set_cache`] returned them. Their lifetime begins
-    /// now, however long no server ran: their clients could not ask meanwhile.
+    /// Keeps the replies of changes made before this start, and the state of NFSv4 clients, as [`Vfs::set_cache`]
+    /// returned them. Their lifetime begins now, however long no server ran: their clients could not ask meanwhile.
     pub fn recall(&self, answers: &[Box<[u8]>]) {
         let now = Instant::now();
         for answer in answers.iter().filter_map(|bytes| Answer::decode(bytes)) {
             self.shared.cache.end(answer.client, answer.key, answer.reply, now);
         }
+        if let Some(nfs4) = &self.shared.nfs4 {
+            nfs4.recover(answers.iter().map(|bytes| &**bytes), self.shared.vfs.state_is_lost());
+        }
+        let weak = Arc::downgrade(&self.shared);
+        self.shared.vfs.keep_state(Box::new(move |number| {
+            let shared = weak.upgrade();
+            let nfs4 = shared.as_ref().and_then(|shared| shared.nfs4.as_ref());
+            nfs4.map(|nfs4| nfs4.snapshot(number)).unwrap_or_default()
+        }));
     }
 
     /// Replaces the rules of the exports; the exports themselves are unchanged. After the return, requests are admitted

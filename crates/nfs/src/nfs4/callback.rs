@@ -215,7 +215,7 @@ impl Tables {
             if peers.is_empty() {
                 return None;
             }
-            // Nothing of a session outlives a restart, so the numbers of its call-backs need no record.
+            // A recovered session gets no call-backs: its client makes a new one. So the numbers need no record.
             let slot = session.begin_callback(&mut Effects::default())?;
             Some((session.clone(), peers, slot))
         })?;

@@ -4,8 +4,7 @@ use forebay_clientstate::{Delegated, Effects, FileKey};
 use forebay_vfs::Wait;
 use forebay_wire::nfs3::{self, FileHandle, Nfsstat3, Procedure};
 use forebay_wire::nfs4::{
-    Ace, Bitmap, Delegation, ReadDelegation, SpaceLimit, WhyNoDelegation, WriteDelegation, ace_type, attr,
-    share,
+    Ace, Bitmap, Delegation, ReadDelegation, SpaceLimit, WhyNoDelegation, WriteDelegation, attr, share,
 };
 
 use super::compound::{Compound, Context, Stop};
@@ -16,10 +15,13 @@ use crate::caller::At;
 use crate::request::Call;
 use crate::shared::Shared;
 
+/// `ACE4_ACCESS_ALLOWED_ACE_TYPE`.
+const ALLOWED: u32 = 0;
+
 /// Returns the delegation for the reply to an OPEN with these flags.
 pub(super) fn answer(granted: Option<Delegated>, access: u32, has_path: bool) -> Delegation<'static> {
     // The client asks ACCESS for each user.
-    let permissions = Ace { kind: ace_type::ALLOWED, flag: 0, access_mask: 0, principal: b"EVERYONE@" };
+    let permissions = Ace { kind: ALLOWED, flag: 0, access_mask: 0, principal: b"EVERYONE@" };
     if let Some(Delegated { stateid, write }) = granted {
         let (stateid, recall) = (wire_id(stateid), false);
         if !write {

@@ -1,6 +1,6 @@
 //! The state of NFSv4 that all requests share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,6 +12,7 @@ use forebay_rpc::Ticket;
 use forebay_vfs::Vfs;
 
 use super::callback::{Callbacks, Message};
+use super::durable::Key;
 use super::pseudo::Pseudo;
 
 /// The state of NFSv4 that all requests share.
@@ -23,8 +24,10 @@ pub(crate) struct Server {
     waiting: Mutex<HashMap<Waiter, (Ticket, u32)>>,
     next_waiter: AtomicU64,
     /// The number of delegations.
-    delegations: Arc<AtomicUsize>,
+    pub(super) delegations: Arc<AtomicUsize>,
     pub(crate) callbacks: Arc<Callbacks>,
+    /// Requests that a killed server carried out, and that no client was told of.
+    pub(super) carried_out: Mutex<HashSet<Key>>,
     pub(super) pseudo: Pseudo,
     pub(super) limits: Limits,
     /// The name of the server for its clients (RFC 8881 section 2.10.4).
@@ -43,17 +46,17 @@ impl Server {
             limits.delegations = 0;
         }
         let keys = RandomState::new();
-        // Numbers of this start must differ from those of earlier ones, which clients may still use.
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let origin = Origin { epoch: since_1970.as_secs() as u32, seed: keys.hash_one(0) };
-        let state = State::new(limits.clone(), origin);
+        let delegations = Arc::default();
+        let mut state = State::new(limits.clone(), origin(&keys, None));
+        state.count_delegations_in(Arc::clone(&delegations));
         Server {
-            delegations: state.delegation_count(),
+            delegations,
             callbacks: Arc::default(),
             state: Mutex::new(state),
             sessions: RwLock::default(),
             waiting: Mutex::default(),
             next_waiter: AtomicU64::new(1),
+            carried_out: Mutex::default(),
             pseudo: Pseudo::new(vfs.exports()),
             limits,
             owner: format!("forebay-{:016x}", vfs.derive(b"NFSv4 server owner")).into_bytes(),
@@ -61,6 +64,11 @@ impl Server {
             last_tick: AtomicU64::new(0),
             keys,
         }
+    }
+
+    /// Returns the origin of numbers that differ from those of earlier starts, of which `last` is the last one known.
+    pub(super) fn origin(&self, last: Option<u32>) -> Origin {
+        origin(&self.keys, last)
     }
 
     /// Returns the time for clients' state.
@@ -98,7 +106,6 @@ impl Server {
 
     /// Carries out the consequences of operations.
     pub(super) fn act(&self, effects: &mut Effects) {
-        effects.records.clear();
         for action in effects.actions.drain(..) {
             match action {
                 Action::ClientGone(client) => {
@@ -118,7 +125,7 @@ impl Server {
     }
 
     /// Ends what has expired, at most once a second. Requests call it: without any, nobody misses what has expired.
-    pub(super) fn tick(&self) {
+    pub(super) fn tick(&self, vfs: &Vfs) {
         let now = self.now();
         let last = self.last_tick.load(Ordering::Relaxed);
         let is_due = now.saturating_sub(last) >= SECOND;
@@ -128,7 +135,12 @@ impl Server {
             return;
         }
         let mut effects = Effects::default();
-        self.state().tick(now, &mut effects);
+        let mut state = self.state();
+        state.tick(now, &mut effects);
+        if !vfs.logs_state() {
+            state.take_revoked();
+        }
+        drop(state);
         self.act(&mut effects);
         self.callbacks.tick();
     }
@@ -155,4 +167,12 @@ impl Server {
         let mut waiting = self.waiting.lock();
         waiters.iter().filter_map(|waiter| waiting.remove(waiter)).collect()
     }
+}
+
+/// Returns the origin of a start after `last`. Clients may still use numbers of earlier starts that nobody knows any
+/// more, so it follows the time as well.
+fn origin(keys: &RandomState, last: Option<u32>) -> Origin {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let next = last.map_or(0, |last| last.wrapping_add(1));
+    Origin { epoch: next.max(since_1970.as_secs() as u32), seed: keys.hash_one(0) }
 }

@@ -1,8 +1,8 @@
 //! Clients and sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and their like.
 
 use forebay_clientstate::{
-    CONN_BACK_CHAN, Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, Principal, Request,
-    Sequenced, SessionId,
+    CONN_BACK_CHAN, Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, PERSIST, Principal,
+    Request, Sequenced, SessionId,
 };
 use forebay_rpc::Reply;
 use forebay_vfs::Wait;
@@ -78,8 +78,7 @@ impl Compound {
         let request = CreateSession {
             client: ClientId(args.clientid),
             sequence: args.sequence,
-            // The log does not serve sessions yet.
-            flags: check_flags(args.flags)? & if security.is_some() { CONN_BACK_CHAN } else { 0 },
+            flags: flags(cx, args.flags, security.is_some())?,
             fore: channel(&args.fore_channel),
             back: channel(&args.back_channel),
             callback_program: args.cb_program,
@@ -196,7 +195,8 @@ impl Compound {
         let fore = session.fore();
         let limit = if args.cache_this { fore.max_cached.min(fore.max_response) } else { fore.max_response };
         self.reply.limit_to(limit as usize);
-        self.slot = Some(InSlot { session, slot: args.slot, keeps: args.cache_this });
+        let (sequence, digest) = (args.sequence, request.digest);
+        self.slot = Some(InSlot { session, slot: args.slot, sequence, digest, keeps: args.cache_this });
         put(&mut self.reply, reply.head(), Opcode::Sequence, &sequence_ok(args, &answer));
         Ok(())
     }
@@ -219,8 +219,15 @@ fn sequence_ok(args: &SequenceArgs, answer: &forebay_clientstate::Answer) -> Seq
     }
 }
 
-fn check_flags(flags: u32) -> Result<u32, Stop> {
-    if flags & !7 == 0 { Ok(flags) } else { Err(Stop::Fail(Nfsstat4::Inval)) }
+/// Returns the flags that the server grants: sessions outlive the server if the log has them. Call-backs need a
+/// credential.
+fn flags(cx: &Context<'_>, wanted: u32, has_credential: bool) -> Result<u32, Stop> {
+    if wanted & !7 != 0 {
+        return Err(Stop::Fail(Nfsstat4::Inval));
+    }
+    let persist = if cx.shared.vfs.keeps_state() { PERSIST } else { 0 };
+    let back = if has_credential { CONN_BACK_CHAN } else { 0 };
+    Ok(wanted & (persist | back))
 }
 
 fn channel(wire: &ChannelAttrs) -> Channel {

@@ -11,6 +11,7 @@ pub(crate) mod recover;
 pub(crate) mod removal;
 pub(crate) mod rename_intents;
 mod served;
+pub(crate) mod state;
 
 use forebay_metalog::Ticket;
 pub(crate) use forebay_metalog::Way;
