@@ -59,10 +59,7 @@ impl Line {
     /// `answered` if the connection has ended or has too many call-backs outstanding.
     pub fn call(&self, encode: impl FnOnce(u32) -> Vec<u8>, answered: Answered) -> Result<(), Answered> {
         let Some(link) = self.link.get().and_then(Weak::upgrade) else { return Err(answered) };
-        let xid = match self.calls.lock().add(answered) {
-            Ok(xid) => xid,
-            Err(answered) => return Err(answered),
-        };
+        let xid = self.calls.lock().add(answered)?;
         if link.send_own(encode(xid)) {
             return Ok(());
         }
