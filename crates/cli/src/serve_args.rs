@@ -81,6 +81,9 @@ pub(crate) struct ServeArgs {
     /// Serve NFSv4.1 and 4.2 as well. In development: locks and opens of NFSv4 clients end with the server
     #[arg(long)]
     nfs4: bool,
+    /// Give NFSv4 clients no delegations: no client caches a file without asking the server
+    #[arg(long)]
+    no_nfs4_delegations: bool,
     /// Filter for the process's own system calls: on (an unknown call fails, and an event reports it), strict (it
     /// ends the server) or off [default: on]
     #[arg(long, value_name = "HOW", value_parser = one_of(Sandbox::ALL))]
@@ -183,6 +186,7 @@ impl ServeArgs {
             portmap: self.portmap,
             locks: self.locks,
             nfs4: self.nfs4,
+            no_nfs4_delegations: self.no_nfs4_delegations,
             sandbox: self.sandbox,
             allow: self.access.allow,
             read_only: self.access.read_only,

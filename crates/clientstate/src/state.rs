@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use slab::Slab;
 
@@ -71,6 +71,8 @@ pub struct State {
     /// The lock states that began with each open.
     pub(crate) locks_of_open: BTreeSet<(u32, u32)>,
     pub(crate) delegations: Slab<Delegation>,
+    /// The number of delegations, for readers without the lock.
+    pub(crate) delegated: Arc<AtomicUsize>,
     /// By file and client.
     pub(crate) delegation_index: BTreeMap<(u32, ClientId), u32>,
     /// Recalled delegations by the time of their revocation.
@@ -142,6 +144,7 @@ impl State {
             lock_index: BTreeMap::new(),
             locks_of_open: BTreeSet::new(),
             delegations: Slab::new(),
+            delegated: Arc::default(),
             delegation_index: BTreeMap::new(),
             recalled: BTreeSet::new(),
             opened_before: Vec::new(),
@@ -166,6 +169,13 @@ impl State {
     pub fn is_in_use(&self, file: &FileKey) -> bool {
         let file = self.files.find(file).map(|file| self.files.at(file));
         file.is_some_and(|file| file.opens > 0 || file.root != crate::ranges::EMPTY)
+    }
+
+    /// Keeps the number of delegations up to date in a counter, which other threads read without the lock around the
+    /// state: a request that reads 0 is in the way of no delegation.
+    pub fn count_delegations_in(&mut self, counter: Arc<AtomicUsize>) {
+        counter.store(self.delegations.len(), Relaxed);
+        self.delegated = counter;
     }
 
     /// Returns the ids of all client records.

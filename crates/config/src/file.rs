@@ -25,6 +25,7 @@ pub(crate) struct Draft {
     pub(crate) portmap: Option<Located<Portmap>>,
     pub(crate) locks: Option<bool>,
     pub(crate) nfs4: bool,
+    pub(crate) nfs4_delegations: Option<bool>,
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) limits: Limits,
     /// Place of `connection_memory` in the file, for the check against `memory`.
@@ -77,6 +78,7 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     draft.portmap = root.parsed("portmap", problems, str::parse);
     draft.locks = root.boolean("locks", problems).map(|flag| flag.value);
     draft.nfs4 = root.boolean("nfs4", problems).is_some_and(|flag| flag.value);
+    draft.nfs4_delegations = root.boolean("nfs4_delegations", problems).map(|flag| flag.value);
     draft.sandbox = root.parsed("sandbox", problems, str::parse).map(|sandbox| sandbox.value);
     if let Some(mut table) = root.table("limits", "[limits]", problems) {
         for limit in LIMITS {

@@ -46,6 +46,8 @@ pub struct Flags {
     pub locks: Option<bool>,
     /// True to serve NFSv4.1 and 4.2 as well.
     pub nfs4: bool,
+    /// True to give clients of NFSv4 no delegations.
+    pub no_nfs4_delegations: bool,
     /// Filter of system calls.
     pub sandbox: Option<Sandbox>,
     /// Networks that may use the export of `dir`.
@@ -134,6 +136,9 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     }
     draft.locks = flags.locks.or(draft.locks);
     draft.nfs4 |= flags.nfs4;
+    if flags.no_nfs4_delegations {
+        draft.nfs4_delegations = Some(false);
+    }
     draft.sandbox = flags.sandbox.or(draft.sandbox);
     apply_cache(flags, draft, problems);
     for (key, text) in &flags.limits {

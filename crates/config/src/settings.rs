@@ -32,6 +32,8 @@ pub struct Settings {
     pub locks: bool,
     /// True if NFSv4.1 and 4.2 are served beside NFSv3. In development: opens and locks do not outlive the server.
     pub nfs4: bool,
+    /// True if clients of NFSv4 get delegations.
+    pub nfs4_delegations: bool,
     /// Filter for the process's own system calls.
     pub sandbox: Sandbox,
     /// Bounds on threads, memory and time.

@@ -187,7 +187,11 @@ mod tests {
                 Head::decode(&received, Served::default()).unwrap_or_else(|_| panic!("the header is good"));
             let copied = received.clone();
             drop(received);
-            let peer = Arc::new(Peer { id: 1, addr: "192.0.2.7:700".parse().unwrap() });
+            let peer = Arc::new(Peer {
+                id: 1,
+                addr: "192.0.2.7:700".parse().unwrap(),
+                line: forebay_rpc::Line::default(),
+            });
             let call = head.call(&copied, &peer);
             let user = head.user.as_ref().unwrap();
             assert_eq!((user.uid, user.gid, user.gids), (5, 6, gids));

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use forebay_rpc::{CloseReason, Handled, Message, Peer, Replies, Reply, Service, Workers};
+use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
 use forebay_vfs::{Outcome, Vfs};
-use forebay_wire::rpc::ReplyStatus;
+use forebay_wire::rpc::{MessageKind, ReplyStatus, message_kind};
 use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
@@ -43,6 +43,8 @@ pub struct NfsConfig {
     pub locks: Option<LockConfig>,
     /// The duration of leases and of grace periods.
     pub lease: Duration,
+    /// True if clients of NFSv4 get delegations.
+    pub nfs4_delegations: bool,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -64,7 +66,8 @@ impl Nfs {
         let locks = config.locks.as_ref().map(Locks::open).transpose()?;
         let served = Served { nfs4: config.nfs4, locks: locks.is_some() };
         let has_lost_locks = locks.as_ref().is_some_and(Locks::has_hosts_of_before);
-        let state = || nfs4::Server::new(&vfs, config.lease, has_lost_locks);
+        let (lease, delegates) = (config.lease, config.nfs4_delegations);
+        let state = || nfs4::Server::new(&vfs, nfs4::Start { lease, has_lost_locks, delegates });
         let nfs4 = (served.nfs4 || served.locks).then(state);
         let shared = Arc::new(Shared {
             vfs,
@@ -157,6 +160,19 @@ impl Nfs {
         self.shared.notify_hosts();
     }
 
+    /// Gives a record that is no call to the call-back that waits for it.
+    fn callback_reply(&self, message: &Message<'_>) -> Handled {
+        let Ok((xid, MessageKind::Reply)) = message_kind(message.bytes()) else { return Handled::Close };
+        match message.peer().line.reply(xid, message.bytes()) {
+            Matched::Answered => Handled::Silent,
+            Matched::Stray => {
+                self.shared.stats.stray_replies.fetch_add(1, Ordering::Relaxed);
+                Handled::Silent
+            }
+            Matched::Refused => Handled::Close,
+        }
+    }
+
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
         self.shared.locks.iter().for_each(Locks::stop);
@@ -171,7 +187,7 @@ impl Service for Nfs {
         let arrived = Instant::now();
         let head = match Head::decode(message.bytes(), self.shared.served) {
             Ok(head) => head,
-            Err(Rejected::NotACall) => return Handled::Close,
+            Err(Rejected::NotACall) => return self.callback_reply(&message),
             Err(Rejected::With(header)) => {
                 if matches!(header.status, ReplyStatus::AuthError(_)) {
                     self.shared.refusals.add(message.peer().addr.ip(), Refusal::Auth);
@@ -220,6 +236,9 @@ impl Service for Nfs {
     }
 
     fn disconnected(&self, peer: &Peer, replies: Replies) {
+        if let Some(server) = &self.shared.nfs4 {
+            server.callbacks.disconnected(peer);
+        }
         self.shared.cache.gone(client_address(peer), peer.id, replies);
         self.shared.clients.disconnected(peer.addr.ip());
     }

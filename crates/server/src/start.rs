@@ -265,6 +265,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
             sources: settings.listen.iter().map(|address| address.ip().to_canonical()).collect(),
         }),
         lease: limits.lease,
+        nfs4_delegations: settings.nfs4_delegations,
         reply_cache: CacheLimits {
             entries: limits.reply_cache_entries,
             bytes: limits.reply_cache_memory as usize,

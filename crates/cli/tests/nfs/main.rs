@@ -47,6 +47,7 @@ mod names;
 mod nfs4;
 mod nfs42;
 mod nfs42_crashes;
+mod nfs4_callbacks;
 mod nfs4_restarts;
 mod nlm;
 mod nlm_calls;

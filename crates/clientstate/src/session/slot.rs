@@ -274,6 +274,9 @@ impl Session {
         let wants_back = self.flags & super::CONN_BACK_CHAN != 0;
         set(wants_back && !self.lease.has_back_channel(), status::CB_PATH_DOWN);
         set(wants_back && !state.has_back(), status::CB_PATH_DOWN_SESSION);
+        // The log has neither program nor credential of call-backs: the client makes a new session.
+        let is_unknown = state.recovered && state.callback.1.is_empty();
+        set(wants_back && is_unknown, status::BACKCHANNEL_FAULT);
         set(self.lease.revoked_delegations.load(Relaxed) > 0, status::RECALLABLE_STATE_REVOKED);
         set(self.lease.admin_revoked.load(Relaxed) > 0, status::ADMIN_STATE_REVOKED);
         Answer { status: flags, highest: state.granted - 1, target: wanted - 1 }

@@ -292,6 +292,7 @@ impl Compound {
         if !(*request & attr::WRITE_ONLY).is_empty() {
             return Err(Stop::Fail(Nfsstat4::Inval));
         }
+        self.announce_look(cx, request)?;
         let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
         let attributes = self.attributes(cx, request, &mut scratch, &mut list)?;
         self.reply.start(reply.head(), Opcode::Getattr);

@@ -427,6 +427,11 @@ impl Compound {
         self.minor_version >= 2
     }
 
+    /// Returns the minor version.
+    pub(super) fn minor(&self) -> u32 {
+        self.minor_version
+    }
+
     pub(super) fn xid(&self) -> u32 {
         self.xid
     }

@@ -102,6 +102,7 @@ impl Server {
         let origin = self.origin(all.iter().map(Record::epoch).max());
         if is_lost {
             *state = State::without_log(self.limits.clone(), origin, None, self.now());
+            state.count_delegations_in(self.delegations.clone());
             return;
         }
         let mut recovery = Recovery::new(self.limits.clone(), origin);
@@ -110,6 +111,7 @@ impl Server {
         if self.has_lost_locks {
             state.begin_grace(self.now());
         }
+        state.count_delegations_in(self.delegations.clone());
     }
 
     /// Returns pieces that replace all older ones, each with a number.

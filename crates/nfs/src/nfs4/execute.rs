@@ -46,12 +46,7 @@ impl Compound {
                 cx.server.state().reclaim_complete(client, args.one_fs, cx.now, &mut self.effects)?;
                 self.reply.start(reply.head(), Opcode::ReclaimComplete);
             }
-            Op::BackchannelCtl(args) => {
-                let id = self.slot.as_ref().map(|slot| slot.session.id());
-                let id = id.ok_or(Stop::Fail(Nfsstat4::OpNotInSession))?;
-                cx.server.state().backchannel_ctl(id, args.cb_program, Vec::new())?;
-                self.reply.start(reply.head(), Opcode::BackchannelCtl);
-            }
+            Op::BackchannelCtl(args) => self.backchannel_ctl(cx, args, reply.head())?,
             Op::Putrootfh(()) | Op::Putpubfh(()) => {
                 let place = Place::of(cx, cx.server.pseudo.root())?;
                 self.set_place(place);

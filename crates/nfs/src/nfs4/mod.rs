@@ -10,6 +10,7 @@
 //! | `names.rs`, `dir.rs` | LOOKUP, CREATE, REMOVE, RENAME, LINK; READDIR |
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
+//! | `callback.rs`, `delegation.rs` | call-backs to clients; the recalls that operations cause |
 //! | `io.rs` | READ, WRITE, COMMIT |
 //! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
 //! | `seek.rs`, `allocate.rs`, `copy.rs` | SEEK, IO_ADVISE; ALLOCATE, DEALLOCATE; COPY, CLONE |
@@ -23,9 +24,11 @@
 mod acl;
 mod allocate;
 mod attrs;
+mod callback;
 pub(crate) mod compound;
 mod convert;
 mod copy;
+mod delegation;
 mod dir;
 mod durable;
 mod execute;
@@ -42,4 +45,4 @@ mod session;
 mod set_attrs;
 mod xattr;
 
-pub(crate) use server::Server;
+pub(crate) use server::{Server, Start};

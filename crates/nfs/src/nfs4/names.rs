@@ -229,6 +229,7 @@ impl Compound {
         may_wait(cx)?;
         check(name)?;
         let at = self.dir_to_change(cx)?;
+        self.announce_name(cx, &at, name)?;
         let (vfs, cred) = (&cx.shared.vfs, &at.caller.cred);
         if self.was_carried_out(cx) {
             let body = ChangeOk { cinfo: change_info(&self.unchanged(cx)?) };
@@ -265,6 +266,8 @@ impl Compound {
         if from.target.export.id != to.target.export.id {
             return Err(Stop::Fail(Nfsstat4::Xdev));
         }
+        self.announce_name(cx, &from, from_name)?;
+        self.announce_name(cx, &to, to_name)?;
         let cred = &from.caller.cred;
         if self.was_carried_out(cx) {
             let attr = Some(cx.shared.vfs.getattr(&from.target)?);
@@ -299,6 +302,7 @@ impl Compound {
         if file.target.object.kind() == FileType::Directory {
             return Err(Stop::Fail(Nfsstat4::Isdir));
         }
+        self.announce(cx, saved.place.handle(cx).as_bytes(), true)?;
         if self.was_carried_out(cx) {
             let body = ChangeOk { cinfo: change_info(&self.unchanged(cx)?) };
             put(&mut self.reply, reply.head(), Opcode::Link, &body);

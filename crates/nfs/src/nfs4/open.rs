@@ -4,14 +4,15 @@ use forebay_clientstate::{Claim, OpenArgs as StateOpen, Opened, OwnerName, READ,
 use forebay_rpc::Reply;
 use forebay_vfs::{Access, Create, FileType, SetAttr, Wcc};
 use forebay_wire::nfs4::{
-    Bitmap, CloseArgs, CreateHow, Delegation, Fattr, Nfsstat4, Opcode, OpenArgs, OpenClaim,
-    OpenDowngradeArgs, OpenHow, OpenOk, Stateid, StateidOk, WhyNoDelegation, attr, open_result, share,
+    Bitmap, CloseArgs, CreateHow, Fattr, Nfsstat4, Opcode, OpenArgs, OpenClaim, OpenDowngradeArgs, OpenHow,
+    OpenOk, Stateid, StateidOk, attr, open_result, share,
 };
 
 use super::acl::{self, set_attr_of_new};
 use super::attrs::EXCLUSIVE_CREATE;
 use super::compound::{Change, Compound, Context, Stop, put};
 use super::convert::{file_key, state_id, wire_id};
+use super::delegation::answer;
 use super::io::require_file;
 use super::names::{change_info, check};
 use super::place::{Place, may_wait};
@@ -51,22 +52,20 @@ impl Compound {
         let mut found = self.find_to_open(cx, args)?;
         let file = file_key(found.place.handle(cx).as_bytes())?;
         let request = StateOpen { client, owner, file, share, claim, want };
-        let Opened { stateid, .. } = match self.open_found(cx, &request, &mut found) {
+        let Opened { stateid, delegation } = match self.open_found(cx, &request, &mut found) {
             Ok(opened) => opened,
             Err(stop) => {
                 found.change.into_iter().for_each(|change| change.abandon(cx));
                 return Err(stop);
             }
         };
-        let delegation = match args.share_access & share::WANT_DELEG_MASK {
-            share::WANT_NO_PREFERENCE => Delegation::None,
-            share::WANT_NO_DELEG | share::WANT_CANCEL => Delegation::NoneExt(WhyNoDelegation::NotWanted),
-            _ => Delegation::NoneExt(WhyNoDelegation::Resource(false)),
-        };
+        let has_path = self.slot.as_ref().is_some_and(|slot| slot.session.lease().has_back_channel());
+        let delegation = answer(delegation, args.share_access, has_path);
+        let notifies = if has_path { open_result::MAY_NOTIFY_LOCK } else { 0 };
         let body = OpenOk {
             stateid: wire_id(stateid),
             cinfo: change_info(&found.wcc),
-            rflags: open_result::LOCKTYPE_POSIX,
+            rflags: open_result::LOCKTYPE_POSIX | notifies,
             attrset: found.attrset,
             delegation,
         };
@@ -94,7 +93,16 @@ impl Compound {
             match Change::of(cx, &at.target.export, changed.result, changed.intent) {
                 Ok(((), change)) => found.change = change,
                 Err(stop) => {
-                    // The client learns of no open. One that it had before stays.
+                    // The client learns of no open and no delegation. An open that it had before stays.
+                    if let Some(granted) = opened.delegation {
+                        let mut state = cx.server.state();
+                        state.return_delegation(
+                            request.client,
+                            granted.stateid,
+                            cx.now,
+                            &mut self.effects,
+                        )?;
+                    }
                     if opened.stateid.seqid == 1 {
                         let (client, file) = (request.client, &request.file);
                         cx.server.state().close(client, opened.stateid, file, cx.now, &mut self.effects)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,8 +13,18 @@ use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
 use forebay_vfs::Vfs;
 
+use super::callback::{Callbacks, Message};
 use super::durable::Key;
 use super::pseudo::Pseudo;
+
+/// The circumstances of a start.
+pub(crate) struct Start {
+    pub(crate) lease: Duration,
+    /// True if hosts lost locks with the last server: there is a grace period for them.
+    pub(crate) has_lost_locks: bool,
+    /// True if clients get delegations.
+    pub(crate) delegates: bool,
+}
 
 /// The state of clients that all requests share: of NFSv4, and the locks of NFSv3.
 pub(crate) struct Server {
@@ -26,6 +36,9 @@ pub(crate) struct Server {
     /// Requests that may be retransmissions of running ones, with their transaction numbers.
     waiting: Mutex<HashMap<Waiter, (Ticket, u32)>>,
     next_waiter: AtomicU64,
+    /// The number of delegations.
+    pub(super) delegations: Arc<AtomicUsize>,
+    pub(crate) callbacks: Arc<Callbacks>,
     /// Requests that a killed server carried out, and that no client was told of.
     pub(super) carried_out: Mutex<HashSet<Key>>,
     pub(super) pseudo: Pseudo,
@@ -41,16 +54,22 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Returns the state of a server without clients. If clients lost locks with the last server, there is a grace
-    /// period for them.
-    pub(crate) fn new(vfs: &Vfs, lease: Duration, has_lost_locks: bool) -> Self {
-        let limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
+    /// Returns the state of a server without clients.
+    pub(crate) fn new(vfs: &Vfs, Start { lease, has_lost_locks, delegates }: Start) -> Self {
+        let mut limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
+        if !delegates {
+            limits.delegations = 0;
+        }
         let keys = RandomState::new();
-        let state = match has_lost_locks {
+        let delegations = Arc::default();
+        let mut state = match has_lost_locks {
             true => State::without_log(limits.clone(), origin(&keys, None), None, 0),
             false => State::new(limits.clone(), origin(&keys, None)),
         };
+        state.count_delegations_in(Arc::clone(&delegations));
         Server {
+            delegations,
+            callbacks: Arc::default(),
             state: Mutex::new(state),
             has_lost_locks,
             sessions: RwLock::default(),
@@ -114,15 +133,23 @@ impl Server {
     pub(crate) fn act(&self, effects: &mut Effects) {
         for action in effects.actions.drain(..) {
             match action {
-                Action::ClientGone(_) => self.forget_ended_sessions(),
-                // Without back channels there are neither delegations nor notifications. The file system frees a
-                // removed file at once.
+                Action::ClientGone(client) => {
+                    self.callbacks.forget(client);
+                    self.forget_ended_sessions();
+                }
+                Action::Recall { client, stateid, file } => {
+                    self.callbacks.send(client, Message::Recall { stateid, file });
+                }
+                Action::NotifyLock { client, owner, file } => {
+                    self.callbacks.send(client, Message::NotifyLock { owner, file });
+                }
                 Action::Granted(granted) => {
                     if let Some(call) = self.granted.get() {
                         call(granted);
                     }
                 }
-                Action::Recall { .. } | Action::NotifyLock { .. } | Action::FileUnused(_) => {}
+                // The file system frees a removed file at once.
+                Action::FileUnused(_) => {}
             }
         }
     }
@@ -145,6 +172,12 @@ impl Server {
         }
         drop(state);
         self.act(&mut effects);
+        self.callbacks.tick();
+    }
+
+    /// Returns true if clients have delegations. Takes no lock.
+    pub(crate) fn has_delegations(&self) -> bool {
+        self.delegations.load(Ordering::Relaxed) > 0
     }
 
     /// Returns a number for a request that may turn out to be the retransmission of a running one.

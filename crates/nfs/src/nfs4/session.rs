@@ -1,8 +1,8 @@
 //! Clients and sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and their like.
 
 use forebay_clientstate::{
-    Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, PERSIST, Principal, Request,
-    Sequenced, SessionId,
+    CONN_BACK_CHAN, Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, PERSIST, Principal,
+    Request, Sequenced, SessionId,
 };
 use forebay_rpc::Reply;
 use forebay_vfs::Wait;
@@ -14,6 +14,7 @@ use forebay_wire::nfs4::{
 use forebay_wire::{Opaque, xdr::Encode};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::callback::security;
 use super::compound::{Compound, Context, InSlot, Stop, put};
 
 /// Returns the authenticated caller in a form that can be compared.
@@ -73,19 +74,21 @@ impl Compound {
         args: &CreateSessionArgs<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
+        let security = security(self.minor(), args.sec_parms.iter());
         let request = CreateSession {
             client: ClientId(args.clientid),
             sequence: args.sequence,
-            flags: flags(cx, args.flags)?,
+            flags: flags(cx, args.flags, security.is_some())?,
             fore: channel(&args.fore_channel),
             back: channel(&args.back_channel),
             callback_program: args.cb_program,
-            callback_security: Vec::new(),
+            callback_security: security.unwrap_or_default(),
             principal: principal(cx)?,
             connection: cx.call.peer.id,
             random: cx.server.random(),
         };
         let created = cx.server.state().create_session(&request, cx.now, &mut self.effects)?;
+        self.bind_back(cx, created.session);
         let body = CreateSessionOk {
             sessionid: created.session.0,
             sequence: created.sequence,
@@ -129,6 +132,7 @@ impl Compound {
             cx.call.peer.id,
             cx.now,
         )?;
+        self.bind_back(cx, SessionId(args.sessionid));
         let direction = match (bound.fore, bound.back) {
             (true, true) => ChannelDirFromServer::Both,
             (false, true) => ChannelDirFromServer::Back,
@@ -215,12 +219,15 @@ fn sequence_ok(args: &SequenceArgs, answer: &forebay_clientstate::Answer) -> Seq
     }
 }
 
-/// Returns the flags that the server grants: sessions outlive the server if the log has them.
-fn flags(cx: &Context<'_>, wanted: u32) -> Result<u32, Stop> {
+/// Returns the flags that the server grants: sessions outlive the server if the log has them. Call-backs need a
+/// credential.
+fn flags(cx: &Context<'_>, wanted: u32, has_credential: bool) -> Result<u32, Stop> {
     if wanted & !7 != 0 {
         return Err(Stop::Fail(Nfsstat4::Inval));
     }
-    Ok(if cx.shared.vfs.keeps_state() { wanted & PERSIST } else { 0 })
+    let persist = if cx.shared.vfs.keeps_state() { PERSIST } else { 0 };
+    let back = if has_credential { CONN_BACK_CHAN } else { 0 };
+    Ok(wanted & (persist | back))
 }
 
 fn channel(wire: &ChannelAttrs) -> Channel {

@@ -93,10 +93,12 @@ impl Compound {
             let client = self.client()?;
             cx.server.state().test_stateid(client, super::convert::state_id(stateid))?;
         }
-        let at = self.place()?.resolve(cx)?;
-        if at.caller.read_only {
+        let handle = self.place()?.handle(cx);
+        if self.place()?.resolve(cx)?.caller.read_only {
             return Err(Stop::Fail(Nfsstat4::Rofs));
         }
+        self.announce(cx, handle.as_bytes(), true)?;
+        let at = self.place()?.resolve(cx)?;
         let changed = cx.shared.vfs.setattr(&at.target, &at.caller.cred, &set, None);
         let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
         // The list comes last (RFC 8881 section 6.4.1.3).
