@@ -5,7 +5,7 @@ use forebay_wire::nlm4::{self, LockArgs, Procedure, Res, Stats, TestArgs, TestRe
 use forebay_wire::nsm::{self, StatChange};
 use forebay_wire::portmap::{self, IPPROTO_TCP, IPPROTO_UDP, Mapping};
 use forebay_wire::xdr::{Decode, Encode, Reader};
-use forebay_wire::{Opaque, mount3};
+use forebay_wire::{Opaque, mount3, nfsacl3};
 
 use crate::harness::*;
 
@@ -264,6 +264,7 @@ fn the_programs_are_registered_with_rpcbind_and_withdrawn_at_the_stop() {
     let expected = [
         (PROGRAM, 3, IPPROTO_TCP),
         (mount3::PROGRAM, 3, IPPROTO_TCP),
+        (nfsacl3::PROGRAM, 3, IPPROTO_TCP),
         (nlm4::PROGRAM, 4, IPPROTO_TCP),
         (nsm::PROGRAM, 1, IPPROTO_TCP),
         (nsm::PROGRAM, 1, IPPROTO_UDP),
