@@ -88,8 +88,8 @@ impl Filesystem {
         if size.is_none() || matches!(way, None | Some(Way::Each)) {
             return (way, Ok(()));
         }
-        let linked = self.linked().filter(|linked| linked.logging.is_touched(&object.kernel));
-        let made = linked.map_or(Ok(()), |linked| linked.cache.checkpoints.make_of(self));
+        let made =
+            self.linked().map_or(Ok(()), |linked| linked.cache.checkpoints.make_of_touched(self, object));
         (Some(Way::Journal), made)
     }
 

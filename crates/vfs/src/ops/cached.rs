@@ -230,10 +230,8 @@ impl Vfs {
         }
         let (target, len) = (write.target, write.data.len() as u64);
         let engine = &linked.cache.engine;
-        if linked.logging.is_touched(&target.object.kernel) {
-            // Recovery might make the file again, and would find nothing of this in the log.
-            linked.cache.checkpoints.make_of(&target.export.fs)?;
-        }
+        // Recovery might make the file again, and would find nothing of this in the log.
+        linked.cache.checkpoints.make_of_touched(&target.export.fs, &target.object)?;
         let cached = linked.object(&target.object)?;
         let charge = linked.admission.charge(&write.attr);
         let space = space_of(write.offset, write.data.len());
