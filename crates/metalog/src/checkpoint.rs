@@ -107,9 +107,9 @@ impl<F: Files> Checkpoints<F> {
         Ok(())
     }
 
-    /// Makes a checkpoint if recovery would create the object, or set its attributes, from the log. Returns true in that
-    /// case. A change of contents or size that the log does not have waits for that: recovery would create the object
-    /// without it.
+    /// Makes a checkpoint if recovery would create the object, or set its attributes, from the log. Returns true in
+    /// that case. A change of contents or size that the log does not have comes after that: recovery would create the
+    /// object without the change.
     ///
     /// # Errors
     /// Those of [`Checkpoints::make_of`].

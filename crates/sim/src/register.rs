@@ -125,8 +125,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         }
     }
 
-    /// Returns the number of operations that are not folded, and the number of those still running. A failed operation counts
-    /// twice, since it doubles the possible values.
+    /// Returns the number of operations that are not folded, and the number of those still running. A failed operation
+    /// counts twice, since it doubles the possible values.
     pub fn load(&self) -> (usize, usize) {
         let count =
             |which: fn(&Operation<C>) -> bool| self.operations.iter().filter(|one| which(one)).count();
@@ -284,8 +284,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         true
     }
 
-    /// Folds operations that are durable or have failed into the base. No reader may be active. Unless `logged`, failed operations may be in a
-    /// page cache. If that cache is `lossy`, they may leave it at any time.
+    /// Folds operations that are durable or have failed into the base. No reader may be active. Unless `logged`, failed
+    /// operations may be in a page cache. If that cache is `lossy`, they may leave it at any time.
     pub fn fold(&mut self, logged: bool, lossy: bool) {
         if self.operations.is_empty() || self.operations.iter().any(|operation| operation.running) {
             return;

@@ -1,5 +1,5 @@
-//! The harness of a joined world: one session of a simulated server. The engine and the metadata log (`forebay_metalog`)
-//! are the real ones. The harness has the parts of a server that belong to its environment:
+//! The harness of a joined world: one session of a simulated server. The engine and the metadata log
+//! (`forebay_metalog`) are the real ones. The harness has the parts of a server around them:
 //!
 //! - it carries requests out on the virtual file system, under locks, and repeats replies (`change.rs`, `replies.rs`);
 //! - it gives data to the engine, or to the file system past the log (`data.rs`);
