@@ -250,7 +250,8 @@ impl State {
         if let Some(at) = delegation.recalled.take() {
             self.recalled.remove(&(at, number));
         }
-        fx.log(Durability::BeforeReply, Record::DelegationReturned(delegation.stateid.other));
+        self.revoked.push(Record::DelegationReturned(delegation.stateid.other));
+        fx.durability = Durability::BeforeReply;
         self.freed.insert(delegation.file);
         if let Some(client) = self.clients.get(&delegation.client) {
             client.lease.revoked_delegations.fetch_add(1, Relaxed);

@@ -116,6 +116,8 @@ impl Recovery {
             client.lease.renew(now);
         }
         self.state.settle(now, &mut Effects::default());
+        // They come from the log.
+        self.state.revoked.clear();
         self.state
     }
 }

@@ -13,6 +13,7 @@ use crate::locks::LockState;
 use crate::nlm::{Host, NlmShare};
 use crate::opens::Open;
 use crate::ranges::Ranges;
+use crate::record::Record;
 use crate::session::Session;
 use crate::tables::{Files, Holder, Map, Owners};
 use crate::waiters::Waiters;
@@ -87,6 +88,8 @@ pub struct State {
     pub(crate) grace: Option<Grace>,
     /// Files in which something was freed since [`State::settle`].
     pub(crate) freed: BTreeSet<u32>,
+    /// Records of state that was taken from clients, until [`State::take_revoked`].
+    pub(crate) revoked: Vec<Record>,
 }
 
 /// Numbers of entries, for metrics and tests.
@@ -150,6 +153,7 @@ impl State {
             nlm_shares_of: BTreeSet::new(),
             grace: None,
             freed: BTreeSet::new(),
+            revoked: Vec::new(),
         }
     }
 
@@ -162,6 +166,17 @@ impl State {
     pub fn is_in_use(&self, file: &FileKey) -> bool {
         let file = self.files.find(file).map(|file| self.files.at(file));
         file.is_some_and(|file| file.opens > 0 || file.root != crate::ranges::EMPTY)
+    }
+
+    /// Returns the ids of all client records.
+    pub fn client_ids(&self) -> Vec<ClientId> {
+        self.clients.keys().copied().collect()
+    }
+
+    /// Returns the records of state that was taken from clients since the last call. The caller puts them in front of
+    /// the records of any request, whichever comes to the log first: later requests may rely on the revocation.
+    pub fn take_revoked(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.revoked)
     }
 
     /// Returns the numbers of entries.

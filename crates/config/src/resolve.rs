@@ -42,6 +42,8 @@ pub struct Flags {
     pub cache_in_memory: bool,
     /// Use of the portmapper.
     pub portmap: Option<Portmap>,
+    /// False to serve no locks of NFSv3 clients.
+    pub locks: Option<bool>,
     /// True to serve NFSv4.1 and 4.2 as well.
     pub nfs4: bool,
     /// Filter of system calls.
@@ -130,6 +132,7 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     if let Some(portmap) = flags.portmap {
         draft.portmap = Some(Located::flag(portmap, "--portmap"));
     }
+    draft.locks = flags.locks.or(draft.locks);
     draft.nfs4 |= flags.nfs4;
     draft.sandbox = flags.sandbox.or(draft.sandbox);
     apply_cache(flags, draft, problems);

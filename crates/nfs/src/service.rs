@@ -18,7 +18,8 @@ use crate::clients::{ClientStats, Clients};
 use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::nfs4;
-use crate::program::Kind;
+use crate::nlm::{LockConfig, Locks};
+use crate::program::{Kind, Served};
 use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
 use crate::request::{Head, Rejected, Request};
@@ -36,8 +37,12 @@ pub struct NfsConfig {
     pub worker_queue: usize,
     /// How long an idle worker polls before it sleeps.
     pub busy_poll: Duration,
-    /// The duration of leases of NFSv4, if it is served.
-    pub nfs4_lease: Option<Duration>,
+    /// True if NFSv4 is served.
+    pub nfs4: bool,
+    /// The lock manager of NFSv3, if it is served.
+    pub locks: Option<LockConfig>,
+    /// The duration of leases and of grace periods.
+    pub lease: Duration,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -46,7 +51,7 @@ pub struct NfsConfig {
 
 /// NFSv3, MOUNT v3 and NFSv4 for a set of exports.
 pub struct Nfs {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// The workers for each [`Kind`].
     data: Arc<Workers<Request>>,
     writes: Arc<Workers<Request>>,
@@ -56,7 +61,11 @@ pub struct Nfs {
 impl Nfs {
     /// Creates the service and starts the workers.
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
-        let nfs4 = config.nfs4_lease.map(|lease| nfs4::Server::new(&vfs, lease));
+        let locks = config.locks.as_ref().map(Locks::open).transpose()?;
+        let served = Served { nfs4: config.nfs4, locks: locks.is_some() };
+        let has_lost_locks = locks.as_ref().is_some_and(Locks::has_hosts_of_before);
+        let state = || nfs4::Server::new(&vfs, config.lease, has_lost_locks);
+        let nfs4 = (served.nfs4 || served.locks).then(state);
         let shared = Arc::new(Shared {
             vfs,
             rules: Rules::new(config.exports),
@@ -67,7 +76,12 @@ impl Nfs {
             refusals: Refusals::new(config.refused),
             groups: Groups::default(),
             nfs4,
+            locks,
+            served,
         });
+        if let (Some(locks), Some(server)) = (&shared.locks, &shared.nfs4) {
+            locks.start(server, &shared)?;
+        }
         let pool = || {
             let shared = shared.clone();
             Workers::new(config.workers, config.worker_queue, config.busy_poll, move |request: Request| {
@@ -81,13 +95,22 @@ impl Nfs {
         Ok(Nfs { shared, data, writes, names })
     }
 
-    /// Keeps the replies of changes made before this start, as [`Vfs::set_cache`] returned them. Their lifetime begins
-    /// now, however long no server ran: their clients could not ask meanwhile.
+    /// Keeps the replies of changes made before this start, and the state of NFSv4 clients, as [`Vfs::set_cache`]
+    /// returned them. Their lifetime begins now, however long no server ran: their clients could not ask meanwhile.
     pub fn recall(&self, answers: &[Box<[u8]>]) {
         let now = Instant::now();
         for answer in answers.iter().filter_map(|bytes| Answer::decode(bytes)) {
             self.shared.cache.end(answer.client, answer.key, answer.reply, now);
         }
+        if let Some(nfs4) = &self.shared.nfs4 {
+            nfs4.recover(answers.iter().map(|bytes| &**bytes), self.shared.vfs.state_is_lost());
+        }
+        let weak = Arc::downgrade(&self.shared);
+        self.shared.vfs.keep_state(Box::new(move |number| {
+            let shared = weak.upgrade();
+            let nfs4 = shared.as_ref().and_then(|shared| shared.nfs4.as_ref());
+            nfs4.map(|nfs4| nfs4.snapshot(number)).unwrap_or_default()
+        }));
     }
 
     /// Replaces the rules of the exports; the exports themselves are unchanged. After the return, requests are admitted
@@ -129,8 +152,14 @@ impl Nfs {
         }
     }
 
+    /// Tells the hosts that had locks when the last server ended that this one has started. Does not wait for them.
+    pub fn notify_hosts(&self) {
+        self.shared.notify_hosts();
+    }
+
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
+        self.shared.locks.iter().for_each(Locks::stop);
         self.data.stop();
         self.writes.stop();
         self.names.stop();
@@ -140,7 +169,7 @@ impl Nfs {
 impl Service for Nfs {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         let arrived = Instant::now();
-        let head = match Head::decode(message.bytes(), self.shared.nfs4.is_some()) {
+        let head = match Head::decode(message.bytes(), self.shared.served) {
             Ok(head) => head,
             Err(Rejected::NotACall) => return Handled::Close,
             Err(Rejected::With(header)) => {

@@ -42,6 +42,7 @@ impl Differences {
             ("cache_size", now.cache.size != new.cache.size),
             ("ram", now.cache.ram != new.cache.ram),
             ("portmap", now.portmap != new.portmap),
+            ("locks", now.locks != new.locks),
             ("nfs4", now.nfs4 != new.nfs4),
             ("sandbox", now.sandbox != new.sandbox),
             ("log format", now.log.format != new.log.format),

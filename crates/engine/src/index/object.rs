@@ -134,6 +134,19 @@ impl CachedObject {
         (state.dirty > 0 || state.mtime.is_some()).then_some((state.size, state.mtime))
     }
 
+    /// Returns the first run of bytes at or behind `offset` that only the cache has, in whole blocks. A long run may be
+    /// returned in parts.
+    pub fn dirty_run(&self, offset: u64) -> Option<Range<u64>> {
+        /// The highest number of blocks of a part, so that the lock is held for a short time.
+        const MOST: u64 = 4096;
+        let state = self.lock();
+        let mut blocks = state.dirty_entries(offset / BLOCK as u64..u64::MAX).map(|(block, _)| block);
+        let first = blocks.next()?;
+        let end = blocks.zip(first + 1..first + MOST).take_while(|(block, next)| block == next).last();
+        let end = end.map_or(first, |(block, _)| block) + 1;
+        Some(first * BLOCK as u64..end * BLOCK as u64)
+    }
+
     /// Returns the number of blocks whose contents the backing store does not have yet.
     pub fn dirty_blocks(&self) -> u64 {
         self.lock().dirty
@@ -308,6 +321,24 @@ fn split(block: u64) -> (u64, u32) {
 mod tests {
     use super::*;
     use crate::format::SegmentKind;
+
+    #[test]
+    fn runs_of_dirty_blocks_are_found_in_order() {
+        let segments = Segments::new(1, vec![vec![1, 0], vec![1, 0]], vec![2, 2]);
+        let segment = segments.open(SegmentKind::Log, 1, 0).unwrap().id;
+        let object = CachedObject::new(1, Key::new(b"object").unwrap(), Arc::default());
+        let block = BLOCK as u64;
+        assert_eq!(object.dirty_run(0), None);
+        for (number, dirty) in [(2, false), (3, true), (4, true), (5, false), (63, true), (64, true)] {
+            let entry = Entry { segment, checksum: 0, slot: 1, dirty, hit: false };
+            object.lock().set_entry(number, entry, &segments);
+        }
+        for (offset, run) in [(0, 3..5), (4 * block + 1, 4..5), (5 * block, 63..65), (64 * block, 64..65)] {
+            assert_eq!(object.dirty_run(offset), Some(run.start * block..run.end * block), "{offset}");
+        }
+        assert_eq!(object.dirty_run(65 * block), None);
+        assert_eq!(object.dirty_run(u64::MAX), None);
+    }
 
     #[test]
     fn an_object_is_not_idle_before_its_copies_are_durably_dead() {

@@ -2,12 +2,13 @@
 
 use forebay_clientstate::{Claim, OpenArgs as StateOpen, Opened, OwnerName, READ, Share, WRITE, Want};
 use forebay_rpc::Reply;
-use forebay_vfs::{Access, Create, SetAttr, Wcc};
+use forebay_vfs::{Access, Create, FileType, SetAttr, Wcc};
 use forebay_wire::nfs4::{
     Bitmap, CloseArgs, CreateHow, Delegation, Fattr, Nfsstat4, Opcode, OpenArgs, OpenClaim,
     OpenDowngradeArgs, OpenHow, OpenOk, Stateid, StateidOk, WhyNoDelegation, attr, open_result, share,
 };
 
+use super::acl::{self, set_attr_of_new};
 use super::attrs::EXCLUSIVE_CREATE;
 use super::compound::{Change, Compound, Context, Stop, put};
 use super::convert::{file_key, state_id, wire_id};
@@ -135,15 +136,21 @@ impl Compound {
             false => Err(Stop::Fail(Nfsstat4::Inval)),
         };
         let mut unchecked = None;
+        let acls = match how {
+            CreateHow::Unchecked(wire) | CreateHow::Guarded(wire) => {
+                acl::wanted(wire, &at.target, FileType::RegularFile)?
+            }
+            CreateHow::Exclusive(_) | CreateHow::Exclusive41(_) => None,
+        };
         let (how, attrset, then) = match how {
             CreateHow::Unchecked(wire) => {
-                let set = *unchecked.insert(set_attr(wire)?);
+                let set = *unchecked.insert(set_attr_of_new(wire)?);
                 if let Some(found) = self.find_existing(cx, name, &set)? {
                     return Ok(found);
                 }
                 (Create::Guarded(set), set_mask(wire), None)
             }
-            CreateHow::Guarded(wire) => (Create::Guarded(set_attr(wire)?), set_mask(wire), None),
+            CreateHow::Guarded(wire) => (Create::Guarded(set_attr_of_new(wire)?), set_mask(wire), None),
             CreateHow::Exclusive(verifier) => (Create::Exclusive(*verifier), times(), None),
             CreateHow::Exclusive41(both) => {
                 exclusive(&both.attributes)?;
@@ -152,7 +159,8 @@ impl Compound {
                 (Create::Exclusive(both.verifier), attrset, Some(set))
             }
         };
-        let changed = cx.shared.vfs.create(&at.target, name, how, &at.caller.cred, None);
+        let asked = self.logged_reply(cx, true);
+        let changed = cx.shared.vfs.create(&at.target, name, how, &at.caller.cred, asked.as_ref());
         let made = Change::of(cx, &at.target.export, changed.result, changed.intent);
         if let (Err(Stop::Fail(Nfsstat4::Exist)), Some(set)) = (&made, unchecked)
             // Another client has made the file meanwhile.
@@ -164,6 +172,7 @@ impl Compound {
         if let Some(set) = then.filter(|set| !set.is_empty()) {
             change = set_after(cx, &at, &target, &set, change)?;
         }
+        change = acl::set_after(cx, &at, &target, acls, change)?;
         let place =
             Place::Inode(handle(&cx.shared.vfs.handle(&target)), Some(At { target, caller: at.caller }));
         Ok(Found { place, wcc: changed.wcc, attrset, made: true, size: None, change })
@@ -183,7 +192,7 @@ impl Compound {
     }
 
     /// Returns the attributes around an OPEN that does not change its directory.
-    fn unchanged(&mut self, cx: &Context<'_>) -> Result<Wcc, Stop> {
+    pub(super) fn unchanged(&mut self, cx: &Context<'_>) -> Result<Wcc, Stop> {
         match self.place()? {
             Place::Above(_) => Ok(Wcc::default()),
             place => {

@@ -1,61 +1,85 @@
-//! The state of NFSv4 that all requests share.
+//! The state of clients that all requests share: of NFSv4, and the locks of NFSv3.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_clientstate::{Action, Effects, Limits, Now, Origin, SECOND, Session, SessionId, State, Waiter};
+use forebay_clientstate::{
+    Action, Effects, Granted, Limits, Now, Origin, SECOND, Session, SessionId, State, Waiter,
+};
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
 use forebay_vfs::Vfs;
 
+use super::durable::Key;
 use super::pseudo::Pseudo;
 
-/// The state of NFSv4 that all requests share.
+/// The state of clients that all requests share: of NFSv4, and the locks of NFSv3.
 pub(crate) struct Server {
     state: Mutex<State>,
+    /// True if hosts had locks with a server without a log, and may reclaim them now.
+    pub(super) has_lost_locks: bool,
     /// The sessions by name, so that SEQUENCE does not take the lock of all clients' state.
     sessions: RwLock<HashMap<SessionId, Arc<Session>, foldhash::fast::RandomState>>,
     /// Requests that may be retransmissions of running ones, with their transaction numbers.
     waiting: Mutex<HashMap<Waiter, (Ticket, u32)>>,
     next_waiter: AtomicU64,
+    /// Requests that a killed server carried out, and that no client was told of.
+    pub(super) carried_out: Mutex<HashSet<Key>>,
     pub(super) pseudo: Pseudo,
     pub(super) limits: Limits,
     /// The name of the server for its clients (RFC 8881 section 2.10.4).
     pub(super) owner: Vec<u8>,
     started: Instant,
     last_tick: AtomicU64,
+    /// Called for each blocked lock of NFSv3 that is granted.
+    granted: OnceLock<Box<dyn Fn(Granted) + Send + Sync>>,
     /// Keys that no client knows.
     keys: RandomState,
 }
 
 impl Server {
-    /// Returns the state of a server without clients.
-    pub(crate) fn new(vfs: &Vfs, lease: Duration) -> Self {
+    /// Returns the state of a server without clients. If clients lost locks with the last server, there is a grace
+    /// period for them.
+    pub(crate) fn new(vfs: &Vfs, lease: Duration, has_lost_locks: bool) -> Self {
         let limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
         let keys = RandomState::new();
-        // Numbers of this start must differ from those of earlier ones, which clients may still use.
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let origin = Origin { epoch: since_1970.as_secs() as u32, seed: keys.hash_one(0) };
+        let state = match has_lost_locks {
+            true => State::without_log(limits.clone(), origin(&keys, None), None, 0),
+            false => State::new(limits.clone(), origin(&keys, None)),
+        };
         Server {
-            state: Mutex::new(State::new(limits.clone(), origin)),
+            state: Mutex::new(state),
+            has_lost_locks,
             sessions: RwLock::default(),
             waiting: Mutex::default(),
             next_waiter: AtomicU64::new(1),
+            carried_out: Mutex::default(),
             pseudo: Pseudo::new(vfs.exports()),
             limits,
             owner: format!("forebay-{:016x}", vfs.derive(b"NFSv4 server owner")).into_bytes(),
             started: Instant::now(),
             last_tick: AtomicU64::new(0),
+            granted: OnceLock::new(),
             keys,
         }
     }
 
+    /// Returns the origin of numbers that differ from those of earlier starts, of which `last` is the last one known.
+    pub(super) fn origin(&self, last: Option<u32>) -> Origin {
+        origin(&self.keys, last)
+    }
+
     /// Returns the time for clients' state.
-    pub(super) fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Sets the function that is called for each blocked lock of NFSv3 that is granted.
+    pub(crate) fn call_when_granted(&self, call: Box<dyn Fn(Granted) + Send + Sync>) {
+        let _ = self.granted.set(call);
     }
 
     /// Returns bytes that no client can guess.
@@ -63,7 +87,7 @@ impl Server {
         self.keys.hash_one(self.next_waiter.fetch_add(1, Ordering::Relaxed)).to_be_bytes()
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
@@ -87,23 +111,24 @@ impl Server {
     }
 
     /// Carries out the consequences of operations.
-    pub(super) fn act(&self, effects: &mut Effects) {
-        effects.records.clear();
+    pub(crate) fn act(&self, effects: &mut Effects) {
         for action in effects.actions.drain(..) {
             match action {
                 Action::ClientGone(_) => self.forget_ended_sessions(),
                 // Without back channels there are neither delegations nor notifications. The file system frees a
                 // removed file at once.
-                Action::Recall { .. }
-                | Action::NotifyLock { .. }
-                | Action::Granted(_)
-                | Action::FileUnused(_) => {}
+                Action::Granted(granted) => {
+                    if let Some(call) = self.granted.get() {
+                        call(granted);
+                    }
+                }
+                Action::Recall { .. } | Action::NotifyLock { .. } | Action::FileUnused(_) => {}
             }
         }
     }
 
     /// Ends what has expired, at most once a second. Requests call it: without any, nobody misses what has expired.
-    pub(super) fn tick(&self) {
+    pub(crate) fn tick(&self, vfs: &Vfs) {
         let now = self.now();
         let last = self.last_tick.load(Ordering::Relaxed);
         let is_due = now.saturating_sub(last) >= SECOND;
@@ -113,7 +138,12 @@ impl Server {
             return;
         }
         let mut effects = Effects::default();
-        self.state().tick(now, &mut effects);
+        let mut state = self.state();
+        state.tick(now, &mut effects);
+        if !vfs.logs_state() {
+            state.take_revoked();
+        }
+        drop(state);
         self.act(&mut effects);
     }
 
@@ -134,4 +164,12 @@ impl Server {
         let mut waiting = self.waiting.lock();
         waiters.iter().filter_map(|waiter| waiting.remove(waiter)).collect()
     }
+}
+
+/// Returns the origin of a start after `last`. Clients may still use numbers of earlier starts that nobody knows any
+/// more, so it follows the time as well.
+fn origin(keys: &RandomState, last: Option<u32>) -> Origin {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let next = last.map_or(0, |last| last.wrapping_add(1));
+    Origin { epoch: next.max(since_1970.as_secs() as u32), seed: keys.hash_one(0) }
 }

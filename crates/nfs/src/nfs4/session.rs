@@ -1,8 +1,8 @@
 //! Clients and sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and their like.
 
 use forebay_clientstate::{
-    Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, Principal, Request, Sequenced,
-    SessionId,
+    Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, PERSIST, Principal, Request,
+    Sequenced, SessionId,
 };
 use forebay_rpc::Reply;
 use forebay_vfs::Wait;
@@ -76,8 +76,7 @@ impl Compound {
         let request = CreateSession {
             client: ClientId(args.clientid),
             sequence: args.sequence,
-            // Neither the log nor call-backs serve sessions yet.
-            flags: check_flags(args.flags)?,
+            flags: flags(cx, args.flags)?,
             fore: channel(&args.fore_channel),
             back: channel(&args.back_channel),
             callback_program: args.cb_program,
@@ -192,7 +191,8 @@ impl Compound {
         let fore = session.fore();
         let limit = if args.cache_this { fore.max_cached.min(fore.max_response) } else { fore.max_response };
         self.reply.limit_to(limit as usize);
-        self.slot = Some(InSlot { session, slot: args.slot, keeps: args.cache_this });
+        let (sequence, digest) = (args.sequence, request.digest);
+        self.slot = Some(InSlot { session, slot: args.slot, sequence, digest, keeps: args.cache_this });
         put(&mut self.reply, reply.head(), Opcode::Sequence, &sequence_ok(args, &answer));
         Ok(())
     }
@@ -215,8 +215,12 @@ fn sequence_ok(args: &SequenceArgs, answer: &forebay_clientstate::Answer) -> Seq
     }
 }
 
-fn check_flags(flags: u32) -> Result<u32, Stop> {
-    if flags & !7 == 0 { Ok(0) } else { Err(Stop::Fail(Nfsstat4::Inval)) }
+/// Returns the flags that the server grants: sessions outlive the server if the log has them.
+fn flags(cx: &Context<'_>, wanted: u32) -> Result<u32, Stop> {
+    if wanted & !7 != 0 {
+        return Err(Stop::Fail(Nfsstat4::Inval));
+    }
+    Ok(if cx.shared.vfs.keeps_state() { wanted & PERSIST } else { 0 })
 }
 
 fn channel(wire: &ChannelAttrs) -> Channel {

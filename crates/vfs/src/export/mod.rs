@@ -160,4 +160,6 @@ pub struct Most {
     pub max_file_size: u64,
     /// The most hard links a file may have.
     pub max_links: u32,
+    /// The unit of clones, in bytes; 0 if the file system cannot clone.
+    pub clone_block: u32,
 }

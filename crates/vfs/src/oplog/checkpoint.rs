@@ -18,7 +18,7 @@ pub(crate) type Tell = forebay_metalog::Tell<Error>;
 
 /// The checkpoints of all file systems, and their threads.
 pub(crate) struct Checkpoints {
-    pub(super) shared: Arc<forebay_metalog::Checkpoints<Filesystem>>,
+    pub(crate) shared: Arc<forebay_metalog::Checkpoints<Filesystem>>,
     oplog: Arc<OpLog>,
     filesystems: Vec<Weak<Filesystem>>,
     threads: Mutex<Option<Threads>>,
@@ -31,10 +31,15 @@ struct Threads {
 }
 
 impl Checkpoints {
-    pub(crate) fn new(oplog: Arc<OpLog>, filesystems: Vec<(u32, Weak<Filesystem>)>, tell: Tell) -> Self {
+    pub(crate) fn new(
+        oplog: Arc<OpLog>,
+        filesystems: Vec<(u32, Weak<Filesystem>)>,
+        state: Vec<(u64, Vec<u8>)>,
+        tell: Tell,
+    ) -> Self {
         let weak = filesystems.iter().map(|(_, fs)| fs.clone()).collect();
         let clock = Arc::new(SystemClock::new());
-        let shared = forebay_metalog::Checkpoints::new(oplog.clone(), clock, filesystems, tell);
+        let shared = forebay_metalog::Checkpoints::new(oplog.clone(), clock, filesystems, state, tell);
         Checkpoints { shared: Arc::new(shared), oplog, filesystems: weak, threads: Mutex::new(None) }
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod recover;
 pub(crate) mod removal;
 pub(crate) mod rename_intents;
 mod served;
+pub(crate) mod state;
 
 pub(crate) use forebay_metalog::Way;
 use forebay_oplog::{Bindings, Identity, New};

@@ -60,7 +60,14 @@ pub struct Wrote {
 
 /// Checks that the caller may access the file's contents. The owner may read and write whatever the mode says: a file
 /// created read-only is still written by its creator (RFC 1813 section 4.4).
-fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wait: Wait) -> Result<()> {
+pub(super) fn permitted(
+    vfs: &Vfs,
+    target: &Target,
+    cred: &Cred,
+    attr: &Attr,
+    want: u8,
+    wait: Wait,
+) -> Result<()> {
     match attr.kind {
         FileType::RegularFile => {}
         FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
@@ -173,6 +180,21 @@ impl Vfs {
         stable: bool,
         wait: Wait,
     ) -> Outcome<Changed<Wrote>> {
+        self.change_contents(target, wait, |attr, errors| {
+            self.write_inner(Writing { target, cred, offset, data, stable, attr, errors }, wait)
+        })
+    }
+
+    /// Changes contents of a file beside other changes of its contents. `carry_out` gets the attributes of the file,
+    /// and [`Uncommitted::errors`](crate::caches::uncommitted::Uncommitted::errors) from before the change. It returns
+    /// the result and the commit request of the reply. The outcome is `Wait` only if the change would have to wait, and
+    /// then it has no effect.
+    pub(crate) fn change_contents<T>(
+        &self,
+        target: &Target,
+        wait: Wait,
+        mut carry_out: impl FnMut(Attr, u64) -> Result<(T, Option<CommitRequest>)>,
+    ) -> Outcome<Changed<T>> {
         loop {
             let side_by_side = match wait {
                 Wait::Yes => Some(target.object.changing.read()),
@@ -195,15 +217,13 @@ impl Vfs {
                     }
                 }
             }
-            let result = attr.and_then(|attr| {
-                self.write_inner(Writing { target, cred, offset, data, stable, attr, errors }, wait)
-            });
+            let result = attr.and_then(|attr| carry_out(attr, errors));
             if matches!(result, Err(Error::WouldBlock)) {
                 return Outcome::Wait;
             }
             let wcc = change.end();
             return Outcome::Done(match result {
-                Ok((wrote, intent)) => Changed { result: Ok(wrote), wcc, intent },
+                Ok((done, intent)) => Changed { result: Ok(done), wcc, intent },
                 Err(error) => {
                     target.object.rest();
                     Changed { result: Err(error), wcc, intent: None }
