@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_engine::UserRecordId;
 use forebay_engine::io::Clock;
 use forebay_engine::wait::before;
-use forebay_oplog::Record;
+use forebay_oplog::{Identity, Record};
 
 use crate::io::{Failure, Files, Log};
 use crate::planted_bugs;
@@ -119,6 +119,24 @@ impl<F: Files> Checkpoints<F> {
         drop(one);
         self.record(volume, upto, true).await;
         Ok(())
+    }
+
+    /// Makes a checkpoint if recovery would create the object, or set its attributes, from the log. Returns true in
+    /// that case. A change of contents or size that the log does not have comes after that: recovery would create the
+    /// object without the change.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoints::make_of`].
+    pub async fn make_of_touched(
+        &self,
+        volume: &Volume<F>,
+        files: &F,
+        object: &Identity,
+    ) -> Result<bool, F::Error> {
+        if !volume.is_touched(object) {
+            return Ok(false);
+        }
+        self.make_of(volume, files).await.map(|()| true)
     }
 
     /// Makes the last checkpoint, after which nothing may be changed. Returns true if the log may release all user

@@ -14,6 +14,7 @@ use crate::Seq;
 use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::index::account::Account;
+pub(crate) use crate::index::fetch::{Fetch, Source};
 use crate::index::leaf::{Entry, LEAF, Leaf, Page};
 use crate::index::moves::Moves;
 use crate::index::ranges::Ranges;
@@ -48,28 +49,6 @@ pub(crate) enum Busy {
     No,
     Destage,
     Truncate,
-}
-
-/// A read of the backing store that is in flight.
-#[derive(Debug)]
-pub(crate) struct Fetch {
-    pub(crate) id: u64,
-    pub(crate) blocks: Range<u64>,
-    pub(crate) stale: bool,
-    /// The object was truncated within or behind the range since the fetch began: its contents may mix two states.
-    pub(crate) cut: bool,
-    pub(crate) source: Source,
-}
-
-/// The source of contents that are in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// A read of the backing store. Other readers may wait for its contents.
-    Backing,
-    /// A copy in the cache.
-    Cache,
-    /// A client's bypass write.
-    Client,
 }
 
 #[derive(Debug, Default)]
@@ -236,22 +215,6 @@ impl State {
         }
     }
 
-    fn count_dirty(&mut self, dirty: bool) {
-        if dirty {
-            self.dirty += 1;
-            self.volume.dirtied();
-            self.account.iter().for_each(|account| account.dirtied(1));
-        }
-    }
-
-    fn count_clean(&mut self, was_dirty: bool) {
-        if was_dirty {
-            self.dirty -= 1;
-            self.volume.cleaned();
-            self.account.iter().for_each(|account| account.cleaned(1));
-        }
-    }
-
     /// Removes the place of a block on the SSDs from the index.
     pub(crate) fn remove_entry(&mut self, block: u64, segments: &Segments) -> Option<Entry> {
         let (number, index) = split(block);
@@ -265,35 +228,6 @@ impl State {
         segments.unplace(old.segment, old.dirty);
         self.count_clean(old.dirty);
         Some(old)
-    }
-
-    /// Records that no copy of a dirty block can be read, or that a copy can be read again. Returns true if that is
-    /// new.
-    pub(crate) fn set_damaged(&mut self, block: u64, damaged: bool, segments: &Segments) -> bool {
-        if !damaged && self.damaged.is_empty() {
-            return false;
-        }
-        let Some(segment) = self.entry(block).filter(|entry| entry.dirty).map(|entry| entry.segment) else {
-            return false;
-        };
-        let changed = if damaged { self.damaged.insert(block) } else { self.damaged.remove(&block) };
-        if changed {
-            segments.damage(segment, damaged);
-        }
-        changed
-    }
-
-    /// Marks a block as clean if `copy`, which the backing store has now, is still its copy.
-    pub(crate) fn cleaned(&mut self, block: u64, copy: &Entry, segments: &Segments) {
-        let Some(entry) = self.entry(block) else { return };
-        let same = entry.same_place(copy)
-            || crate::planted_bugs::active("destage cleans what was rewritten meanwhile");
-        if entry.dirty && same {
-            self.set_damaged(block, false, segments);
-            self.entry_mut(block).into_iter().for_each(|entry| entry.dirty = false);
-            segments.clean(copy.segment);
-            self.count_clean(true);
-        }
     }
 
     /// Drops all cached blocks of `range`. Returns the number of pages and of SSD copies dropped.
@@ -349,63 +283,6 @@ impl State {
         found
     }
 
-    /// Returns the dirty blocks of `range`, in order, with their copies; at most `most`.
-    pub(crate) fn dirty_in(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
-        self.dirty_where(range, most, |_| true)
-    }
-
-    /// Returns the dirty blocks of `range` that have a readable copy, in order; at most `most`.
-    pub(crate) fn to_destage(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
-        self.dirty_where(range, most, |block| !self.damaged.contains(&block))
-    }
-
-    /// Returns true if the object has a dirty block with a readable copy.
-    pub(crate) fn needs_destage(&self) -> bool {
-        self.dirty > self.damaged.len() as u64
-    }
-
-    fn dirty_where(&self, range: Range<u64>, most: usize, wanted: impl Fn(u64) -> bool) -> Vec<(u64, Entry)> {
-        let dirty = self.dirty_entries(range).filter(|(block, _)| wanted(*block));
-        dirty.map(|(block, entry)| (block, *entry)).take(most).collect()
-    }
-
-    /// Returns the dirty blocks of `range`, in order.
-    pub(crate) fn dirty_entries(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Entry)> {
-        let wanted = self.dirty > 0 && !range.is_empty();
-        let leaves = wanted.then(|| self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF));
-        leaves.into_iter().flatten().flat_map(move |(number, leaf)| {
-            let first = number * LEAF;
-            let here = leaf.entries_in(range.start.saturating_sub(first), range.end.saturating_sub(first));
-            here.filter(|(_, entry)| entry.dirty).map(move |(index, entry)| (first + u64::from(index), entry))
-        })
-    }
-
-    /// Marks the fetches of any block of `range` as stale.
-    pub(crate) fn outdate(&mut self, range: &Range<u64>) {
-        for fetch in &mut self.fetches {
-            let touched = fetch.blocks.start < range.end && range.start < fetch.blocks.end;
-            fetch.stale |= touched;
-            fetch.cut |= touched && range.end == u64::MAX;
-        }
-    }
-
-    /// Records that contents of `blocks` are in flight. During a bypass write or a truncation of the object, their
-    /// contents are never cached.
-    pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, source: Source) -> u64 {
-        self.next_fetch += 1;
-        let stale = self.directs > 0 || self.busy == Busy::Truncate;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, cut: false, source });
-        self.next_fetch
-    }
-
-    /// Records a bypass write of `blocks`. It overlaps no other bypass write.
-    pub(crate) fn begin_own(&mut self, blocks: Range<u64>) -> u64 {
-        self.next_fetch += 1;
-        let source = Source::Client;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: false, cut: false, source });
-        self.next_fetch
-    }
-
     /// Returns true if a bypass write of `range` may begin.
     pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
         self.busy != Busy::Truncate
@@ -413,39 +290,6 @@ impl State {
             && !self.is_written_directly(range)
             && (self.to_destage(range.clone(), 1).is_empty()
                 || crate::planted_bugs::active("direct writes do not wait for dirty blocks"))
-    }
-
-    /// Returns true if no copy of some block of `range` can be read.
-    pub(crate) fn is_damaged(&self, range: &Range<u64>) -> bool {
-        self.damaged.range(range.clone()).next().is_some()
-    }
-
-    /// Returns true if a bypass write of any block of `range` is in flight.
-    pub(crate) fn is_written_directly(&self, range: &Range<u64>) -> bool {
-        let overlaps = |fetch: &Fetch| {
-            fetch.source == Source::Client && fetch.blocks.start < range.end && range.start < fetch.blocks.end
-        };
-        self.directs > 0 && self.fetches.iter().any(overlaps)
-    }
-
-    /// Returns true if a fetch is in flight and not stale.
-    pub(crate) fn is_current(&self, id: u64) -> bool {
-        self.fetches.iter().any(|fetch| fetch.id == id && !fetch.stale)
-    }
-
-    pub(crate) fn is_fetching(&self, id: u64) -> bool {
-        self.fetches.iter().any(|fetch| fetch.id == id)
-    }
-
-    /// Returns true if the object was truncated within the fetched range, or behind it, since the fetch began.
-    pub(crate) fn is_cut(&self, id: u64) -> bool {
-        self.fetches.iter().any(|fetch| fetch.id == id && fetch.cut)
-    }
-
-    /// Ends a fetch. Returns true if its contents may be cached.
-    pub(crate) fn end_fetch(&mut self, id: u64) -> bool {
-        let Some(at) = self.fetches.iter().position(|fetch| fetch.id == id) else { return false };
-        !self.fetches.swap_remove(at).stale || crate::planted_bugs::active("stale fetches are cached")
     }
 
     /// Returns true if the object has no state and no operation in progress: the index may drop it.

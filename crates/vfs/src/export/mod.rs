@@ -8,6 +8,7 @@ pub(crate) mod inherited;
 pub(crate) mod known;
 pub(crate) mod locate;
 pub(crate) mod owner;
+pub(crate) mod private_dir;
 pub(crate) mod probe;
 pub(crate) mod resolve;
 pub(crate) mod vfs;

@@ -9,6 +9,7 @@ use forebay_metalog::EVERY;
 use forebay_runtime::{SystemClock, block_on};
 
 use super::{Logging, OpLog, rename_intents};
+use crate::caches::inode::Inode;
 use crate::error::{Error, Result};
 use crate::export::filesystem::Filesystem;
 
@@ -69,6 +70,13 @@ impl Checkpoints {
     pub(crate) fn make_of(&self, fs: &Filesystem) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
         block_on(self.shared.make_of(&linked.logging, fs))
+    }
+
+    /// Makes every operation of a file system durable in it if recovery would create the inode, or set its attributes,
+    /// from the log.
+    pub(crate) fn make_of_touched(&self, fs: &Filesystem, object: &Inode) -> Result<()> {
+        let Some(linked) = fs.linked() else { return Ok(()) };
+        block_on(self.shared.make_of_touched(&linked.logging, fs, &object.kernel)).map(drop)
     }
 
     /// Makes the last checkpoint, after which nothing may be changed. Returns true if the log may release all user

@@ -293,10 +293,8 @@ impl Vfs {
     ) -> Result<(Taken<'d>, Option<LogFrame>)> {
         let Bypass { target, cred, range } = bypass;
         let engine = &linked.cache.engine;
-        if linked.logging.is_touched(&target.object.kernel) {
-            // Recovery might make the file again, and would find nothing of this in the log.
-            linked.cache.checkpoints.make_of(&target.export.fs)?;
-        }
+        // Recovery might make the file again, and would find nothing of this in the log.
+        linked.cache.checkpoints.make_of_touched(&target.export.fs, &target.object)?;
         let cached = linked.object(&target.object)?;
         let fd = target.object.writer(&self.budget, true)?;
         let direct = block_on(engine.begin_direct(cached, range.start, range.end - range.start));
