@@ -204,6 +204,12 @@ impl State {
         }
     }
 
+    /// Returns the names of all confirmed clients.
+    pub fn client_owners(&self) -> Vec<OwnerName> {
+        let confirmed = self.clients.values().filter(|client| client.is_confirmed);
+        confirmed.map(|client| client.owner.clone()).collect()
+    }
+
     /// Returns records that describe the present state: older records may be released when these are in the log.
     ///
     /// The records are in the order of the things that they need. A caller that cannot hold its lock for all of them

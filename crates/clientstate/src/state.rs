@@ -189,6 +189,11 @@ impl State {
         std::mem::take(&mut self.revoked)
     }
 
+    /// Returns the number of this instance, as in [`Origin`].
+    pub fn epoch(&self) -> u32 {
+        self.origin.epoch
+    }
+
     /// Returns the numbers of entries.
     pub fn counts(&self) -> Counts {
         Counts {

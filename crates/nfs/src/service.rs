@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ pub struct NfsConfig {
     pub lease: Duration,
     /// True if clients of NFSv4 get delegations.
     pub nfs4_delegations: bool,
+    /// The state directory, for the clients of NFSv4 that may reclaim state.
+    pub state_dir: Option<PathBuf>,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -67,8 +70,10 @@ impl Nfs {
         let served = Served { nfs4: config.nfs4, locks: locks.is_some() };
         let has_lost_locks = locks.as_ref().is_some_and(Locks::has_hosts_of_before);
         let (lease, delegates) = (config.lease, config.nfs4_delegations);
-        let state = || nfs4::Server::new(&vfs, nfs4::Start { lease, has_lost_locks, delegates });
-        let nfs4 = (served.nfs4 || served.locks).then(state);
+        let known = config.state_dir.filter(|_| served.nfs4).map(|dir| dir.join("nfs4-clients"));
+        let start = nfs4::Start { lease, has_lost_locks, delegates, known };
+        let state = || nfs4::Server::new(&vfs, start);
+        let nfs4 = (served.nfs4 || served.locks).then(state).transpose()?;
         let shared = Arc::new(Shared {
             vfs,
             rules: Rules::new(config.exports),
@@ -114,6 +119,17 @@ impl Nfs {
             let nfs4 = shared.as_ref().and_then(|shared| shared.nfs4.as_ref());
             nfs4.map(|nfs4| nfs4.snapshot(number)).unwrap_or_default()
         }));
+    }
+
+    /// Prepares for clients, after [`Nfs::recall`] if there is a cache.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub fn begin(&self) -> std::io::Result<()> {
+        match &self.shared.nfs4 {
+            Some(server) if self.shared.served.nfs4 => server.begin(&self.shared.vfs),
+            _ => Ok(()),
+        }
     }
 
     /// Replaces the rules of the exports; the exports themselves are unchanged. After the return, requests are admitted

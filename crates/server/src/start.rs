@@ -133,6 +133,7 @@ impl Start {
         let opened =
             cache::open(&settings, (&vfs, &nfs), &mut identities, &events, self.asker, linger, &under_way)?;
         let (cache, said) = opened.unzip();
+        nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
         identities.keep(&settings, &vfs)?;
         // A file that grows beyond RLIMIT_FSIZE is an error for the client (EFBIG), and must not end the process.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
@@ -266,6 +267,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
         }),
         lease: limits.lease,
         nfs4_delegations: settings.nfs4_delegations,
+        state_dir: Some(settings.state_dir.clone()),
         reply_cache: CacheLimits {
             entries: limits.reply_cache_entries,
             bytes: limits.reply_cache_memory as usize,

@@ -17,7 +17,7 @@ const COMPOUND: (u32, u32, u32) = (nfs4::PROGRAM, nfs4::VERSION, nfs4::PROC_COMP
 
 /// A client with a session, which sends one request at a time in slot 0.
 pub(crate) struct Client4 {
-    connection: Client,
+    pub(crate) connection: Client,
     minor_version: u32,
     pub(crate) id: u64,
     session: [u8; 16],

@@ -101,7 +101,9 @@ impl Server {
         let mut state = self.state();
         let origin = self.origin(all.iter().map(Record::epoch).max());
         if is_lost {
-            *state = State::without_log(self.limits.clone(), origin, None, self.now());
+            let owners = self.known.owners();
+            let known = (!self.has_lost_locks && !owners.is_empty()).then_some(owners);
+            *state = State::without_log(self.limits.clone(), origin, known, self.now());
             state.count_delegations_in(self.delegations.clone());
             return;
         }

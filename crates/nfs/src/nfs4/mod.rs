@@ -33,6 +33,7 @@ mod dir;
 mod durable;
 mod execute;
 mod io;
+mod known;
 mod lock;
 mod names;
 mod open;

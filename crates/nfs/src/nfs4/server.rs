@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_clientstate::{
-    Action, Effects, Granted, Limits, Now, Origin, SECOND, Session, SessionId, State, Waiter,
+    Action, Effects, Granted, Limits, Now, Origin, Record, SECOND, Session, SessionId, State, Waiter,
 };
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
@@ -15,6 +16,7 @@ use forebay_vfs::Vfs;
 
 use super::callback::{Callbacks, Message};
 use super::durable::Key;
+use super::known::Known;
 use super::pseudo::Pseudo;
 
 /// The circumstances of a start.
@@ -24,6 +26,8 @@ pub(crate) struct Start {
     pub(crate) has_lost_locks: bool,
     /// True if clients get delegations.
     pub(crate) delegates: bool,
+    /// The file of the clients that may reclaim state.
+    pub(crate) known: Option<PathBuf>,
 }
 
 /// The state of clients that all requests share: of NFSv4, and the locks of NFSv3.
@@ -31,6 +35,9 @@ pub(crate) struct Server {
     state: Mutex<State>,
     /// True if hosts had locks with a server without a log, and may reclaim them now.
     pub(super) has_lost_locks: bool,
+    pub(super) known: Known,
+    /// True if a client is gone since the file of known clients was written.
+    someone_is_gone: AtomicBool,
     /// The sessions by name, so that SEQUENCE does not take the lock of all clients' state.
     sessions: RwLock<HashMap<SessionId, Arc<Session>, foldhash::fast::RandomState>>,
     /// Requests that may be retransmissions of running ones, with their transaction numbers.
@@ -55,7 +62,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// Returns the state of a server without clients.
-    pub(crate) fn new(vfs: &Vfs, Start { lease, has_lost_locks, delegates }: Start) -> Self {
+    ///
+    /// # Errors
+    /// The file of known clients cannot be read.
+    pub(crate) fn new(vfs: &Vfs, start: Start) -> std::io::Result<Self> {
+        let Start { lease, has_lost_locks, delegates, known } = start;
+        let known = Known::open(known)?;
         let mut limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
         if !delegates {
             limits.delegations = 0;
@@ -67,11 +79,13 @@ impl Server {
             false => State::new(limits.clone(), origin(&keys, None)),
         };
         state.count_delegations_in(Arc::clone(&delegations));
-        Server {
+        Ok(Server {
             delegations,
             callbacks: Arc::default(),
             state: Mutex::new(state),
             has_lost_locks,
+            known,
+            someone_is_gone: AtomicBool::new(false),
             sessions: RwLock::default(),
             waiting: Mutex::default(),
             next_waiter: AtomicU64::new(1),
@@ -83,12 +97,56 @@ impl Server {
             last_tick: AtomicU64::new(0),
             granted: OnceLock::new(),
             keys,
-        }
+        })
     }
 
     /// Returns the origin of numbers that differ from those of earlier starts, of which `last` is the last one known.
     pub(super) fn origin(&self, last: Option<u32>) -> Origin {
-        origin(&self.keys, last)
+        origin(&self.keys, last.max(self.known.epoch))
+    }
+
+    /// Prepares for clients, after [`Server::recover`] if there is a log. Without one, clients that the server knew may
+    /// reclaim their state for the time of a lease.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn begin(&self, vfs: &Vfs) -> std::io::Result<()> {
+        let mut state = self.state();
+        if !vfs.logs_state() {
+            let origin = self.origin(None);
+            let known = (!self.has_lost_locks).then(|| self.known.owners());
+            *state = State::without_log(self.limits.clone(), origin, known, self.now());
+            state.count_delegations_in(self.delegations.clone());
+        } else if !state.in_grace(self.now()) {
+            let owners = state.client_owners();
+            self.known.keep(&owners)?;
+            owners.iter().try_for_each(|owner| self.known.add(owner))?;
+        }
+        self.known.begin(state.epoch())
+    }
+
+    /// Adds clients that these records confirm to the known ones, before they learn that they are.
+    pub(super) fn know(&self, records: &[Record]) -> std::io::Result<()> {
+        let confirmed = records.iter().filter_map(|record| match record {
+            Record::Client { owner, .. } => Some(owner),
+            _ => None,
+        });
+        confirmed.into_iter().try_for_each(|owner| self.known.add(owner))?;
+        self.forget_known();
+        Ok(())
+    }
+
+    /// Removes clients that are gone from the known ones, with the next new client: the caller is a worker. In a grace period
+    /// those that have not come back yet stay.
+    fn forget_known(&self) {
+        let state = self.state();
+        if state.in_grace(self.now()) || !self.someone_is_gone.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let owners = state.client_owners();
+        drop(state);
+        // A client that stays in the file makes a later grace period longer, and does no other harm.
+        let _ = self.known.keep(&owners);
     }
 
     /// Returns the time for clients' state.
@@ -134,6 +192,7 @@ impl Server {
         for action in effects.actions.drain(..) {
             match action {
                 Action::ClientGone(client) => {
+                    self.someone_is_gone.store(true, Ordering::Relaxed);
                     self.callbacks.forget(client);
                     self.forget_ended_sessions();
                 }

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::callback::security;
 use super::compound::{Compound, Context, InSlot, Stop, put};
+use super::place::may_wait;
 
 /// Returns the authenticated caller in a form that can be compared.
 fn principal(cx: &Context<'_>) -> Result<Principal, Stop> {
@@ -74,6 +75,8 @@ impl Compound {
         args: &CreateSessionArgs<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
+        // A new client is written down.
+        may_wait(cx)?;
         let security = security(self.minor(), args.sec_parms.iter());
         let request = CreateSession {
             client: ClientId(args.clientid),
@@ -88,6 +91,7 @@ impl Compound {
             random: cx.server.random(),
         };
         let created = cx.server.state().create_session(&request, cx.now, &mut self.effects)?;
+        cx.server.know(&self.effects.records).map_err(|_| Stop::Fail(Nfsstat4::Serverfault))?;
         self.bind_back(cx, created.session);
         let body = CreateSessionOk {
             sessionid: created.session.0,
