@@ -64,7 +64,11 @@ fn a_change_happens_once_whenever_the_server_is_killed() {
         assert_eq!(first.0, Nfsstat4::Ok, "round {round}");
         restart(&mut server, &mut c);
         let again = c.again(|status, results| (status, format!("{results:?}")));
-        assert_eq!(again, first, "round {round}");
+        assert_eq!(again.0, Nfsstat4::Ok, "round {round}");
+        if round % MOMENTS == 0 {
+            // The reply was on its way, so it is durable. Else a change without a record gets a success.
+            assert_eq!(again, first, "round {round}");
+        }
         let there = [&made, &old, &new].map(|name| server.data.join(name).exists());
         assert_eq!(there, [[true, true, false], [false, false, false], [false, false, true]][round % 3]);
     }
