@@ -135,8 +135,8 @@ impl Server {
         numbered
     }
 
-    /// Gives the effects of a change to the log, and waits until their promise holds. The caller is a worker, and answers
-    /// NLM.
+    /// Gives the effects of a change to the log, and waits until their promise holds. The caller is a worker, and
+    /// answers NLM.
     pub(crate) fn log_and_wait(&self, vfs: &Vfs, fx: &mut Effects) {
         let Some(logging) =
             Some(vfs).filter(|vfs| vfs.logs_state()).and_then(|vfs| self.number(vfs, fx, None))

@@ -1,5 +1,5 @@
-//! The file `nfs4-clients` of the state directory: the clients that may reclaim state if no log has it, and the number of
-//! the last start. docs/on-disk-format.md has its lines.
+//! The file `nfs4-clients` of the state directory: the clients that may reclaim state if no log has it, and the number
+//! of the last start. docs/on-disk-format.md has its lines.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -136,8 +136,8 @@ impl Server {
         Ok(())
     }
 
-    /// Removes clients that are gone from the known ones, with the next new client: the caller is a worker. In a grace period
-    /// those that have not come back yet stay.
+    /// Removes clients that are gone from the known ones, with the next new client: the caller is a worker. In a grace
+    /// period those that have not come back yet stay.
     fn forget_known(&self) {
         let state = self.state();
         if state.in_grace(self.now()) || !self.someone_is_gone.swap(false, Ordering::Relaxed) {
