@@ -23,6 +23,7 @@ pub(crate) struct File {
     pub(crate) open: Stateid,
 }
 
+/// Connects a client by its name. A client that connects again after a restart ends the grace period.
 pub(crate) fn connect(server: &Server, name: &[u8]) -> Client4 {
     Client4::connect_as(server.connect(), 2, name)
 }
@@ -255,7 +256,7 @@ fn a_deallocated_range_reads_as_zeros_and_its_space_is_free() {
     assert_eq!(file.attributes(&mut c).0, 2 * MIB, "the size stays");
     server.kill();
     server.start();
-    let mut c = connect(&server, b"two");
+    let mut c = connect(&server, b"one");
     let file = open(&mut c, b"file");
     assert!(file.read(&mut c, 0, 3 << 20) == contents, "after a crash");
     server.flush();
@@ -296,7 +297,7 @@ fn a_deallocated_range_stays_empty_over_eviction_and_the_loss_of_a_device() {
     std::fs::remove_file(&server.caches()[0]).unwrap();
     server.kill();
     server.start();
-    let mut c = connect(&server, b"two");
+    let mut c = connect(&server, b"one");
     let file = open(&mut c, b"file");
     assert!(file.read(&mut c, 0, 1 << 20) == contents, "after the loss of a device");
     server.flush();
@@ -325,7 +326,7 @@ fn allocated_space_is_there_and_the_file_grows() {
     assert!(file.read(&mut c, 0, 3 << 20) == contents);
     server.kill();
     server.start();
-    let mut c = connect(&server, b"two");
+    let mut c = connect(&server, b"one");
     let file = open(&mut c, b"file");
     assert!(file.read(&mut c, 0, 3 << 20) == contents, "after a crash");
     server.flush();
@@ -401,7 +402,7 @@ fn a_copy_within_the_server_has_the_same_contents() {
     }
     server.kill();
     server.start();
-    let mut c = connect(&server, b"two");
+    let mut c = connect(&server, b"one");
     assert!(open(&mut c, b"to").read(&mut c, 0, 5 << 20) == expected, "after a kill");
     server.flush();
     assert!(std::fs::read(server.data.join("to")).unwrap() == expected);
@@ -485,7 +486,7 @@ fn a_clone_shares_contents_that_only_the_cache_had() {
         expected[9000..9100].fill(2);
         server.kill();
         server.start();
-        let mut c = connect(&server, b"two");
+        let mut c = connect(&server, b"one");
         assert!(open(&mut c, b"to").read(&mut c, 0, 5 << 20) == expected, "after a kill");
         server.flush();
         assert!(std::fs::read(disk.at.join("to")).unwrap() == expected);

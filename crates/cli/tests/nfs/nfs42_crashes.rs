@@ -115,14 +115,14 @@ fn crash(server: &mut Server, expected: &mut Expected, before: u64, end: impl Fn
         worker.join().unwrap()
     });
     server.start();
-    let mut c = connect(server, b"check");
+    let mut c = connect(server, b"one");
     let found = open(&mut c, b"file").read(&mut c, 0, 2 * LEN);
     expected.check(found, &asked);
 }
 
 /// Makes the files of [`crash`].
 fn prepare(server: &Server, seed: u64, commits: bool) -> Expected {
-    let mut c = connect(server, b"prepare");
+    let mut c = connect(server, b"one");
     let (file, source) = (open(&mut c, b"file"), open(&mut c, b"source"));
     let contents = pattern(3, LEN);
     file.write(&mut c, 0, &contents);
