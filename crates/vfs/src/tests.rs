@@ -95,7 +95,8 @@ impl Served {
     }
 
     fn write(&self, file: &Target, stable: bool) -> Option<CommitRequest> {
-        let written = self.vfs.write(file, &self.cred, 0, &[7; 4096], stable, Wait::Yes);
+        let written =
+            self.vfs.write(file, DataCaller::without_open(&self.cred), 0, &[7; 4096], stable, Wait::Yes);
         let Outcome::Done(Changed { result, intent, .. }) = written else { panic!("the write waits") };
         assert_eq!(result.unwrap().stable, stable);
         intent
@@ -187,7 +188,8 @@ fn the_cache_knows_what_of_a_file_is_synced() {
             served.commit(intent);
         } else {
             assert!(intent.is_none());
-            let (Changed { intent, .. }, _) = served.vfs.commit_range(&file, &served.cred, 0, 0);
+            let (Changed { intent, .. }, _) =
+                served.vfs.commit_range(&file, DataCaller::without_open(&served.cred), 0, 0);
             served.commit(intent);
         }
         assert!(is_synced(), "stable: {stable}");

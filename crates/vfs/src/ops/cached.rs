@@ -11,7 +11,6 @@ use forebay_runtime::block_on;
 use crate::attr::{Attr, Time};
 use crate::caches::inode::Inode;
 use crate::caches::overlay::{Undestaged, file_time};
-use crate::cred::Cred;
 use crate::durability::journal::{Data, SyncRequest};
 use crate::error::{Error, Result, from_cache};
 use crate::export::Target;
@@ -23,6 +22,7 @@ use crate::export::vfs::Vfs;
 use crate::file_io::{read_full, write_full};
 use crate::oplog::commit::CommitRequest;
 use crate::ops::data::ReadOut;
+use crate::ops::data_caller::DataCaller;
 use crate::wait::Wait;
 
 /// Set-uid and set-gid. A write by any user but root removes them.
@@ -31,7 +31,7 @@ const SET_ID: u32 = 0o6000;
 /// A checked WRITE.
 pub(crate) struct Writing<'a> {
     pub(crate) target: &'a Target,
-    pub(crate) cred: &'a Cred,
+    pub(crate) caller: DataCaller<'a>,
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
     pub(crate) stable: bool,
@@ -167,7 +167,7 @@ impl Vfs {
         }
         let engine = &linked.cache.engine;
         // The kernel takes the set-id bits away when the write is the caller's own.
-        if write.attr.mode & SET_ID != 0 && write.cred.uid() != 0 {
+        if write.attr.mode & SET_ID != 0 && write.caller.cred.uid() != 0 {
             return self.write_direct(linked, write, wait);
         }
         if !wait.allowed() && linked.admission.is_charge_due() {
@@ -241,8 +241,9 @@ impl Vfs {
         let fd = target.object.writer(&self.budget, true)?;
         let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
         let own = target.export.fs.own_write(&target.object);
-        let written =
-            self.act_as(write.cred).and_then(|_acting| write_full(fd.as_fd(), write.data, write.offset));
+        let written = self
+            .act_as(write.caller.cred)
+            .and_then(|_acting| write_full(fd.as_fd(), write.data, write.offset));
         drop(own);
         let done = written.as_ref().ok().map(|len| (write.offset, &write.data[..*len]));
         let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);

@@ -4,6 +4,7 @@ pub(crate) mod cached;
 pub(crate) mod change;
 pub(crate) mod create;
 pub(crate) mod data;
+pub(crate) mod data_caller;
 pub(crate) mod link;
 pub(crate) mod list;
 pub(crate) mod lookup;
