@@ -16,7 +16,7 @@ mod tokens;
 use tokens::tokens;
 
 /// The number of files that the largest import cycle of a crate may have. A crate that is not named is not checked.
-const BOUNDS: [(&str, usize); 2] = [("engine", 4), ("vfs", 6)];
+const BOUNDS: [(&str, usize); 2] = [("engine", 5), ("vfs", 6)];
 
 /// The tokens of each file of a crate, by the name of its module, such as `caches::inode`. The root's name is empty.
 type Sources = BTreeMap<String, Vec<String>>;

@@ -9,6 +9,7 @@ mod documents;
 mod english;
 mod imports;
 mod ladder;
+mod mounts;
 mod mutants;
 mod process;
 mod quota;
@@ -23,8 +24,8 @@ use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
-use server::{Kind, Server};
-use suites::{SUITES, Target};
+use server::Kind;
+use suites::{SUITES, Serving, Target};
 
 #[derive(Parser)]
 #[command(name = "cargo x", about, disable_version_flag = true)]
@@ -82,6 +83,8 @@ enum Verb {
     Untar(untar::Untar),
     /// Check quotas of the served file system in an emulated machine, because this machine's kernel may lack quotas
     Quota(quota::Quota),
+    /// Mount without options from a Linux client on a network of its own (as root)
+    Mounts(mounts::Mounts),
     /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
     Boot(boot::Boot),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
@@ -112,6 +115,9 @@ struct VmArguments {
     /// Export to mount
     #[arg(long, default_value = "/")]
     export: String,
+    /// Version of NFS
+    #[arg(long, value_enum, default_value = "3")]
+    vers: vm::Version,
     /// Further mount options, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     opts: String,
@@ -137,6 +143,9 @@ struct SuiteArguments {
     /// Server to start; its list of expected failures applies
     #[arg(long, value_enum, default_value = "forebay")]
     server: Kind,
+    /// Version of NFS
+    #[arg(long, value_enum, default_value = "3")]
+    vers: vm::Version,
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
@@ -162,6 +171,7 @@ fn share(text: &str) -> Result<(PathBuf, String)> {
 
 fn vm(arguments: VmArguments) -> Result<ExitCode> {
     let nfs = arguments.nfs.map(|port| vm::NfsMount {
+        version: arguments.vers,
         port,
         mount_port: arguments.mount_port.unwrap_or(port),
         export: arguments.export,
@@ -174,6 +184,7 @@ fn vm(arguments: VmArguments) -> Result<ExitCode> {
         limit: Duration::from_secs(arguments.timeout),
         memory: arguments.memory,
         all_modules: true,
+        network: None,
     };
     let status = guest.run(|line| {
         let _ = std::io::stdout().write_all(line);
@@ -183,11 +194,13 @@ fn vm(arguments: VmArguments) -> Result<ExitCode> {
 
 fn suite(arguments: SuiteArguments) -> Result<ExitCode> {
     let suite = SUITES.iter().find(|suite| suite.name == arguments.name).context("no such suite")?;
+    let version = arguments.vers;
     let target = match (arguments.port, arguments.directory) {
         (Some(port), Some(directory)) => {
-            Target::Given { port, mount_port: arguments.mount_port.unwrap_or(port), directory }
+            let mount_port = arguments.mount_port.unwrap_or(port);
+            Target { server: Serving::Given { port, mount_port, directory }, version }
         }
-        _ => Target::Own(Server::start(arguments.server, arguments.forebay.as_deref())?),
+        _ => Target::start(arguments.server, arguments.forebay.as_deref(), version)?,
     };
     Ok(status(&suites::run(suite, arguments.server, target)?))
 }
@@ -233,6 +246,7 @@ fn main() -> ExitCode {
         Verb::Hostile { minutes } => hostile(minutes),
         Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
+        Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };

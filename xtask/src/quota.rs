@@ -95,6 +95,7 @@ impl Quota {
             // The guest's memory contains the images.
             memory: 3072,
             all_modules: true,
+            network: None,
         }
     }
 }

@@ -17,13 +17,18 @@ use tempfile::TempDir;
 use crate::{
     array::Array,
     process::{Guarded, bounded, rigs_dir, run, target_dir},
+    vm::Network,
 };
 
 /// Name of the served directory in the server's directory.
 pub(crate) const EXPORT: &str = "export";
 /// Name of the directory for the two cache files and the state.
 pub(crate) const SSD: &str = "ssd";
+/// The port of NFS.
+const NFS: u16 = 2049;
 const LEGS: [&str; 2] = ["cache-a", "cache-b"];
+/// Lease time of NFSv4 clients. It is short, because some tests wait for its end.
+const LEASE: &str = "20s";
 const READY: Duration = Duration::from_secs(20);
 const STOPPED: Duration = Duration::from_secs(30);
 
@@ -51,6 +56,8 @@ pub(crate) struct Server {
     arrays: Vec<Array>,
     mode: String,
     work: TempDir,
+    /// The clients that may mount over a network; without any, the server listens on the loopback.
+    clients: Option<&'static str>,
     pub(crate) port: u16,
     pub(crate) mount_port: u16,
 }
@@ -81,15 +88,23 @@ impl Server {
         forebay: Option<&Path>,
         mode: &str,
     ) -> Result<Self> {
-        fs::create_dir_all(work.path().join(EXPORT))?;
-        fs::create_dir_all(work.path().join(SSD))?;
         let port = free_port()?;
         let (binary, mount_port) = match kind {
             Kind::Forebay => (binary(forebay), port),
             Kind::Ganesha => ("unshare".into(), free_port()?),
         };
-        let process = launch(kind, &binary, work.path(), mode, (port, mount_port))?;
-        Ok(Self { kind, binary, process, arrays, mode: mode.into(), work, port, mount_port })
+        let place = Place { work: work.path(), port, mount_port, clients: None };
+        let process = launch(kind, &binary, &place, mode)?;
+        Ok(Self { kind, binary, process, arrays, mode: mode.into(), work, clients: None, port, mount_port })
+    }
+
+    /// Serves a new empty directory to a guest's network, on the port of NFS.
+    pub(crate) fn start_on(network: &Network, forebay: Option<&Path>) -> Result<Self> {
+        let (work, mode, clients) = (work_dir()?, "write-back", Some(network.clients()));
+        let (kind, binary, port, mount_port) = (Kind::Forebay, binary(forebay), NFS, NFS);
+        let process = launch(kind, &binary, &Place { work: work.path(), port, mount_port, clients }, mode)?;
+        let arrays = Vec::new();
+        Ok(Self { kind, binary, process, arrays, mode: mode.into(), work, clients, port, mount_port })
     }
 
     /// Returns the served directory.
@@ -133,8 +148,9 @@ impl Server {
     }
 
     fn launch(&mut self) -> Result<()> {
-        let ports = (self.port, self.mount_port);
-        self.process = launch(self.kind, &self.binary, self.work.path(), &self.mode, ports)?;
+        let Self { port, mount_port, clients, .. } = *self;
+        let place = Place { work: self.work.path(), port, mount_port, clients };
+        self.process = launch(self.kind, &self.binary, &place, &self.mode)?;
         Ok(())
     }
 
@@ -161,14 +177,19 @@ impl Server {
     }
 }
 
+/// The directory and the addresses of a server.
+struct Place<'a> {
+    work: &'a Path,
+    port: u16,
+    mount_port: u16,
+    clients: Option<&'static str>,
+}
+
 /// Starts the server and waits until it accepts connections.
-fn launch(
-    kind: Kind,
-    binary: &Path,
-    work: &Path,
-    mode: &str,
-    (port, mount_port): (u16, u16),
-) -> Result<Guarded> {
+fn launch(kind: Kind, binary: &Path, place: &Place<'_>, mode: &str) -> Result<Guarded> {
+    let Place { work, port, mount_port, clients } = *place;
+    fs::create_dir_all(work.join(EXPORT))?;
+    fs::create_dir_all(work.join(SSD))?;
     let arguments: Vec<OsString> = match kind {
         Kind::Forebay => {
             ensure!(
@@ -176,7 +197,7 @@ fn launch(
                 "{} is missing: build it with `cargo build --release`",
                 binary.display()
             );
-            let listen = format!("127.0.0.1:{port}");
+            let listen = format!("{}:{port}", if clients.is_some() { "0.0.0.0" } else { "127.0.0.1" });
             let ssd = work.join(SSD);
             let mut arguments = vec!["serve".into(), work.join(EXPORT).into_os_string()];
             arguments.extend(["--listen", &listen, "--squash", "none", "--mode", mode].map(OsString::from));
@@ -184,7 +205,10 @@ fn launch(
             for leg in LEGS {
                 arguments.extend(["--cache".into(), ssd.join(leg).into_os_string()]);
             }
-            arguments.extend(["--cache-size", "256MiB"].map(OsString::from));
+            if let Some(clients) = clients {
+                arguments.extend(["--allow", clients].map(OsString::from));
+            }
+            arguments.extend(["--cache-size", "256MiB", "--nfs4", "--lease", LEASE].map(OsString::from));
             // A cache file may have been deleted between two starts.
             if ssd.join("state").exists() && LEGS.iter().any(|leg| !ssd.join(leg).exists()) {
                 arguments.push("--make-missing".into());

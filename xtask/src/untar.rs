@@ -12,7 +12,7 @@ use crate::{
     process::{self, run},
     server::{self, EXPORT, Kind, SSD, Server},
     suites::{Case, Counts, Outcome, asset, reported, whole},
-    vm::{Guest, NfsMount},
+    vm::{Guest, NfsMount, Version},
 };
 
 /// Most further cuts. A cut right after a journal commit loses no names or attributes. Further cuts are made until
@@ -150,6 +150,7 @@ impl Untar {
         let command = ["/usr/bin/python3", script, "guest", "/mnt", "/share", &self.cuts.to_string()];
         Guest {
             nfs: Some(NfsMount {
+                version: Version::V3,
                 port: server.port,
                 mount_port: server.mount_port,
                 export: "/".into(),
@@ -160,6 +161,7 @@ impl Untar {
             limit: Duration::from_secs(self.timeout),
             memory: 2048,
             all_modules: false,
+            network: None,
         }
     }
 }

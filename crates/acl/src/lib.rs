@@ -10,6 +10,8 @@
 //!
 //! The crate does no I/O and knows no names of users: the caller resolves names to numbers.
 
+#![forbid(unsafe_code)]
+
 pub mod mapping;
 pub mod nfs4;
 pub mod nfsacl;

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 
-use forebay_config::{Access, ClientRule, Export, PrivilegedPort, Settings, Squash, state_base};
+use forebay_config::{
+    Access, ClientRule, Export, Portmap, PrivilegedPort, Settings, Squash, is_loopback, state_base,
+};
 use forebay_control::HandleMode;
 use forebay_server::Ready;
 
@@ -31,8 +33,14 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     lines.push(format!("Listening on {}", addresses.join(", ")));
     // An IPv4 address is preferred, because the mount options for it are the simplest.
     if let Some(address) = listen.iter().find(|address| address.is_ipv4()).or(listen.first()) {
+        let finds_locks = clients_find_locks(settings);
         lines.push("Mount it with the kernel client, as root:".to_owned());
-        lines.extend(settings.exports.iter().map(|export| format!("  {}", mount_command(address, export))));
+        lines.extend(
+            settings
+                .exports
+                .iter()
+                .map(|export| format!("  {}", mount_command(address, export, finds_locks))),
+        );
         lines.push("Or look at it without root, with the libnfs utilities:".to_owned());
         lines.extend(settings.exports.iter().map(|export| format!("  {}", libnfs_command(address, export))));
     }
@@ -110,14 +118,25 @@ fn client_host(address: &SocketAddr) -> String {
     }
 }
 
-/// Returns the command for Linux's own client. The command names version and ports, so that no portmapper is asked
-/// (nfs(5)). It has `nolock`, because the server does not offer the lock protocol.
-fn mount_command(address: &SocketAddr, export: &Export) -> String {
+/// Returns true if clients find the lock manager: they ask port 111 for it, whatever their mount options say.
+fn clients_find_locks(settings: &Settings) -> bool {
+    let is_found = match settings.portmap {
+        Portmap::Off => false,
+        Portmap::Auto => !settings.listen.iter().all(is_loopback),
+        Portmap::Register | Portmap::Answer => true,
+    };
+    settings.locks && is_found
+}
+
+/// Returns the command for Linux's own client. The command names version and ports, so that no portmapper is asked for
+/// them (nfs(5)). It has `nolock` if clients do not find the lock manager.
+fn mount_command(address: &SocketAddr, export: &Export, finds_locks: bool) -> String {
     let by_address = !address.ip().is_unspecified();
     let proto = if address.is_ipv6() && by_address { "tcp6" } else { "tcp" };
     let port = address.port();
+    let nolock = if finds_locks { "" } else { ",nolock" };
     format!(
-        "mount -t nfs -o vers=3,proto={proto},port={port},mountport={port},nolock {} /mnt",
+        "mount -t nfs -o vers=3,proto={proto},port={port},mountport={port}{nolock} {} /mnt",
         quoted(&format!("{}:{}", client_host(address), export.name))
     )
 }
@@ -167,12 +186,14 @@ mod tests {
 
     #[test]
     fn mount_commands_name_version_and_ports() {
-        let at = |address: &str, name: &str| mount_command(&address.parse().unwrap(), &export(name));
+        let at = |address: &str, name: &str| mount_command(&address.parse().unwrap(), &export(name), false);
         let command = "mount -t nfs -o vers=3,proto=tcp,port=12049,mountport=12049,nolock 127.0.0.1:/ /mnt";
         assert_eq!(at("127.0.0.1:12049", "/"), command);
         let command =
             "mount -t nfs -o vers=3,proto=tcp6,port=2049,mountport=2049,nolock '[fd00::1]:/data' /mnt";
         assert_eq!(at("[fd00::1]:2049", "/data"), command);
+        let command = mount_command(&"10.0.0.1:2049".parse().unwrap(), &export("/"), true);
+        assert_eq!(command, "mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049 10.0.0.1:/ /mnt");
         assert!(at("0.0.0.0:2049", "/it's").ends_with(r":/it'\''s' /mnt"));
     }
 

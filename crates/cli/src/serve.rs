@@ -138,7 +138,8 @@ fn describe(settings: &Settings) -> String {
     }
     let _ = writeln!(text, "cache_size = {}\nram = {}", settings.cache.size, settings.cache.ram);
     let _ = writeln!(text, "portmap = \"{}\"\nsandbox = \"{}\"", settings.portmap, settings.sandbox);
-    let _ = writeln!(text, "nfs4 = {}", settings.nfs4);
+    let _ = writeln!(text, "locks = {}\nnfs4 = {}", settings.locks, settings.nfs4);
+    let _ = writeln!(text, "nfs4_delegations = {}", settings.nfs4_delegations);
     let _ = writeln!(text, "\n[limits]");
     for limit in LIMITS {
         let value = limit.show(&settings.limits);

@@ -68,14 +68,22 @@ pub(crate) struct ServeArgs {
     /// Accept cache files in memory (tmpfs): a power cut loses acknowledged writes
     #[arg(long)]
     cache_in_memory: bool,
-    /// Answer to clients that ask port 111 for the port of NFS: off, register with the running rpcbind, or answer
-    /// from the server; `--portmap` alone means answer [default: off]
+    /// Answer to clients that ask port 111 for the port of NFS, MOUNT or locks: off, register with the running
+    /// rpcbind, answer from the server, or auto (register if rpcbind runs, else answer; off if all addresses are
+    /// loopback); `--portmap` alone means answer [default: auto]
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "answer",
           value_parser = one_of(Portmap::ALL))]
     portmap: Option<Portmap>,
+    /// Serve locks of NFSv3 clients (NLM and NSM), on the port of NFS; false is for clients that mount with nolock
+    /// [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    locks: Option<bool>,
     /// Serve NFSv4.1 and 4.2 as well. In development: locks and opens of NFSv4 clients end with the server
     #[arg(long)]
     nfs4: bool,
+    /// Give NFSv4 clients no delegations: no client caches a file without asking the server
+    #[arg(long)]
+    no_nfs4_delegations: bool,
     /// Filter for the process's own system calls: on (an unknown call fails, and an event reports it), strict (it
     /// ends the server) or off [default: on]
     #[arg(long, value_name = "HOW", value_parser = one_of(Sandbox::ALL))]
@@ -176,7 +184,9 @@ impl ServeArgs {
             make_missing: self.make_missing,
             cache_in_memory: self.cache_in_memory,
             portmap: self.portmap,
+            locks: self.locks,
             nfs4: self.nfs4,
+            no_nfs4_delegations: self.no_nfs4_delegations,
             sandbox: self.sandbox,
             allow: self.access.allow,
             read_only: self.access.read_only,

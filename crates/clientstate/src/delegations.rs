@@ -145,6 +145,7 @@ impl State {
         let file = self.files.get_or_add(file);
         let delegation = Delegation { stateid, client, file, write, recalled: None, is_revoked: false };
         let number = self.delegations.insert(delegation) as u32;
+        self.delegated.store(self.delegations.len(), Relaxed);
         self.delegation_index.insert((file, client), number);
         self.files.at_mut(file).delegations += 1;
         self.attach(client, stateid, Ref::Delegation(number));
@@ -250,7 +251,8 @@ impl State {
         if let Some(at) = delegation.recalled.take() {
             self.recalled.remove(&(at, number));
         }
-        fx.log(Durability::BeforeReply, Record::DelegationReturned(delegation.stateid.other));
+        self.revoked.push(Record::DelegationReturned(delegation.stateid.other));
+        fx.durability = Durability::BeforeReply;
         self.freed.insert(delegation.file);
         if let Some(client) = self.clients.get(&delegation.client) {
             client.lease.revoked_delegations.fetch_add(1, Relaxed);
@@ -259,6 +261,7 @@ impl State {
 
     pub(crate) fn remove_delegation(&mut self, number: u32, _fx: &mut Effects) {
         let Some(delegation) = self.delegations.try_remove(number as usize) else { return };
+        self.delegated.store(self.delegations.len(), Relaxed);
         if let Some(at) = delegation.recalled {
             self.recalled.remove(&(at, number));
         }

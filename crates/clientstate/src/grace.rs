@@ -31,6 +31,11 @@ impl State {
         state
     }
 
+    /// Begins a grace period of a lease time: some clients have lost state that this server does not know.
+    pub fn begin_grace(&mut self, now: Now) {
+        self.grace = Some(Grace { until: now + self.limits.lease, expected: None });
+    }
+
     /// Returns true in a grace period. The executor refuses REMOVE and RENAME as well then.
     pub fn in_grace(&self, now: Now) -> bool {
         self.grace.as_ref().is_some_and(|grace| now < grace.until)

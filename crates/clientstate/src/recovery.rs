@@ -116,6 +116,8 @@ impl Recovery {
             client.lease.renew(now);
         }
         self.state.settle(now, &mut Effects::default());
+        // They come from the log.
+        self.state.revoked.clear();
         self.state
     }
 }
@@ -200,6 +202,12 @@ impl State {
             }
             _ => {}
         }
+    }
+
+    /// Returns the names of all confirmed clients.
+    pub fn client_owners(&self) -> Vec<OwnerName> {
+        let confirmed = self.clients.values().filter(|client| client.is_confirmed);
+        confirmed.map(|client| client.owner.clone()).collect()
     }
 
     /// Returns records that describe the present state: older records may be released when these are in the log.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use slab::Slab;
 
@@ -13,6 +13,7 @@ use crate::locks::LockState;
 use crate::nlm::{Host, NlmShare};
 use crate::opens::Open;
 use crate::ranges::Ranges;
+use crate::record::Record;
 use crate::session::Session;
 use crate::tables::{Files, Holder, Map, Owners};
 use crate::waiters::Waiters;
@@ -70,6 +71,8 @@ pub struct State {
     /// The lock states that began with each open.
     pub(crate) locks_of_open: BTreeSet<(u32, u32)>,
     pub(crate) delegations: Slab<Delegation>,
+    /// The number of delegations, for readers without the lock.
+    pub(crate) delegated: Arc<AtomicUsize>,
     /// By file and client.
     pub(crate) delegation_index: BTreeMap<(u32, ClientId), u32>,
     /// Recalled delegations by the time of their revocation.
@@ -87,6 +90,8 @@ pub struct State {
     pub(crate) grace: Option<Grace>,
     /// Files in which something was freed since [`State::settle`].
     pub(crate) freed: BTreeSet<u32>,
+    /// Records of state that was taken from clients, until [`State::take_revoked`].
+    pub(crate) revoked: Vec<Record>,
 }
 
 /// Numbers of entries, for metrics and tests.
@@ -139,6 +144,7 @@ impl State {
             lock_index: BTreeMap::new(),
             locks_of_open: BTreeSet::new(),
             delegations: Slab::new(),
+            delegated: Arc::default(),
             delegation_index: BTreeMap::new(),
             recalled: BTreeSet::new(),
             opened_before: Vec::new(),
@@ -150,6 +156,7 @@ impl State {
             nlm_shares_of: BTreeSet::new(),
             grace: None,
             freed: BTreeSet::new(),
+            revoked: Vec::new(),
         }
     }
 
@@ -162,6 +169,29 @@ impl State {
     pub fn is_in_use(&self, file: &FileKey) -> bool {
         let file = self.files.find(file).map(|file| self.files.at(file));
         file.is_some_and(|file| file.opens > 0 || file.root != crate::ranges::EMPTY)
+    }
+
+    /// Keeps the number of delegations up to date in a counter, which other threads read without the lock around the
+    /// state: a request that reads 0 is in the way of no delegation.
+    pub fn count_delegations_in(&mut self, counter: Arc<AtomicUsize>) {
+        counter.store(self.delegations.len(), Relaxed);
+        self.delegated = counter;
+    }
+
+    /// Returns the ids of all client records.
+    pub fn client_ids(&self) -> Vec<ClientId> {
+        self.clients.keys().copied().collect()
+    }
+
+    /// Returns the records of state that was taken from clients since the last call. The caller puts them in front of
+    /// the records of any request, whichever comes to the log first: later requests may rely on the revocation.
+    pub fn take_revoked(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.revoked)
+    }
+
+    /// Returns the number of this instance, as in [`Origin`].
+    pub fn epoch(&self) -> u32 {
+        self.origin.epoch
     }
 
     /// Returns the numbers of entries.

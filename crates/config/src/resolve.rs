@@ -42,8 +42,12 @@ pub struct Flags {
     pub cache_in_memory: bool,
     /// Use of the portmapper.
     pub portmap: Option<Portmap>,
+    /// False to serve no locks of NFSv3 clients.
+    pub locks: Option<bool>,
     /// True to serve NFSv4.1 and 4.2 as well.
     pub nfs4: bool,
+    /// True to give clients of NFSv4 no delegations.
+    pub no_nfs4_delegations: bool,
     /// Filter of system calls.
     pub sandbox: Option<Sandbox>,
     /// Networks that may use the export of `dir`.
@@ -130,7 +134,11 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     if let Some(portmap) = flags.portmap {
         draft.portmap = Some(Located::flag(portmap, "--portmap"));
     }
+    draft.locks = flags.locks.or(draft.locks);
     draft.nfs4 |= flags.nfs4;
+    if flags.no_nfs4_delegations {
+        draft.nfs4_delegations = Some(false);
+    }
     draft.sandbox = flags.sandbox.or(draft.sandbox);
     apply_cache(flags, draft, problems);
     for (key, text) in &flags.limits {

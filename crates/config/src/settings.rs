@@ -28,8 +28,12 @@ pub struct Settings {
     pub exports: Vec<Export>,
     /// Answer to a client that asks port 111 for the port of NFS.
     pub portmap: Portmap,
+    /// True if NFSv3 clients can lock files (NLM and NSM).
+    pub locks: bool,
     /// True if NFSv4.1 and 4.2 are served beside NFSv3. In development: opens and locks do not outlive the server.
     pub nfs4: bool,
+    /// True if clients of NFSv4 get delegations.
+    pub nfs4_delegations: bool,
     /// Filter for the process's own system calls.
     pub sandbox: Sandbox,
     /// Bounds on threads, memory and time.
@@ -56,9 +60,12 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Portmap {
+    /// As `Register` if rpcbind runs, else as `Answer`; as `Off` if all addresses are loopback. A failure is an event,
+    /// and the server serves without.
+    Auto,
     /// No answer: clients name the port in their mount options.
     Off,
-    /// NFS and MOUNT are registered with the rpcbind that runs on this host.
+    /// The programs are registered with the rpcbind that runs on this host.
     Register,
     /// The server answers on port 111 itself, UDP and TCP, on the addresses it listens on.
     Answer,
@@ -216,7 +223,7 @@ named!(Mode {
     WriteAround = "write-around",
     PassThrough = "pass-through",
 });
-named!(Portmap { Off = "off", Register = "register", Answer = "answer" });
+named!(Portmap { Auto = "auto", Off = "off", Register = "register", Answer = "answer" });
 named!(Sandbox { On = "on", Strict = "strict", Off = "off" });
 named!(LogLevel { Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" });
 named!(LogFormat { Text = "text", Json = "json" });

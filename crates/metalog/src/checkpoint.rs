@@ -4,17 +4,18 @@
 //! One commit of the journal is enough: it orders all changes, and an operation that has a number was carried out
 //! before. The commits of all file systems run in parallel, and a commit that does not end in time is not waited for.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use forebay_engine::UserRecordId;
 use forebay_engine::io::Clock;
 use forebay_engine::wait::before;
-use forebay_oplog::Record;
+use forebay_oplog::{Identity, Record};
 
 use crate::io::{Failure, Files, Log};
 use crate::planted_bugs;
 use crate::sequence::Sequence;
+use crate::state::Snapshot;
 use crate::turnstile::Turnstile;
 use crate::volume::{State, UnderWay, Volume};
 
@@ -59,21 +60,34 @@ pub struct Checkpoints<F: Files> {
     clock: Arc<dyn Clock>,
     served: Vec<Served<F>>,
     tell: Tell<F::Error>,
+    /// Describes the state of clients, of which the log has records.
+    snapshot: OnceLock<Snapshot>,
+    /// The records of it from earlier starts: the snapshot until there is a newer one.
+    recovered: Vec<(u64, Vec<u8>)>,
     /// One at a time.
     under_way: Turnstile,
 }
 
 impl<F: Files> Checkpoints<F> {
-    /// Returns the checkpoints of these file systems.
+    /// Returns the checkpoints of these file systems. `recovered` are the records of clients' state that the log has:
+    /// they stay in it until [`Checkpoints::keep_state`].
     pub fn new(
         sequence: Arc<Sequence<F::Log>>,
         clock: Arc<dyn Clock>,
         filesystems: Vec<(u32, Weak<F>)>,
+        recovered: Vec<(u64, Vec<u8>)>,
         tell: Tell<F::Error>,
     ) -> Self {
         let volume = |number| Arc::new(Volume::new(sequence.clone(), number));
         let served = filesystems.into_iter().map(|(number, files)| (volume(number), files)).collect();
-        Checkpoints { sequence, clock, served, tell, under_way: Turnstile::default() }
+        let snapshot = OnceLock::new();
+        Checkpoints { sequence, clock, served, tell, snapshot, recovered, under_way: Turnstile::default() }
+    }
+
+    /// Keeps the state of clients in the log from now on: the snapshot replaces records that are released. The first
+    /// call counts.
+    pub fn keep_state(&self, snapshot: Snapshot) {
+        let _ = self.snapshot.set(snapshot);
     }
 
     /// Returns the log's part of a file system.
@@ -107,11 +121,32 @@ impl<F: Files> Checkpoints<F> {
         Ok(())
     }
 
+    /// Makes a checkpoint if recovery would create the object, or set its attributes, from the log. Returns true in
+    /// that case. A change of contents or size that the log does not have comes after that: recovery would create the
+    /// object without the change.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoints::make_of`].
+    pub async fn make_of_touched(
+        &self,
+        volume: &Volume<F>,
+        files: &F,
+        object: &Identity,
+    ) -> Result<bool, F::Error> {
+        if !volume.is_touched(object) {
+            return Ok(false);
+        }
+        self.make_of(volume, files).await.map(|()| true)
+    }
+
     /// Makes the last checkpoint, after which nothing may be changed. Returns true if the log may release all user
     /// records.
     pub async fn make_last(&self) -> bool {
         let made = self.make_and(Release::All).await;
-        if made {
+        // The state of clients stays in the log, for the next start.
+        let snapshot = self.snapshot.get().map(|snapshot| snapshot(&|| 0));
+        let keeps_state = !snapshot.as_ref().unwrap_or(&self.recovered).is_empty();
+        if made && !keeps_state {
             // The record of this checkpoint stays as long as anything before it does.
             self.sequence.log.let_go(UserRecordId::MAX);
         }
@@ -176,8 +211,14 @@ impl<F: Files> Checkpoints<F> {
         let made = made.is_ok() || planted_bugs::active("notes are let go though the journal fails");
         match release {
             Release::Nothing => {}
-            Release::All if made => log.let_go(UserRecordId::MAX),
-            Release::Upto(upto) if made => log.let_go(upto),
+            Release::All | Release::Upto(_) if made => {
+                let state = match self.snapshot.get() {
+                    None => self.recovered.clone(),
+                    Some(snapshot) => self.sequence.snapshot(snapshot),
+                };
+                let Some(replaced) = self.sequence.note_snapshot(state).await else { return false };
+                log.let_go(if let Release::Upto(upto) = release { upto.min(replaced) } else { replaced });
+            }
             Release::All => return false,
             Release::Upto(upto) => {
                 return log.let_go_but(upto, |note| self.is_needed(note)).await.unwrap_or(false);
@@ -189,7 +230,11 @@ impl<F: Files> Checkpoints<F> {
     /// Returns true if recovery may need a user record, because its file system fails. The operations of file systems
     /// that do not fail are in them.
     fn is_needed(&self, note: &[u8]) -> bool {
-        let Some(Record::Operation(operation)) = Record::decode(note) else { return false };
+        let operation = match Record::decode(note) {
+            Some(Record::Operation(operation)) => operation,
+            Some(Record::State { .. }) => return true,
+            _ => return false,
+        };
         let volume = self.volume(operation.filesystem);
         volume.is_some_and(|volume| volume.needs(operation.number))
     }

@@ -16,6 +16,13 @@ pub trait Log: Send + Sync + 'static {
     /// Appends a user record without waiting. Returns `None` if there is no room now.
     fn try_note(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error>;
 
+    /// Appends a user record that replaces older ones, also where other records find no room. Returns `None` if it does
+    /// not either.
+    fn note_again(
+        &self,
+        record: &[u8],
+    ) -> impl Future<Output = Result<Option<(Seq, UserRecordId)>, Error>> + Send;
+
     /// Waits until a frame is durable.
     fn commit(&self, frame: Seq) -> impl Future<Output = Result<(), Error>> + Send;
 

@@ -83,6 +83,7 @@ mod recover;
 mod sequence;
 mod service;
 mod slots;
+mod state;
 mod turnstile;
 mod volume;
 
@@ -97,6 +98,7 @@ pub use recover::{CutShort, Recovery};
 pub use sequence::Sequence;
 pub use service::make_durable;
 pub use slots::Slots;
+pub use state::{Snapshot, log_state};
 pub use volume::Volume;
 
 // The engine must take the longest record.

@@ -130,7 +130,12 @@ fn both<F: Files>(
 /// Makes a change durable that the log was to make durable, and did not. The file system records before that it has
 /// more than the log. The devices may come back, and the names and attributes in their log must not undo changes made
 /// without it.
-fn unlogged<F: Files>(files: &Arc<F>, volume: &Arc<Volume<F>>, request: F::Request, done: Done<F::Error>) {
+pub(crate) fn unlogged<F: Files>(
+    files: &Arc<F>,
+    volume: &Arc<Volume<F>>,
+    request: F::Request,
+    done: Done<F::Error>,
+) {
     files.log_broke();
     let (files, theirs) = (files.clone(), volume.clone());
     volume.sequence.log.run(Box::pin(async move {

@@ -84,6 +84,10 @@ impl Log for Memory {
         (released.len() == 1).then_some(7)
     }
 
+    async fn note_again(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        self.note(record).await.map(Some)
+    }
+
     fn keep_notes(&self, _why: Option<BackingError>) {}
 
     fn let_go(&self, upto: UserRecordId) {
@@ -240,7 +244,8 @@ impl Bench {
         let theirs = news.clone();
         let tell = Arc::new(move |it| theirs.lock().push(format!("{it:?}")));
         let served = vec![(3, Arc::downgrade(&disk))];
-        let checkpoints = Checkpoints::new(sequence.clone(), Arc::new(Fast::default()), served, tell);
+        let checkpoints =
+            Checkpoints::new(sequence.clone(), Arc::new(Fast::default()), served, Vec::new(), tell);
         let volume = checkpoints.volume(3).unwrap().clone();
         Bench { log, sequence, disk, checkpoints, volume, news }
     }

@@ -87,7 +87,7 @@ impl<F: Files> Volume<F> {
     }
 
     /// Returns true if recovery would create the inode, or set its attributes, from the log.
-    pub fn is_touched(&self, object: &Identity) -> bool {
+    pub(crate) fn is_touched(&self, object: &Identity) -> bool {
         self.touched.lock().contains_key(object)
     }
 

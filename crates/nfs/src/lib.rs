@@ -1,10 +1,11 @@
-//! NFSv3 and MOUNT v3 (RFC 1813) and the portmapper's GETPORT (RFC 1833): from RPC records to operations of the
-//! virtual file system and back.
+//! NFSv3 and MOUNT v3 (RFC 1813), NLM, NSM, and the portmapper's GETPORT (RFC 1833): from RPC records to operations of
+//! the virtual file system and back.
 //!
 //! A request is first tried on the event loop without waiting. The loop answers from memory at once, and small READs of
 //! data on the cache devices continue on the loop. Requests that may wait for a disk, and all changes, go to a worker.
 //! A change is answered when it is durable.
 
+mod acl;
 mod answer;
 mod caller;
 mod change;
@@ -17,6 +18,9 @@ mod look;
 mod mount;
 mod nfs3;
 mod nfs4;
+mod nfsacl;
+mod nlm;
+mod nsm;
 mod portmap;
 mod program;
 mod read;
@@ -24,12 +28,14 @@ mod refusals;
 mod reply_cache;
 mod request;
 mod result;
+mod rpcbind;
 mod rules;
 mod service;
 mod shared;
 mod stats;
 
 pub use clients::ClientStats;
+pub use nlm::LockConfig;
 pub use portmap::Ports;
 pub use refusals::{Refusal, Refusals, Tell};
 pub use reply_cache::{CacheLimits, CacheUse};

@@ -1,18 +1,24 @@
-//! The portmapper's answers (RFC 1833 section 3): enough for any client to find NFS and MOUNT on port 111.
+//! The portmapper's answers (RFC 1833): enough for any client to find NFS, MOUNT and the locks on port 111.
 
 use forebay_rpc::{Handled, Message, Reply, Service};
 use forebay_wire::portmap::{IPPROTO_TCP, IPPROTO_UDP, Mapping, PORT, PROGRAM, Procedure, VERSION};
-use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
+use forebay_wire::rpc::{CallHeader, ReplyHeader, ReplyStatus};
+use forebay_wire::rpcbind::VERSION_4;
 use forebay_wire::xdr::{Decode, Encode, List, Reader};
-use forebay_wire::{mount3, nfs3};
+use forebay_wire::{mount3, nfs3, nfs4, nfsacl3, nlm4, nsm};
 
 use crate::request::{Rejected, header};
+use crate::rpcbind;
 
-/// The port of NFS and MOUNT. Answers over TCP as a [`Service`], and over UDP by [`Ports::answer`].
+/// The port of all programs, and the programs. Answers over TCP as a [`Service`], and over UDP by [`Ports::answer`].
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
-    /// The TCP port of both services.
+    /// The port of all programs: TCP, and UDP for NSM.
     pub port: u16,
+    /// True if NFSv4 is served.
+    pub nfs4: bool,
+    /// True if NLM and NSM are served.
+    pub locks: bool,
 }
 
 /// The portmapper itself, which rpcinfo(8) asks for first.
@@ -23,9 +29,21 @@ const OWN: [Mapping; 2] = [
 
 impl Ports {
     /// Returns the registered programs.
-    pub fn mappings(&self) -> [Mapping; 2] {
+    pub fn mappings(&self) -> Vec<Mapping> {
         let tcp = |prog, vers| Mapping { prog, vers, prot: IPPROTO_TCP, port: self.port.into() };
-        [tcp(nfs3::PROGRAM, nfs3::VERSION), tcp(mount3::PROGRAM, mount3::VERSION)]
+        let mut served = vec![
+            tcp(nfs3::PROGRAM, nfs3::VERSION),
+            tcp(mount3::PROGRAM, mount3::VERSION),
+            tcp(nfsacl3::PROGRAM, nfsacl3::VERSION),
+        ];
+        if self.nfs4 {
+            served.push(tcp(nfs4::PROGRAM, nfs4::VERSION));
+        }
+        if self.locks {
+            let nsm = tcp(nsm::PROGRAM, nsm::VERSION);
+            served.extend([tcp(nlm4::PROGRAM, nlm4::VERSION), nsm, Mapping { prot: IPPROTO_UDP, ..nsm }]);
+        }
+        served
     }
 
     /// Appends the reply to a call; appends nothing if the bytes are no call.
@@ -37,7 +55,10 @@ impl Ports {
         };
         let status = match (header.prog, header.vers) {
             (PROGRAM, VERSION) => ReplyStatus::Success,
-            (PROGRAM, _) => ReplyStatus::ProgMismatch { low: VERSION, high: VERSION },
+            (PROGRAM, version) if rpcbind::is_rpcbind(version) => {
+                return self.answer_rpcbind(&header, &mut args, out);
+            }
+            (PROGRAM, _) => ReplyStatus::ProgMismatch { low: VERSION, high: VERSION_4 },
             _ => ReplyStatus::ProgUnavail,
         };
         let procedure = Procedure::try_from(header.proc);
@@ -47,6 +68,14 @@ impl Ports {
             (ReplyStatus::Success, Err(_)) => head(ReplyStatus::ProcUnavail).encode(out),
             (status, _) => head(status).encode(out),
         }
+    }
+
+    fn answer_rpcbind(&self, header: &CallHeader<'_>, args: &mut Reader<'_>, out: &mut Vec<u8>) {
+        let registered = [&OWN[..], &self.mappings()].concat();
+        let mut result = Vec::new();
+        let status = rpcbind::execute(&registered, header.vers, header.proc, args, &mut result);
+        ReplyHeader { xid: header.xid, status }.encode(out);
+        out.extend_from_slice(&result);
     }
 
     fn execute(
@@ -98,26 +127,34 @@ impl Service for Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_wire::rpc::{Auth, CallHeader, OpaqueAuth};
+    use forebay_wire::rpc::{Auth, OpaqueAuth};
 
-    fn ask(prog: u32, prot: u32) -> u32 {
+    fn ask(locks: bool, prog: u32, prot: u32) -> u32 {
         let mut call = Vec::new();
         let (cred, verf) = (Auth::None, OpaqueAuth::NONE);
         CallHeader { xid: 5, prog: PROGRAM, vers: VERSION, proc: 3, cred, verf }.encode(&mut call);
         Mapping { prog, vers: 3, prot, port: 0 }.encode(&mut call);
         let mut out = Vec::new();
-        Ports { port: 2049 }.answer(&call, &mut out);
+        Ports { port: 2049, nfs4: false, locks }.answer(&call, &mut out);
         let mut reader = Reader::new(&out);
         assert_eq!(ReplyHeader::decode(&mut reader).unwrap().status, ReplyStatus::Success);
         reader.u32().unwrap()
     }
 
     #[test]
-    fn nfs_and_mount_are_on_tcp_only() {
-        assert_eq!(ask(nfs3::PROGRAM, IPPROTO_TCP), 2049);
-        assert_eq!(ask(mount3::PROGRAM, IPPROTO_TCP), 2049);
-        assert_eq!(ask(nfs3::PROGRAM, IPPROTO_UDP), 0);
-        assert_eq!(ask(PROGRAM, IPPROTO_UDP), 111);
-        assert_eq!(ask(100_021, IPPROTO_TCP), 0, "no lock manager is served");
+    fn the_programs_are_on_one_port() {
+        for locks in [false, true] {
+            let ask = |prog, prot| ask(locks, prog, prot);
+            assert_eq!(ask(nfs3::PROGRAM, IPPROTO_TCP), 2049);
+            assert_eq!(ask(mount3::PROGRAM, IPPROTO_TCP), 2049);
+            assert_eq!(ask(nfsacl3::PROGRAM, IPPROTO_TCP), 2049);
+            assert_eq!(ask(nfs3::PROGRAM, IPPROTO_UDP), 0);
+            assert_eq!(ask(PROGRAM, IPPROTO_UDP), 111);
+            let port = if locks { 2049 } else { 0 };
+            assert_eq!(ask(nlm4::PROGRAM, IPPROTO_TCP), port);
+            assert_eq!(ask(nlm4::PROGRAM, IPPROTO_UDP), 0);
+            assert_eq!(ask(nsm::PROGRAM, IPPROTO_TCP), port);
+            assert_eq!(ask(nsm::PROGRAM, IPPROTO_UDP), port);
+        }
     }
 }

@@ -11,10 +11,11 @@ use std::time::Instant;
 use forebay_rpc::Reply;
 use forebay_vfs::{Outcome, Wait};
 use forebay_wire::rpc::{AuthStat, CallHeader, ReplyStatus};
-use forebay_wire::{mount3, nfs3};
+use forebay_wire::{mount3, nfs3, nfsacl3, nlm4, nsm};
 
 use crate::caller;
 use crate::nfs4::program as nfs4;
+use crate::nsm::is_served;
 use crate::read::SsdReply;
 use crate::request::{Call, Request};
 use crate::shared::Shared;
@@ -25,6 +26,17 @@ pub(crate) enum Program {
     Nfs3(nfs3::Procedure),
     Nfs4(nfs4::Procedure),
     Mount3(mount3::Procedure),
+    Nfsacl3(nfsacl3::Procedure),
+    Nlm4(nlm4::Procedure),
+    Nsm(nsm::Procedure),
+}
+
+/// The programs that a server may leave out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Served {
+    pub(crate) nfs4: bool,
+    /// NLM and NSM.
+    pub(crate) locks: bool,
 }
 
 /// The kind of a request, and of the workers that carry it out.
@@ -40,11 +52,14 @@ pub(crate) enum Kind {
 
 impl Program {
     /// Returns the program and the procedure that a header names, if the program takes the header's credential.
-    pub(crate) fn find(header: &CallHeader<'_>, serves_nfs4: bool) -> Result<Self, ReplyStatus> {
+    pub(crate) fn find(header: &CallHeader<'_>, served: Served) -> Result<Self, ReplyStatus> {
         let (low, high) = match header.prog {
-            nfs3::PROGRAM if serves_nfs4 => (nfs3::VERSION, forebay_wire::nfs4::VERSION),
+            nfs3::PROGRAM if served.nfs4 => (nfs3::VERSION, forebay_wire::nfs4::VERSION),
             nfs3::PROGRAM => (nfs3::VERSION, nfs3::VERSION),
             mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
+            nfsacl3::PROGRAM => (nfsacl3::VERSION, nfsacl3::VERSION),
+            nlm4::PROGRAM if served.locks => (nlm4::VERSION, nlm4::VERSION),
+            nsm::PROGRAM if served.locks => (nsm::VERSION, nsm::VERSION),
             _ => return Err(ReplyStatus::ProgUnavail),
         };
         if !(low..=high).contains(&header.vers) {
@@ -56,7 +71,13 @@ impl Program {
         }
         let found = match (header.prog, header.vers) {
             (nfs3::PROGRAM, nfs3::VERSION) => nfs3::Procedure::try_from(header.proc).map(Program::Nfs3).ok(),
+            (nfsacl3::PROGRAM, _) => nfsacl3::Procedure::try_from(header.proc).map(Program::Nfsacl3).ok(),
             (nfs3::PROGRAM, _) => nfs4::Procedure::try_from(header.proc).map(Program::Nfs4).ok(),
+            (nlm4::PROGRAM, _) => nlm4::Procedure::try_from(header.proc).map(Program::Nlm4).ok(),
+            (nsm::PROGRAM, _) => {
+                let procedure = nsm::Procedure::try_from(header.proc).ok();
+                procedure.filter(|procedure| is_served(*procedure)).map(Program::Nsm)
+            }
             _ => mount3::Procedure::try_from(header.proc).map(Program::Mount3).ok(),
         };
         found.ok_or(ReplyStatus::ProcUnavail)
@@ -67,7 +88,7 @@ impl Program {
         match self {
             Program::Nfs3(nfs3::Procedure::Write) => Kind::Writes,
             Program::Nfs3(nfs3::Procedure::Read | nfs3::Procedure::Commit) => Kind::Data,
-            Program::Nfs3(_) | Program::Nfs4(_) | Program::Mount3(_) => Kind::Names,
+            _ => Kind::Names,
         }
     }
 
@@ -84,6 +105,9 @@ impl Program {
             Program::Nfs3(procedure) => shared.attempt_nfs3(procedure, call, reply, arrived),
             Program::Nfs4(procedure) => shared.attempt_nfs4(procedure, call, reply),
             Program::Mount3(procedure) => shared.attempt_mount3(procedure, call, reply),
+            Program::Nfsacl3(procedure) => shared.attempt_nfsacl(procedure, call, reply),
+            Program::Nlm4(procedure) => shared.attempt_nlm(procedure, call, reply),
+            Program::Nsm(procedure) => shared.attempt_nsm(procedure, call, reply),
         }
     }
 
@@ -95,7 +119,7 @@ impl Program {
                 shared.change(write, request, Wait::No)
             }
             Program::Nfs4(_) => shared.attempt_deferred_nfs4(request),
-            Program::Nfs3(_) | Program::Mount3(_) => Some(request),
+            _ => Some(request),
         }
     }
 
@@ -105,6 +129,9 @@ impl Program {
             Program::Nfs3(procedure) => shared.carry_out_nfs3(procedure, request),
             Program::Nfs4(_) => shared.carry_out_nfs4(request),
             Program::Mount3(procedure) => shared.carry_out_mount3(procedure, request),
+            Program::Nfsacl3(procedure) => shared.carry_out_nfsacl(procedure, request),
+            Program::Nlm4(procedure) => shared.carry_out_nlm(procedure, request),
+            Program::Nsm(_) => shared.carry_out_nsm(request),
         }
     }
 
@@ -114,6 +141,9 @@ impl Program {
             Program::Nfs3(procedure) => shared.turn_away_nfs3(procedure, request),
             Program::Nfs4(_) => shared.turn_away_nfs4(request),
             Program::Mount3(_) => shared.turn_away_mount3(request),
+            Program::Nfsacl3(_) => shared.turn_away_nfsacl(request),
+            Program::Nlm4(procedure) => shared.turn_away_nlm(procedure, request),
+            Program::Nsm(_) => shared.turn_away_nsm(request),
         }
     }
 }

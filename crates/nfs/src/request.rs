@@ -15,7 +15,7 @@ use forebay_wire::xdr::{Decode, Reader};
 
 use crate::caller::Caller;
 use crate::nfs4::program::Begun;
-use crate::program::{Kind, Program};
+use crate::program::{Kind, Program, Served};
 use crate::reply_cache::RequestKey;
 use crate::result::Stop;
 
@@ -89,11 +89,11 @@ pub(crate) fn header(record: &[u8]) -> Result<(CallHeader<'_>, Reader<'_>), Reje
 
 impl Head {
     /// Decodes the header of a record and finds the procedure.
-    pub(crate) fn decode(record: &[u8], serves_nfs4: bool) -> Result<Self, Rejected> {
+    pub(crate) fn decode(record: &[u8], served: Served) -> Result<Self, Rejected> {
         let (header, args) = header(record)?;
         let xid = header.xid;
-        let program = Program::find(&header, serves_nfs4)
-            .map_err(|status| Rejected::With(ReplyHeader { xid, status }))?;
+        let program =
+            Program::find(&header, served).map_err(|status| Rejected::With(ReplyHeader { xid, status }))?;
         let user = match &header.cred {
             Auth::Sys(sys) => Some(SysUser {
                 uid: sys.uid,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn status(record: &[u8]) -> ReplyStatus {
-        match Head::decode(record, false) {
+        match Head::decode(record, Served::default()) {
             Err(Rejected::With(ReplyHeader { xid: 9, status })) => status,
             rejected => panic!("{:?}", rejected.err()),
         }
@@ -183,10 +183,15 @@ mod tests {
         for machine_name in [&b""[..], b"a", b"client.example"] {
             let sys = AuthSys { stamp: 1, machine_name, uid: 5, gid: 6, gids };
             let received = record(nfs3::PROGRAM, nfs3::VERSION, 7, Auth::Sys(sys));
-            let head = Head::decode(&received, false).unwrap_or_else(|_| panic!("the header is good"));
+            let head =
+                Head::decode(&received, Served::default()).unwrap_or_else(|_| panic!("the header is good"));
             let copied = received.clone();
             drop(received);
-            let peer = Arc::new(Peer { id: 1, addr: "192.0.2.7:700".parse().unwrap() });
+            let peer = Arc::new(Peer {
+                id: 1,
+                addr: "192.0.2.7:700".parse().unwrap(),
+                line: forebay_rpc::Line::default(),
+            });
             let call = head.call(&copied, &peer);
             let user = head.user.as_ref().unwrap();
             assert_eq!((user.uid, user.gid, user.gids), (5, 6, gids));
@@ -200,7 +205,7 @@ mod tests {
     #[test]
     fn records_without_a_procedure_are_answered_as_rfc_5531_says() {
         let (nfs, mount) = ((nfs3::PROGRAM, nfs3::VERSION), (mount3::PROGRAM, mount3::VERSION));
-        assert!(matches!(Head::decode(b"no call", false), Err(Rejected::NotACall)));
+        assert!(matches!(Head::decode(b"no call", Served::default()), Err(Rejected::NotACall)));
         assert_eq!(status(&record(100_021, 4, 0, Auth::None)), ReplyStatus::ProgUnavail);
         for (prog, vers) in [nfs, mount] {
             let mismatch = ReplyStatus::ProgMismatch { low: vers, high: vers };
@@ -210,7 +215,10 @@ mod tests {
             let weak = ReplyStatus::AuthError(AuthStat::TooWeak);
             assert_eq!(status(&record(prog, vers, 1, other)), weak);
             assert_eq!(status(&record(prog, vers, 99, other)), weak);
-            assert!(Head::decode(&record(prog, vers, 0, other), false).is_ok(), "NULL takes any flavour");
+            assert!(
+                Head::decode(&record(prog, vers, 0, other), Served::default()).is_ok(),
+                "NULL takes any flavour"
+            );
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use forebay_rpc::{CloseReason, Handled, Message, Peer, Replies, Reply, Service, Workers};
+use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
 use forebay_vfs::{Outcome, Vfs};
-use forebay_wire::rpc::ReplyStatus;
+use forebay_wire::rpc::{MessageKind, ReplyStatus, message_kind};
 use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
@@ -18,7 +19,8 @@ use crate::clients::{ClientStats, Clients};
 use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::nfs4;
-use crate::program::Kind;
+use crate::nlm::{LockConfig, Locks};
+use crate::program::{Kind, Served};
 use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
 use crate::request::{Head, Rejected, Request};
@@ -36,8 +38,16 @@ pub struct NfsConfig {
     pub worker_queue: usize,
     /// How long an idle worker polls before it sleeps.
     pub busy_poll: Duration,
-    /// The duration of leases of NFSv4, if it is served.
-    pub nfs4_lease: Option<Duration>,
+    /// True if NFSv4 is served.
+    pub nfs4: bool,
+    /// The lock manager of NFSv3, if it is served.
+    pub locks: Option<LockConfig>,
+    /// The duration of leases and of grace periods.
+    pub lease: Duration,
+    /// True if clients of NFSv4 get delegations.
+    pub nfs4_delegations: bool,
+    /// The state directory, for the clients of NFSv4 that may reclaim state.
+    pub state_dir: Option<PathBuf>,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -46,7 +56,7 @@ pub struct NfsConfig {
 
 /// NFSv3, MOUNT v3 and NFSv4 for a set of exports.
 pub struct Nfs {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// The workers for each [`Kind`].
     data: Arc<Workers<Request>>,
     writes: Arc<Workers<Request>>,
@@ -56,7 +66,14 @@ pub struct Nfs {
 impl Nfs {
     /// Creates the service and starts the workers.
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
-        let nfs4 = config.nfs4_lease.map(|lease| nfs4::Server::new(&vfs, lease));
+        let locks = config.locks.as_ref().map(Locks::open).transpose()?;
+        let served = Served { nfs4: config.nfs4, locks: locks.is_some() };
+        let has_lost_locks = locks.as_ref().is_some_and(Locks::has_hosts_of_before);
+        let (lease, delegates) = (config.lease, config.nfs4_delegations);
+        let known = config.state_dir.filter(|_| served.nfs4).map(|dir| dir.join("nfs4-clients"));
+        let start = nfs4::Start { lease, has_lost_locks, delegates, known };
+        let state = || nfs4::Server::new(&vfs, start);
+        let nfs4 = (served.nfs4 || served.locks).then(state).transpose()?;
         let shared = Arc::new(Shared {
             vfs,
             rules: Rules::new(config.exports),
@@ -67,7 +84,12 @@ impl Nfs {
             refusals: Refusals::new(config.refused),
             groups: Groups::default(),
             nfs4,
+            locks,
+            served,
         });
+        if let (Some(locks), Some(server)) = (&shared.locks, &shared.nfs4) {
+            locks.start(server, &shared)?;
+        }
         let pool = || {
             let shared = shared.clone();
             Workers::new(config.workers, config.worker_queue, config.busy_poll, move |request: Request| {
@@ -81,12 +103,32 @@ impl Nfs {
         Ok(Nfs { shared, data, writes, names })
     }
 
-    /// Keeps the replies of changes made before this start, as [`Vfs::set_cache`] returned them. Their lifetime begins
-    /// now, however long no server ran: their clients could not ask meanwhile.
+    /// Keeps the replies of changes made before this start, and the state of NFSv4 clients, as [`Vfs::set_cache`]
+    /// returned them. Their lifetime begins now, however long no server ran: their clients could not ask meanwhile.
     pub fn recall(&self, answers: &[Box<[u8]>]) {
         let now = Instant::now();
         for answer in answers.iter().filter_map(|bytes| Answer::decode(bytes)) {
             self.shared.cache.end(answer.client, answer.key, answer.reply, now);
+        }
+        if let Some(nfs4) = &self.shared.nfs4 {
+            nfs4.recover(answers.iter().map(|bytes| &**bytes), self.shared.vfs.state_is_lost());
+        }
+        let weak = Arc::downgrade(&self.shared);
+        self.shared.vfs.keep_state(Box::new(move |number| {
+            let shared = weak.upgrade();
+            let nfs4 = shared.as_ref().and_then(|shared| shared.nfs4.as_ref());
+            nfs4.map(|nfs4| nfs4.snapshot(number)).unwrap_or_default()
+        }));
+    }
+
+    /// Prepares for clients, after [`Nfs::recall`] if there is a cache.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub fn begin(&self) -> std::io::Result<()> {
+        match &self.shared.nfs4 {
+            Some(server) if self.shared.served.nfs4 => server.begin(&self.shared.vfs),
+            _ => Ok(()),
         }
     }
 
@@ -129,8 +171,27 @@ impl Nfs {
         }
     }
 
+    /// Tells the hosts that had locks when the last server ended that this one has started. Does not wait for them.
+    pub fn notify_hosts(&self) {
+        self.shared.notify_hosts();
+    }
+
+    /// Gives a record that is no call to the call-back that waits for it.
+    fn callback_reply(&self, message: &Message<'_>) -> Handled {
+        let Ok((xid, MessageKind::Reply)) = message_kind(message.bytes()) else { return Handled::Close };
+        match message.peer().line.reply(xid, message.bytes()) {
+            Matched::Answered => Handled::Silent,
+            Matched::Stray => {
+                self.shared.stats.stray_replies.fetch_add(1, Ordering::Relaxed);
+                Handled::Silent
+            }
+            Matched::Refused => Handled::Close,
+        }
+    }
+
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
+        self.shared.locks.iter().for_each(Locks::stop);
         self.data.stop();
         self.writes.stop();
         self.names.stop();
@@ -140,9 +201,9 @@ impl Nfs {
 impl Service for Nfs {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         let arrived = Instant::now();
-        let head = match Head::decode(message.bytes(), self.shared.nfs4.is_some()) {
+        let head = match Head::decode(message.bytes(), self.shared.served) {
             Ok(head) => head,
-            Err(Rejected::NotACall) => return Handled::Close,
+            Err(Rejected::NotACall) => return self.callback_reply(&message),
             Err(Rejected::With(header)) => {
                 if matches!(header.status, ReplyStatus::AuthError(_)) {
                     self.shared.refusals.add(message.peer().addr.ip(), Refusal::Auth);
@@ -191,6 +252,9 @@ impl Service for Nfs {
     }
 
     fn disconnected(&self, peer: &Peer, replies: Replies) {
+        if let Some(server) = &self.shared.nfs4 {
+            server.callbacks.disconnected(peer);
+        }
         self.shared.cache.gone(client_address(peer), peer.id, replies);
         self.shared.clients.disconnected(peer.addr.ip());
     }

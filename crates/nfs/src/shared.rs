@@ -10,6 +10,8 @@ use crate::clients::Clients;
 use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::nfs4;
+use crate::nlm::Locks;
+use crate::program::Served;
 use crate::refusals::Refusals;
 use crate::reply_cache::ReplyCache;
 use crate::request::Request;
@@ -26,8 +28,11 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     pub(crate) refusals: Refusals,
     pub(crate) groups: Groups,
-    /// The state of NFSv4, if it is served.
+    /// The state of clients, if NFSv4 or locks are served. NFSv4 and NLM share it.
     pub(crate) nfs4: Option<nfs4::Server>,
+    /// The lock manager, if it is served.
+    pub(crate) locks: Option<Locks>,
+    pub(crate) served: Served,
 }
 
 impl Shared {

@@ -29,6 +29,8 @@ pub struct Stats {
     pub busy: AtomicU64,
     /// Requests answered with NFS3ERR_JUKEBOX because too many waited for a worker.
     pub rejected: AtomicU64,
+    /// Replies of clients to no call-back: they are dropped.
+    pub stray_replies: AtomicU64,
 }
 
 impl Stats {

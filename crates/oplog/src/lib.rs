@@ -28,7 +28,7 @@ pub use numbers::{Creations, Numbers, Proof, Turns};
 pub use object::{Attributes, Kind, LoggedObject, New, Time};
 pub use operation::{Binding, Bindings, Operation};
 pub use reconcile::{Outcome, SetAside, reconcile};
-pub use record::{Change, Entries, Entry, Record, Rights};
+pub use record::{Change, Entries, Entry, Record, Rights, STATE_MAX};
 pub use removals::Removals;
 pub use spent::{SPENT_MAX, Spent, made_and_removed};
 pub use tree::Tree;

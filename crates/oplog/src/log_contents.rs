@@ -17,6 +17,8 @@ pub struct LogContents {
     /// Changes that the log makes durable, by file system. Each list is in order of numbers, which is the order in
     /// which the changes first came into the log.
     pub operations: BTreeMap<u32, Vec<Operation>>,
+    /// Changes of the state of clients, by number.
+    pub states: BTreeMap<u64, Box<[u8]>>,
     /// For each file system, the number up to which all its operations are durable in it.
     pub checkpoints: HashMap<u32, u64>,
 }
@@ -39,6 +41,7 @@ impl LogContents {
                     found.operations.entry(operation.filesystem).or_default().push(*operation);
                 }
                 Record::Checkpoint { filesystem, upto } => found.reached(filesystem, upto),
+                Record::State { number, bytes } => _ = found.states.insert(number, bytes),
             }
         }
         // An operation that is needed for long is reappended, so its record may occur more than once.
@@ -65,17 +68,20 @@ impl LogContents {
     pub fn last(&self) -> u64 {
         let numbers = self.operations.values().flatten().map(|operation| operation.number);
         let numbers = numbers.chain(self.changes.keys().copied()).chain(self.checkpoints.values().copied());
+        let numbers = numbers.chain(self.states.keys().copied());
         numbers.max().unwrap_or(0).max(self.settled)
     }
 
-    /// Returns the replies of all changes that happened, oldest first.
+    /// Returns the replies of all changes that happened, and the changes of clients' state, in the order of their
+    /// numbers.
     pub fn replies(self) -> impl Iterator<Item = Box<[u8]>> {
-        let LogContents { changes, void, operations, .. } = self;
+        let LogContents { changes, void, operations, states, .. } = self;
         let changes = changes.into_iter().filter(|(number, _)| !void.contains(number));
         let mut replies: BTreeMap<u64, Box<[u8]>> =
             changes.map(|(number, change)| (number, change.answer)).collect();
         let operations = operations.into_values().flatten();
         replies.extend(operations.map(|operation| (operation.number, operation.reply)));
+        replies.extend(states);
         replies.into_values().filter(|reply| !reply.is_empty())
     }
 }

@@ -11,6 +11,7 @@ const CHANGE: u8 = 1;
 const SETTLED: u8 = 2;
 const OPERATION: u8 = 3;
 const CHECKPOINT: u8 = 4;
+const STATE: u8 = 5;
 
 /// A user record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +35,17 @@ pub enum Record {
         /// The highest number that is durable.
         upto: u64,
     },
+    /// A change of the state of the server's clients: their sessions, opens and locks.
+    State {
+        /// The number of the change, from the counter of all changes.
+        number: u64,
+        /// The change, opaque to this crate. At most [`STATE_MAX`] bytes.
+        bytes: Box<[u8]>,
+    },
 }
+
+/// The most bytes of a change of clients' state in one record.
+pub const STATE_MAX: usize = crate::RECORD_MAX - 9;
 
 /// A change that the backing file system itself makes durable. Its record holds the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +118,11 @@ impl Record {
                 out.extend_from_slice(&filesystem.to_le_bytes());
                 out.extend_from_slice(&upto.to_le_bytes());
             }
+            Record::State { number, bytes } => {
+                out.push(STATE);
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
         }
         out
     }
@@ -134,6 +150,7 @@ impl Record {
                 let (filesystem, upto) = (input.u32()?, input.u64()?);
                 input.0.is_empty().then_some(Record::Checkpoint { filesystem, upto })
             }
+            STATE => Some(Record::State { number: input.u64()?, bytes: input.0.into() }),
             _ => None,
         }
     }

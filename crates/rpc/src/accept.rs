@@ -16,6 +16,7 @@ use rustix::net::{
 };
 
 use crate::addresses::Addresses;
+use crate::callback::Line;
 use crate::home::{Home, Post};
 use crate::service::Peer;
 use crate::stats::CloseReason;
@@ -115,7 +116,7 @@ impl Acceptor {
             (door.refused)(addr, CloseReason::Crowded);
             return Ok(());
         };
-        let peer = Arc::new(Peer { id: self.next_id, addr });
+        let peer = Arc::new(Peer { id: self.next_id, addr, line: Line::default() });
         self.next_id += 1;
         let loads = || self.homes.iter().map(|home| home.load.load(Relaxed));
         let evict = loads().sum::<usize>() >= self.max_connections;

@@ -17,8 +17,10 @@ use crate::accept::{Acceptor, Door};
 use crate::addresses::Seat;
 use crate::closings::Closings;
 use crate::conn::{Conn, Io, Turn};
+use crate::drive::Wire;
 use crate::home::Post;
 use crate::link::Link;
+use crate::outlet::Outlet;
 use crate::service::{Peer, Replies, Service, batch};
 use crate::shares::{CLOSING, OPENING, Shares, TURN};
 use crate::slab::Slab;
@@ -248,6 +250,9 @@ impl<S: Service> EventLoop<S> {
         if Arc::strong_count(link) > 1 {
             let _ = epoll::delete(&self.epoll, link.fd());
             link.close();
+        } else {
+            // A call-back that begins now finds the connection ended, or is ended by `disconnected`.
+            link.with_outlet(Outlet::close);
         }
         let replies = if conn.received { Replies::Received } else { Replies::Unsure };
         self.io.service.disconnected(link.peer(), replies);

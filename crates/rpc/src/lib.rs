@@ -13,6 +13,7 @@ mod accept;
 mod addresses;
 mod assemble;
 mod batch;
+mod callback;
 mod chunk;
 mod closings;
 mod config;
@@ -34,6 +35,7 @@ mod stall;
 mod stats;
 mod workers;
 
+pub use callback::{Answered, Line, Matched};
 pub use config::Config;
 pub use reply::{OwnedReply, PayloadBuf, Reply};
 pub use server::{Counters, Running, Server, StartError};

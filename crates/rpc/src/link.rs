@@ -42,7 +42,9 @@ impl Link {
     ) -> Arc<Self> {
         let outlet = Mutex::new(Outlet::new());
         let (inflight, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Self { fd, peer, token, home, account, outlet, inflight, held })
+        let link = Arc::new(Self { fd, peer, token, home, account, outlet, inflight, held });
+        link.peer.line.set(Arc::downgrade(&link));
+        link
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -94,6 +96,21 @@ impl Link {
             self.home.post(Post::Resume(self.token));
         }
         writer
+    }
+
+    /// Sends a record that answers no request. Returns false if the connection has ended.
+    pub(crate) fn send_own(&self, record: Vec<u8>) -> bool {
+        let mut reply = OwnedReply::on_ticket(Arc::clone(&self.account));
+        *reply.head() = record;
+        let chunk = Chunk::from_reply(reply, &self.account);
+        let (writer, is_open) = self.with_outlet(|outlet| {
+            let writer = outlet.push(chunk);
+            (writer, outlet.is_open())
+        });
+        if writer {
+            self.write_out();
+        }
+        is_open
     }
 
     /// Writes the queued output.

@@ -61,6 +61,11 @@ impl<C: Weigh> Outlet<C> {
         matches!(self.state, State::Idle | State::Closed)
     }
 
+    /// Returns true until the outlet is closed.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state != State::Closed
+    }
+
     /// Claims the right to write output that is not queued. Succeeds only while no thread writes and nothing waits.
     pub(crate) fn begin(&mut self) -> bool {
         let free = self.state == State::Idle;

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::assemble::RecordBuf;
+use crate::callback::Line;
 use crate::link::Link;
 use crate::pool::Charge;
 use crate::reply::{OwnedReply, Reply};
@@ -79,12 +80,14 @@ pub enum Replies {
 }
 
 /// The other end of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Peer {
     /// Unique among the connections of a server, never reused.
     pub id: u64,
     /// The address that the peer connects from.
     pub addr: SocketAddr,
+    /// The way for call-backs to the peer.
+    pub line: Line,
 }
 
 /// One record.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_common::lock::Mutex;
-use forebay_config::{Mode, Portmap, Settings};
+use forebay_config::{Mode, Settings};
 use forebay_control::{
     CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MemoryStatus, PoolRequest,
     PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample, Status,
@@ -107,10 +107,6 @@ impl Control {
     /// Returns true if clients are served.
     pub(crate) fn is_serving(&self) -> bool {
         self.serving.get().is_some()
-    }
-
-    pub(crate) fn registered(&self) -> bool {
-        self.settings.portmap == Portmap::Register
     }
 
     /// Returns how far the start has come; `None` once clients are served.

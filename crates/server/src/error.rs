@@ -53,9 +53,20 @@ pub enum Error {
     },
     /// rpcbind did not accept the registration.
     #[error(
-        "cannot register with rpcbind: {0}; is it running? Serve without --portmap, or answer port 111 with --portmap=answer"
+        "cannot register with rpcbind: {0}; is it running? Serve with --portmap=off, or answer port 111 with --portmap=answer"
     )]
     Rpcbind(String),
+    /// Another program of this host is registered with rpcbind under a number that the server needs.
+    #[error(
+        "cannot register with rpcbind: {program} of this host holds the number, on port {port}; unmount NFS and stop it, or \
+         serve with --portmap=off"
+    )]
+    RpcbindHeld {
+        /// The program.
+        program: &'static str,
+        /// Its port.
+        port: u32,
+    },
     /// The control socket cannot be served.
     #[error("cannot serve the control socket: {0}")]
     Control(#[from] forebay_control::ServerError),

@@ -28,6 +28,7 @@ mod space;
 mod start;
 mod state_dir;
 mod tell;
+mod udp;
 mod under_way;
 
 pub use cache::CacheReady;

@@ -42,7 +42,9 @@ impl Differences {
             ("cache_size", now.cache.size != new.cache.size),
             ("ram", now.cache.ram != new.cache.ram),
             ("portmap", now.portmap != new.portmap),
+            ("locks", now.locks != new.locks),
             ("nfs4", now.nfs4 != new.nfs4),
+            ("nfs4_delegations", now.nfs4_delegations != new.nfs4_delegations),
             ("sandbox", now.sandbox != new.sandbox),
             ("log format", now.log.format != new.log.format),
         ];

@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::linger::Linger;
 use crate::start::{Served, Start, Watches};
 use crate::under_way::{Reports, UnderWay};
-use crate::{portmap, privileges, sandbox, state_dir};
+use crate::{privileges, sandbox, state_dir};
 
 /// The contents of the message that clients are accepted.
 #[derive(Debug)]
@@ -102,13 +102,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     under_way.step("stopping");
     let _reports = Reports::start(&under_way, &host)?;
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
-    let Served { vfs, nfs, control, running, answering, ports, owned: _owned } = served;
-    if let Some(answering) = answering {
-        answering.stop();
-    }
-    if control.registered() {
-        portmap::unregister(ports);
-    }
+    let Served { vfs, nfs, control, running, found, owned: _owned } = served;
+    found.end();
     running.shutdown(settings.limits.drain_timeout);
     nfs.stop();
     // From here on no administrator may flush, add or remove a device.

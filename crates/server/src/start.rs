@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
-use forebay_config::{Access, Export, Portmap, Settings};
+use forebay_config::{Access, Export, Settings};
 use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
-use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
+use forebay_nfs::{CacheLimits, LockConfig, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Running, Server};
 use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
 use signal_hook::consts::SIGXFSZ;
@@ -24,9 +24,10 @@ use crate::health::Asker;
 use crate::host::Host;
 use crate::identity::Identities;
 use crate::linger::Linger;
-use crate::portmap::{self, Answering};
+use crate::portmap::Found;
 use crate::serve::{Ready, start_error};
 use crate::tell::tell_elsewhere;
+use crate::udp;
 use crate::under_way::{Reports, UnderWay};
 
 /// The watches for external changes in each export's file system, once they can be opened.
@@ -80,8 +81,7 @@ pub(crate) struct Served {
     pub(crate) nfs: Arc<Nfs>,
     pub(crate) control: Arc<Control>,
     pub(crate) running: Running,
-    pub(crate) answering: Option<Answering>,
-    pub(crate) ports: Ports,
+    pub(crate) found: Found,
     /// The locks on the exports.
     pub(crate) owned: Vec<Ownership>,
 }
@@ -111,7 +111,8 @@ impl Start {
             },
         )?;
         let listen = server.local_addrs().to_vec();
-        let ports = Ports { port: listen.first().map_or(0, std::net::SocketAddr::port) };
+        let port = listen.first().map_or(0, std::net::SocketAddr::port);
+        let ports = Ports { port, nfs4: settings.nfs4, locks: settings.locks };
         let parts = Parts {
             nfs: nfs.clone(),
             vfs: vfs.clone(),
@@ -122,17 +123,17 @@ impl Start {
         };
         let control = Arc::new(Control::new(settings.clone(), front.started, listen.clone(), parts));
         front.hand_over(control.clone());
-        let answering = match settings.portmap {
-            Portmap::Answer => Some(portmap::answer(&listen, ports)?),
-            Portmap::Register => portmap::register(ports).map(|()| None)?,
-            Portmap::Off => None,
-        };
+        let found = Found::begin(settings.portmap, &listen, ports, &nfs, &events)?;
+        if settings.locks {
+            serve_nsm(&listen, &nfs, &events);
+        }
         flush_after_crash(&vfs, &events, &under_way);
         // All other possible failures are excluded now. From here on there is something to stop cleanly.
         under_way.step("opening the cache");
         let opened =
             cache::open(&settings, (&vfs, &nfs), &mut identities, &events, self.asker, linger, &under_way)?;
         let (cache, said) = opened.unzip();
+        nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
         identities.keep(&settings, &vfs)?;
         // A file that grows beyond RLIMIT_FSIZE is an error for the client (EFBIG), and must not end the process.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
@@ -141,6 +142,7 @@ impl Start {
             return Ok(None);
         }
         let running = server.spawn().map_err(start_error)?;
+        nfs.notify_hosts();
         let log = events.clone();
         let mounts =
             MountWatch::start(&vfs, Box::new(move |export, there| tell_elsewhere(&log, export, there)))?;
@@ -155,7 +157,27 @@ impl Start {
             cache: said.unwrap_or_default(),
             mode: control.effective_mode(),
         });
-        Ok(Some(Served { vfs, nfs, control, running, answering, ports, owned }))
+        Ok(Some(Served { vfs, nfs, control, running, found, owned }))
+    }
+}
+
+/// Answers SM_NOTIFY over UDP, beside TCP, on the port of NFS: the status monitor of Linux uses UDP. Without it the
+/// locks of a client that has restarted are freed when it locks a file again.
+fn serve_nsm(listen: &[std::net::SocketAddr], nfs: &Arc<Nfs>, events: &EventLog) {
+    for address in listen {
+        let nfs = Arc::downgrade(nfs);
+        let answer = move |call: &[u8], from, reply: &mut Vec<u8>| {
+            let nfs = nfs.upgrade();
+            nfs.iter().for_each(|nfs| nfs.answer_nsm(call, from, reply));
+            nfs.is_some()
+        };
+        if let Err(error) = udp::bound(*address).and_then(|socket| udp::serve("nsm-udp", socket, answer)) {
+            let message = format!(
+                "clients cannot report over UDP that they have restarted: {address}: {error}; stop the program that uses \
+                 the port, or serve with --locks=false"
+            );
+            events.add(Severity::Warning, "nsm", message, &[]);
+        }
     }
 }
 
@@ -238,7 +260,14 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
         workers: limits.workers,
         worker_queue: limits.worker_queue,
         busy_poll: limits.busy_poll,
-        nfs4_lease: settings.nfs4.then_some(limits.lease),
+        nfs4: settings.nfs4,
+        locks: settings.locks.then(|| LockConfig {
+            state_dir: settings.state_dir.clone(),
+            sources: settings.listen.iter().map(|address| address.ip().to_canonical()).collect(),
+        }),
+        lease: limits.lease,
+        nfs4_delegations: settings.nfs4_delegations,
+        state_dir: Some(settings.state_dir.clone()),
         reply_cache: CacheLimits {
             entries: limits.reply_cache_entries,
             bytes: limits.reply_cache_memory as usize,

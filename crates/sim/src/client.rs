@@ -3,110 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_common::lock::Mutex;
-use forebay_engine::io::{Clock as _, Device, Time};
-use forebay_engine::{CachedObject, ChangeError, Engine, Error, Event, Seq};
+use forebay_engine::io::{Clock as _, Time};
+use forebay_engine::{CachedObject, Engine, Error, Seq};
 
-use crate::backing::Store;
-use crate::disk::Disk;
-use crate::epochs::Epochs;
-use crate::executor::Executor;
 use crate::front::{Writing, Wrote, durable};
-use crate::hits::{Fault, Hits};
-use crate::model::Model;
-use crate::notes::Ledger;
-use crate::objects::Objects;
+use crate::hits::Fault;
 use crate::rng::Rng;
 use crate::stamp::{Place, fill};
-use crate::workload::{Habits, Kind};
+use crate::workload::Kind;
 
-/// The errors that a client may get.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Allowed {
-    /// Errors of the backing store.
-    pub backing: bool,
-    /// Errors of lost copies.
-    pub damage: bool,
-    /// The error that no device is left.
-    pub no_device: bool,
-    /// The error that a volume does not answer.
-    pub late: bool,
-}
+mod devices;
+mod shared;
 
-impl Allowed {
-    /// Returns true if a client may get `error`.
-    pub fn permits(self, error: Error) -> bool {
-        match error {
-            Error::Backing(_) => self.backing,
-            Error::Damaged => self.damage,
-            Error::NoDevice => self.no_device,
-            Error::Late => self.late,
-            Error::Closing => false,
-        }
-    }
-}
-
-/// The state that all tasks of a world share.
-pub struct Shared {
-    /// Virtual time.
-    pub executor: Executor,
-    /// The epochs of pools, as the state directory holds them.
-    pub epochs: Epochs,
-    /// The backing store.
-    pub store: Store,
-    /// The model.
-    pub model: Mutex<Model>,
-    /// The user records.
-    pub notes: Mutex<Ledger>,
-    /// The objects.
-    pub objects: Mutex<Objects>,
-    /// Counts of faults.
-    pub hits: Arc<Hits>,
-    /// How clients behave.
-    pub habits: Habits,
-    /// Devices that are not in the pool.
-    pub spares: Mutex<Vec<Disk>>,
-    /// Devices whose adding has begun: they may be in the pool or not.
-    pub joined: Mutex<Vec<Disk>>,
-    /// Devices that may be removed in service.
-    pub removable: Mutex<Vec<Disk>>,
-    /// Names of the devices that were removed from the pool.
-    pub left: Mutex<Vec<String>>,
-    /// Names of the devices that the engine reported as lost in this session.
-    pub lost: Mutex<Vec<String>>,
-    /// Names of the devices of the pool as it was opened last, without the devices removed since.
-    pub members: Mutex<Vec<String>>,
-    /// True if the write verifier has changed in this session (P4).
-    pub verifier_changed: Mutex<bool>,
-    /// Events that the engines have reported so far.
-    pub told: Mutex<Vec<Event>>,
-    /// Names of lost devices, if something was acknowledged after the loss. Their present contents must never be used
-    /// (P11).
-    pub outdated: Mutex<Vec<String>>,
-    /// Devices that do not belong to the pool.
-    pub foreign: Mutex<Vec<Disk>>,
-    /// Names of devices that are being added again: they may be in the pool or not.
-    pub adding: Mutex<Vec<String>>,
-    /// The first failure.
-    pub failure: Mutex<Option<String>>,
-    /// The events of the world, for a person; kept only on request.
-    pub log: Option<Mutex<Vec<String>>>,
-}
-
-impl Shared {
-    /// Reports a failure. The first one counts.
-    pub fn fail(&self, what: String) {
-        self.tell(|| format!("FAILED {what}"));
-        self.failure.lock().get_or_insert(what);
-    }
-
-    /// Adds a line to the log, if there is one.
-    pub fn tell(&self, line: impl FnOnce() -> String) {
-        if let Some(log) = &self.log {
-            log.lock().push(format!("{:>12.6} {}", self.executor.time().as_secs_f64(), line()));
-        }
-    }
-}
+pub use shared::{Allowed, Shared};
 
 /// One client.
 pub struct Client {
@@ -246,7 +155,7 @@ impl Client {
         // In a model in which every write is in the log, no write is in a page cache.
         let stable = stable || self.shared.model.lock().logged;
         if let (Ok(wrote), true) = (result, stable) {
-            match self.settle(&object, (offset, len), wrote).await {
+            match self.until_stable(&object, offset, len, wrote).await {
                 Ok(()) => {
                     self.shared.model.lock().durable_by(id, self.engine.last());
                     // The frame was written without the lost devices.
@@ -271,14 +180,15 @@ impl Client {
     }
 
     /// Waits until everything is durable that the reply to a stable WRITE requires.
-    async fn settle(
+    async fn until_stable(
         &self,
         object: &Arc<CachedObject>,
-        (offset, len): (u64, u64),
+        offset: u64,
+        len: u64,
         wrote: Wrote,
     ) -> Result<(), Error> {
         if let Some(failures) = wrote.unsynced {
-            self.sync(object, (offset, len), failures).await?;
+            self.sync(object, offset, len, failures).await?;
         }
         match wrote.frame {
             Some(frame) => self.frame(frame).await,
@@ -325,7 +235,7 @@ impl Client {
     /// verifier says so.
     async fn sync_all(&self, object: &Arc<CachedObject>, unsynced: &[(u32, u64)]) {
         let Some(failures) = unsynced.iter().map(|(_, failures)| *failures).min() else { return };
-        let synced = self.sync(object, (0, 0), failures).await;
+        let synced = self.sync(object, 0, 0, failures).await;
         let hits = &self.shared.hits;
         hits.hit(if synced.is_ok() { Fault::Committed } else { Fault::CommitLost });
         let mut model = self.shared.model.lock();
@@ -366,7 +276,7 @@ impl Client {
         let reading = self.shared.model.lock().begin_read(number, offset, len);
         let mut buffer = vec![0xee; len];
         self.shared.tell(|| format!("read {number} at {offset}+{len}"));
-        let result = self.get(number, &object, (offset, &mut buffer)).await;
+        let result = self.get(number, &object, offset, &mut buffer).await;
         self.shared.tell(|| format!("read {number} at {offset}+{len}: {result:?}"));
         let bytes = result.ok().map(|len| &buffer[..len]);
         if let Err(error) = self.shared.model.lock().end_read(&reading, bytes) {
@@ -492,82 +402,6 @@ impl Client {
             self.engine.set_mode(mode);
             self.shared.hits.hit(Fault::ModeSwitch);
         }
-    }
-
-    /// Adds a spare device, if there is one. Returns the device on success.
-    pub async fn add_device(&mut self) -> Option<Disk> {
-        self.add_foreign().await;
-        let disk = self.shared.spares.lock().pop()?;
-        self.shared.tell(|| format!("add {}", disk.name()));
-        self.shared.joined.lock().push(disk.clone());
-        let result = self.engine.add_device(Arc::new(disk.clone()), false).await;
-        self.shared.tell(|| format!("add {}: {:?}", disk.name(), result.is_ok()));
-        result.ok()?;
-        self.shared.outdated.lock().retain(|name| name != disk.name());
-        self.shared.hits.hit(Fault::DeviceAdded);
-        Some(disk)
-    }
-
-    /// Tries to add a device of another owner, if there is one. The engine must refuse it and leave it unchanged.
-    async fn add_foreign(&mut self) {
-        let others = self.shared.foreign.lock().clone();
-        if others.is_empty() {
-            return;
-        }
-        let disk = self.rng.pick(&others);
-        let before = disk.contents();
-        let added = self.engine.add_device(Arc::new(disk.clone()), false).await;
-        self.shared.hits.hit(Fault::ForeignAdded);
-        if added.is_ok() || disk.contents() != before {
-            self.shared.fail(format!("{} is another's, and was added: {added:?}", disk.name()));
-        }
-    }
-
-    /// Adds again a device that has dropped out, with its old contents. In about half of the cases an administrator has
-    /// cleared its ends before, so that the device counts as a new one.
-    pub async fn add_again(&mut self, disk: &Disk) {
-        let name = disk.name();
-        let anew = self.rng.chance(5000);
-        if anew {
-            disk.forget_pool();
-        }
-        self.shared.tell(|| format!("add {name} again, as a new one: {anew}"));
-        // A crash may come after the device is in the pool and before the client hears of that.
-        self.shared.adding.lock().push(name.to_owned());
-        let result = self.engine.add_device(Arc::new(disk.clone()), false).await;
-        self.shared.tell(|| format!("add {name} again: {result:?}"));
-        self.shared.adding.lock().retain(|other| other != name);
-        if result.is_ok() {
-            self.shared.outdated.lock().retain(|other| other != name);
-            self.shared.lost.lock().retain(|other| other != name);
-            let mut members = self.shared.members.lock();
-            members.retain(|other| other != name);
-            members.push(name.to_owned());
-            self.shared.hits.hit(if anew { Fault::AddedAnew } else { Fault::AddedAgain });
-        }
-    }
-
-    async fn remove_device(&mut self) {
-        let Some(disk) = self.shared.removable.lock().pop() else { return };
-        // The removal fails if another device has died, because the pool then needs this one.
-        let _ = self.remove(&disk).await;
-    }
-
-    /// Removes a device from the pool.
-    ///
-    /// # Errors
-    /// The device stays in the pool.
-    pub async fn remove(&mut self, disk: &Disk) -> Result<(), ChangeError> {
-        self.shared.tell(|| format!("remove {}", disk.name()));
-        let result = self.engine.remove_device(disk.name()).await;
-        self.shared.tell(|| format!("remove {}: {result:?}", disk.name()));
-        if result.is_ok() {
-            self.shared.hits.hit(Fault::DeviceRemoved);
-            // The device is out of the pool for good: its contents must not count any more.
-            disk.vanish();
-            self.shared.left.lock().push(disk.name().to_owned());
-        }
-        result
     }
 }
 

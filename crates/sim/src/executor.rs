@@ -7,15 +7,20 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 use forebay_engine::io::{Clock, Io, Spawn};
 
 use crate::rng::{Rng, mix};
+
+mod promise;
+#[cfg(test)]
+mod tests;
+
+pub use promise::{Completion, Promise, promise};
 
 /// The reason for which the executor returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,53 +111,6 @@ impl Wake for TaskWaker {
         let mut ready = self.shared.ready.lock();
         if !ready.contains(&self.task) {
             ready.push(self.task);
-        }
-    }
-}
-
-/// The place where a promise leaves a result for a future.
-struct Slot<T> {
-    value: Option<T>,
-    waker: Option<Waker>,
-}
-
-/// A future that waits for a promised result.
-pub struct Completion<T>(Arc<Mutex<Slot<T>>>);
-
-/// The giving side of a result.
-pub struct Promise<T>(Arc<Mutex<Slot<T>>>);
-
-/// Returns a promise, and the future that waits for its result.
-pub fn promise<T>() -> (Promise<T>, Completion<T>) {
-    let slot = Arc::new(Mutex::new(Slot { value: None, waker: None }));
-    (Promise(slot.clone()), Completion(slot))
-}
-
-impl<T> Promise<T> {
-    /// Gives the result.
-    pub fn keep(self, value: T) {
-        let waker = {
-            let mut slot = self.0.lock();
-            slot.value = Some(value);
-            slot.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-impl<T> Future for Completion<T> {
-    type Output = T;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let mut slot = self.0.lock();
-        match slot.value.take() {
-            Some(value) => Poll::Ready(value),
-            None => {
-                slot.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
         }
     }
 }
@@ -454,66 +412,5 @@ impl Spawn for Executor {
             return Some(task);
         }
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn order_of(seed: u64) -> (Vec<u32>, u64) {
-        let executor = Executor::new(Rng::new(seed));
-        let order = Arc::new(Mutex::new(Vec::new()));
-        for number in 0..8 {
-            let (inner, order) = (executor.clone(), order.clone());
-            executor.start(
-                "test",
-                Box::pin(async move {
-                    inner.sleep(Duration::from_millis(1)).await;
-                    order.lock().push(number);
-                    inner.note(u64::from(number));
-                }),
-            );
-        }
-        assert_eq!(executor.run(Duration::from_secs(1), || false), Stop::Idle);
-        assert!(executor.time() >= Duration::from_millis(1001));
-        (std::mem::take(&mut order.lock()), executor.digest())
-    }
-
-    #[test]
-    fn the_seed_decides_the_order_and_nothing_else_does() {
-        assert_eq!(order_of(1), order_of(1));
-        let different = (2..10).filter(|seed| order_of(*seed) != order_of(1)).count();
-        assert!(different > 4);
-    }
-
-    #[test]
-    fn a_crash_stops_everything_at_its_step_and_the_executor_goes_on_afterwards() {
-        let executor = Executor::new(Rng::new(1));
-        executor.crash_in(Some(3));
-        let inner = executor.clone();
-        let stop = executor.block_on(Duration::from_secs(60), async move {
-            while inner.step() {
-                inner.sleep(Duration::from_secs(1)).await;
-            }
-            inner.never::<()>().await;
-        });
-        assert_eq!(stop, Err(Stop::Crashed));
-        assert_eq!(executor.steps(), 3);
-        executor.reset();
-        assert_eq!(executor.block_on(Duration::from_secs(60), async { 5 }), Ok(5));
-    }
-
-    #[test]
-    fn a_task_that_waits_for_nothing_is_a_deadlock_and_one_that_spins_a_livelock() {
-        let executor = Executor::new(Rng::new(1));
-        assert_eq!(executor.block_on(Duration::MAX / 2, std::future::pending::<()>()), Err(Stop::Idle));
-        let inner = executor.clone();
-        let spin = async move {
-            loop {
-                inner.sleep(Duration::from_millis(1)).await;
-            }
-        };
-        assert_eq!(executor.block_on::<()>(Duration::from_secs(1), spin), Err(Stop::Stuck));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::buffer::{Buffer, Slice};
-use forebay_engine::io::{Backing as _, BackingError, Clock as _, Time};
+use forebay_engine::io::{Backing, BackingError, Clock as _, Time};
 use forebay_engine::{CachedObject, Engine, Error, Logged, Mode, Outcome, Seq};
 
 use crate::client::Client;
@@ -74,6 +74,50 @@ pub(crate) async fn durable(engine: &Engine, frame: Seq) -> Result<(), Error> {
     durable.await
 }
 
+/// Writes to the backing file past the log. Calls `written` when the file has the bytes. Returns the frame that must be
+/// durable before any reply.
+pub(crate) async fn write_direct(
+    engine: &Engine,
+    store: &impl Backing,
+    write: &Writing<'_>,
+    written: impl FnOnce(),
+) -> Result<Seq, Error> {
+    let Writing { object, offset, data, now } = *write;
+    let direct = engine.begin_direct(object, offset, data.len() as u64).await?;
+    let buffer = Slice::new(Arc::new(Buffer::from_bytes(data)), 0..data.len());
+    let result = store.write(object.key(), offset, buffer).await;
+    let end = match result {
+        Ok(()) => offset + data.len() as u64,
+        // A part of the failed write may have made the file longer.
+        Err(_) => store.size(object.key()).await.unwrap_or(0),
+    };
+    let done = result.is_ok().then_some((offset, data));
+    if result.is_ok() {
+        written();
+    }
+    let frame = engine.end_direct(object, direct, done, end, now).await;
+    result?;
+    frame
+}
+
+/// Makes `len` bytes of a file durable as far as the backing store has them; 0 stands for all bytes to its end. A
+/// successful sync counts only if `is_sound` then.
+pub(crate) async fn sync_file(
+    store: &impl Backing,
+    object: &Arc<CachedObject>,
+    offset: u64,
+    len: u64,
+    is_sound: impl FnOnce() -> bool,
+) -> Result<(), Error> {
+    let syncing = object.begin_sync(offset, len);
+    let synced = store.sync(vec![object.key().clone()]).await.pop().unwrap_or(Ok(()));
+    let synced = if is_sound() { synced } else { synced.and(Err(BackingError::Io(5))) };
+    if let Some(syncing) = syncing {
+        syncing.end(synced.is_ok());
+    }
+    Ok(synced?)
+}
+
 impl Client {
     /// Writes. No byte need be durable at the return.
     pub(crate) async fn put(&mut self, write: &Writing<'_>) -> Result<Wrote, Error> {
@@ -90,27 +134,12 @@ impl Client {
 
     /// Writes the bytes to the backing file that the log has not taken.
     async fn put_direct(&mut self, write: &Writing<'_>) -> Result<Wrote, Error> {
-        let Writing { object, offset, data, now } = *write;
-        let store = self.shared.store.clone();
+        let (key, store) = (write.object.key(), &self.shared.store);
         self.shared.hits.hit(Fault::WroteDirectly);
-        let direct = self.engine.begin_direct(object, offset, data.len() as u64).await?;
-        let failures = store.failures(object.key());
-        let buffer = Slice::new(Arc::new(Buffer::from_bytes(data)), 0..data.len());
-        let written = store.write(object.key(), offset, buffer).await;
-        let end = match written {
-            Ok(()) => offset + data.len() as u64,
-            // A part of the failed write may have made the file longer.
-            Err(_) => store.size(object.key()).await.unwrap_or(0),
-        };
-        if written.is_ok() {
-            // The kernel sets the time with every write.
-            store.stamp(object.key(), now);
-        }
-        let done = written.is_ok().then_some((offset, data));
-        let frame = self.engine.end_direct(object, direct, done, end, now).await;
-        written?;
-        let before = Some(frame?).filter(|frame| *frame > 0);
-        Ok(Wrote { frame: None, before, unsynced: Some(failures) })
+        let failures = store.failures(key);
+        // The kernel sets the time with every write.
+        let frame = write_direct(&self.engine, store, write, || store.stamp(key, write.now)).await?;
+        Ok(Wrote { frame: None, before: Some(frame).filter(|frame| *frame > 0), unsynced: Some(failures) })
     }
 
     /// Makes the bytes of an object's backing file durable that were written when `failures` syncs of the file had
@@ -118,21 +147,13 @@ impl Client {
     pub(crate) async fn sync(
         &self,
         object: &Arc<CachedObject>,
-        (offset, len): (u64, u64),
+        offset: u64,
+        len: u64,
         failures: u64,
     ) -> Result<(), Error> {
         let store = &self.shared.store;
-        let syncing = object.begin_sync(offset, len);
-        let synced = store.sync(vec![object.key().clone()]).await.pop().unwrap_or(Ok(()));
         // A failed sync in between may have been about these bytes, and the kernel reports a failure only once.
-        let synced = match store.failures(object.key()) == failures {
-            true => synced,
-            false => synced.and(Err(BackingError::Io(5))),
-        };
-        if let Some(syncing) = syncing {
-            syncing.end(synced.is_ok());
-        }
-        Ok(synced?)
+        sync_file(store, object, offset, len, || store.failures(object.key()) == failures).await
     }
 
     /// Reads into `buffer`. Returns the number of bytes, which is less than the buffer holds only at the end of the
@@ -141,7 +162,8 @@ impl Client {
         &mut self,
         number: u8,
         object: &Arc<CachedObject>,
-        (offset, buffer): (u64, &mut [u8]),
+        offset: u64,
+        buffer: &mut [u8],
     ) -> Result<usize, Error> {
         let hits = self.shared.hits.clone();
         if self.rng.chance(8000) {

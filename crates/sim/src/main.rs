@@ -219,7 +219,7 @@ fn main() -> ExitCode {
         return exhaustive_names(most as usize, arguments.stride.max(1), threads);
     }
     if let Some(most) = arguments.exhaustive {
-        return exhaustive_cases(most, (arguments.first, arguments.stride.max(1)), threads);
+        return exhaustive_cases(most, arguments.first, arguments.stride.max(1), threads);
     }
     let start = Instant::now();
     let end = arguments.minutes.map(|minutes| start + Duration::from_secs(60 * minutes));
@@ -250,7 +250,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs every case of every workload.
-fn exhaustive_cases(most: u32, (first, stride): (u64, u64), threads: usize) -> ExitCode {
+fn exhaustive_cases(most: u32, first: u64, stride: u64, threads: usize) -> ExitCode {
     let workloads = exhaustive::workloads(most);
     let before = (first - 1).min(workloads.len() as u64);
     let (next, count, failed) = (AtomicU64::new(before), AtomicU64::new(0), AtomicU64::new(0));

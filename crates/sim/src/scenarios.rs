@@ -14,6 +14,7 @@ use crate::rng::Rng;
 use crate::world::{Crash, World};
 
 mod damaged;
+mod devices;
 mod early;
 mod given_up;
 mod gone;
@@ -107,27 +108,6 @@ fn cut(world: &mut World, engine: Arc<Engine>) {
 }
 
 #[test]
-fn what_recovery_finds_on_one_device_only_is_on_two_before_write_back_goes_on() {
-    for seed in 0..8 {
-        let mut world = world(seed, 2);
-        let engine = world.start_through(Vec::new()).unwrap();
-        write(&world, &engine, 0, 300);
-        cut(&mut world, engine);
-        // Headers of one device's segments rot, so recovery finds only one of their copies.
-        world.disks[0].rot_headers();
-        let engine = world.start_through(Vec::new()).unwrap();
-        let theirs = engine.clone();
-        assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
-        assert!(engine.usage().dirty_blocks > 0, "it was not for destaging it all");
-        write(&world, &engine, 300, 10);
-        cut(&mut world, engine);
-        world.disks[1].vanish();
-        let engine = world.start_through(Vec::new()).unwrap();
-        check(&mut world, &engine);
-    }
-}
-
-#[test]
 fn starts_that_hardly_use_the_segments_they_open_cost_nothing_of_the_cache() {
     let mut world = world(2, 2);
     let mut engine = world.start_through(Vec::new()).unwrap();
@@ -198,110 +178,6 @@ fn who_is_to_write_a_frame_may_wait_for_it_first() {
         assert_eq!(executor.block_on(LIMIT, write), Ok(Ok(())));
     }
     assert!(executor.time() - begun < crate::executor::BUSY, "a frame waited for its caller");
-}
-
-#[test]
-fn after_a_device_was_replaced_the_other_one_may_go() {
-    let mut world = world(1, 2);
-    let engine = world.start_through(Vec::new()).unwrap();
-    write(&world, &engine, 0, 300);
-    world.disks[0].vanish();
-    write(&world, &engine, 300, 1);
-    assert_eq!(engine.effective_mode(), Mode::WriteThrough);
-    let spare = world.shared.spares.lock()[0].clone();
-    let theirs = engine.clone();
-    let added = async move { theirs.add_device(Arc::new(spare), false).await.is_ok() };
-    assert_eq!(world.shared.executor.block_on(LIMIT, added), Ok(true));
-    let theirs = engine.clone();
-    assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
-    write(&world, &engine, 301, 10);
-    world.disks[1].vanish();
-    check(&mut world, &engine);
-    cut(&mut world, engine);
-    let spare = world.shared.spares.lock().pop().unwrap();
-    world.disks.push(spare);
-    let engine = world.start_through(Vec::new()).unwrap();
-    check(&mut world, &engine);
-}
-
-#[test]
-fn notes_on_one_device_only_are_asked_for_before_write_back_goes_on() {
-    let mut world = world(6, 2);
-    let engine = world.start_through(Vec::new()).unwrap();
-    write(&world, &engine, 0, 10);
-    let theirs = engine.clone();
-    let noted = async move {
-        let (frame, _) = theirs.note(b"kept").await?;
-        theirs.commit(frame).await
-    };
-    assert!(world.shared.executor.block_on(LIMIT, noted).unwrap().is_ok());
-    let letting_go = let_go_when_due(world.shared.clone(), engine.clone(), world.rng.fork());
-    world.shared.executor.start("notes", Box::pin(letting_go));
-    world.disks[0].vanish();
-    write(&world, &engine, 10, 1);
-    let spare = world.shared.spares.lock()[0].clone();
-    let theirs = engine.clone();
-    let added = async move { theirs.add_device(Arc::new(spare), false).await.is_ok() };
-    assert_eq!(world.shared.executor.block_on(LIMIT, added), Ok(true));
-    let theirs = engine.clone();
-    assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
-    check(&mut world, &engine);
-}
-
-#[test]
-fn a_lone_device_with_a_damaged_log_opens_without_what_it_cached() {
-    let mut world = world(3, 1);
-    let engine = world.start_through(Vec::new()).unwrap();
-    write(&world, &engine, 0, 300);
-    check(&mut world, &engine);
-    cut(&mut world, engine);
-    // After eight rounds every header is rotten: the log's tail is not found.
-    for _ in 0..8 {
-        world.disks[0].rot_headers();
-    }
-    let engine = world.start_through(Vec::new()).unwrap();
-    write(&world, &engine, 100, 50);
-    check(&mut world, &engine);
-    cut(&mut world, engine);
-    let engine = world.start_through(Vec::new()).unwrap();
-    check(&mut world, &engine);
-}
-
-#[test]
-fn a_log_that_lacks_a_whole_segment_is_not_opened_as_if_nothing_were_missing() {
-    let mut world = world(4, 2);
-    let engine = world.start_through(Vec::new()).unwrap();
-    write(&world, &engine, 0, 400);
-    cut(&mut world, engine);
-    // Chooses the first log segment, on both devices.
-    for disk in &world.disks {
-        let header = disk.written().into_iter().find(|block| *block > 0 && block % 256 == 0).unwrap();
-        disk.rot_at(header * 4096);
-    }
-    let error = world.start_through(Vec::new()).err().unwrap();
-    assert!(error.contains("frame"), "{error}");
-}
-
-#[test]
-fn a_device_that_cannot_be_drained_goes_on_serving() {
-    let mut world = world(5, 2);
-    let engine = world.start_through(Vec::new()).unwrap();
-    write(&world, &engine, 0, 100);
-    let failing = crate::backing::Rates { error: 10_000, ..Default::default() };
-    world.shared.store.set_rates(failing);
-    let remove = |engine: &Arc<Engine>, name: &str| {
-        let (engine, name) = (engine.clone(), name.to_owned());
-        let removal = async move { engine.remove_device(&name).await.is_ok() };
-        world.shared.executor.block_on(LIMIT, removal)
-    };
-    assert_eq!(remove(&engine, world.disks[0].name()), Ok(false));
-    world.shared.store.set_rates(Default::default());
-    let theirs = engine.clone();
-    assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
-    write(&world, &engine, 50, 400);
-    assert_eq!(remove(&engine, world.disks[0].name()), Ok(true));
-    world.disks[0].vanish();
-    check(&mut world, &engine);
 }
 
 #[test]

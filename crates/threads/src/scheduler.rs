@@ -75,7 +75,7 @@ impl Orders {
         self.paces.clear();
         CLIENTS.with_borrow_mut(Vec::clear);
         STANDS.set(false);
-        SETTLES.set(false);
+        OTHERS.set(false);
         self.goes_on = [128, 224, 248, 254][self.below(4) as usize];
         let (kind, n) = (seed % 4, seed / 4 * 2 + seed % 2);
         let late = ((n % LATE) as usize, n / LATE % REACH);
@@ -155,7 +155,7 @@ thread_local! {
     /// True while the running thread is about to carry out an operation, and may stand still before it.
     static STANDS: Cell<bool> = const { Cell::new(false) };
     /// True while the main thread waits for all other threads.
-    static SETTLES: Cell<bool> = const { Cell::new(false) };
+    static OTHERS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns the number of the client whose thread is about to begin.
@@ -183,10 +183,10 @@ fn nth_client(n: usize) -> Option<TaskId> {
 }
 
 /// Lets every thread except the main thread run until it waits. The main thread calls it.
-pub fn settle() {
-    SETTLES.set(true);
+pub fn run_others() {
+    OTHERS.set(true);
     shuttle::thread::yield_now();
-    SETTLES.set(false);
+    OTHERS.set(false);
 }
 
 impl Scheduler for Orders {
@@ -198,7 +198,7 @@ impl Scheduler for Orders {
 
     fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, yields: bool) -> Option<TaskId> {
         self.step += 1;
-        if SETTLES.get() {
+        if OTHERS.get() {
             let is_main = |task: &Task| usize::from(task.id()) == 0;
             return runnable.iter().find(|task| !is_main(task)).or(runnable.first()).map(|task| task.id());
         }

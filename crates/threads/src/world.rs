@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::disk::{self, Disk, LARGER};
 use crate::history::History;
 use crate::promise::promise;
-use crate::scheduler::{enter_client, next_client, settle};
+use crate::scheduler::{enter_client, next_client, run_others};
 use crate::store::{Files, Store};
 
 /// A sleep up to this long ends soon; a longer sleep never ends.
@@ -215,7 +215,7 @@ impl World {
         }
         let disks = self.disks.iter().map(|disk| (disk.name().to_owned(), disk.image())).collect();
         let left = Snapshot { disks, files, history: self.history.after_power_cut() };
-        settle();
+        run_others();
         left
     }
 

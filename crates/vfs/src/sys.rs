@@ -197,6 +197,25 @@ pub(crate) struct Limits {
     pub(crate) grace_ends: u64,
 }
 
+/// Lets `into` share `len` bytes of `from` (FICLONERANGE).
+pub(crate) fn clone_range(
+    from: impl AsFd,
+    from_offset: u64,
+    len: u64,
+    into: impl AsFd,
+    offset: u64,
+) -> Result<(), Errno> {
+    let range = libc::file_clone_range {
+        src_fd: from.as_fd().as_raw_fd().into(),
+        src_offset: from_offset,
+        src_length: len,
+        dest_offset: offset,
+    };
+    // SAFETY: the argument is a live local of the layout that the call reads.
+    let result = unsafe { libc::ioctl(into.as_fd().as_raw_fd(), libc::FICLONERANGE, &raw const range) };
+    check(result.into()).map(drop)
+}
+
 /// Commands of quotactl(2), from linux/quota.h and linux/dqblk_xfs.h.
 const Q_GETQUOTA: libc::c_int = 0x80_0007;
 const Q_XGETQSTATV: libc::c_int = (b'X' as libc::c_int) << 8 | 8;

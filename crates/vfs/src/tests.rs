@@ -341,3 +341,42 @@ fn an_inode_that_comes_back_refers_to_the_data_that_only_the_cache_has() {
     fs.linked().unwrap().check(&object);
     assert_eq!(object.attr().unwrap().size, 4096, "with the size that the cache knows");
 }
+
+/// The first piece goes to the backing file, since it takes the set-user-id bit away. The others go to the log.
+#[test]
+fn the_reply_to_a_copy_waits_for_all_its_pieces() {
+    for mode in [Mode::WriteBack, Mode::WriteThrough] {
+        let served = serve(mode);
+        let set = SetAttr { mode: Some(0o4666), ..SetAttr::default() };
+        let files = [b"from", b"into"].map(|name| served.create(name));
+        for file in &files {
+            let Changed { result, intent, .. } = served.vfs.setattr(file, &served.cred, &set, None);
+            served.commit(intent);
+            result.unwrap();
+        }
+        let [source, target] = &files;
+        let data = vec![7; 5 << 19];
+        let written =
+            served.vfs.write(source, DataCaller::without_open(&served.cred), 0, &data, true, Wait::Yes);
+        let Outcome::Done(Changed { result, intent, .. }) = written else { panic!("the write waits") };
+        served.commit(intent);
+        assert_eq!(result.unwrap().len, data.len());
+        let user = served.vfs.creds.intern(&Identity { uid: 7, gid: 7, groups: Default::default() });
+        let (reader, writer) = (DataCaller::without_open(&served.cred), DataCaller::without_open(&user));
+        let copy = CopyRange { source, reader, source_offset: 100, target, writer, offset: 50, len: 0 };
+        let Changed { result, intent, .. } = served.vfs.copy(&copy, |_| true);
+        let copied = result.unwrap();
+        assert_eq!((copied.len, copied.stable), (data.len() as u64 - 100, mode == Mode::WriteBack));
+        if mode == Mode::WriteThrough {
+            assert!(intent.is_none_or(|intent| intent.sync.is_empty()), "an unstable copy waits for nothing");
+            continue;
+        }
+        let intent = intent.unwrap();
+        if served.vfs.is_privileged() {
+            let data = intent.sync.data.as_ref().unwrap();
+            assert_eq!((data.offset, data.len), (50, (1 << 20) - 50));
+        }
+        assert!(intent.frame.is_some());
+        served.commit(Some(intent));
+    }
+}

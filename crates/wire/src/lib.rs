@@ -4,6 +4,8 @@
 //! The crate encodes and decodes every message and does no I/O. Decoding borrows from the message and never
 //! allocates, except for the bounded lists of MOUNT and the portmapper. Encoding appends to a buffer.
 
+#![forbid(unsafe_code)]
+
 #[macro_use]
 mod macros;
 

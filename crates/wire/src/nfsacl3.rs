@@ -1,4 +1,5 @@
-//! POSIX access control lists beside NFSv3: the program NFSACL of Solaris, version 3.
+//! POSIX access control lists beside NFSv3: the program NFSACL of Solaris, version 3. The tags of entries are in
+//! `forebay-acl`.
 
 use crate::array::Array;
 use crate::nfs3::{Failed, FileHandle, PostOpAttr};
@@ -36,28 +37,10 @@ pub mod mask {
     pub const ALL: u32 = 0x0f;
 }
 
-/// Types of an entry.
-pub mod tag {
-    /// Owner of the file.
-    pub const USER_OBJ: u32 = 0x01;
-    /// A user.
-    pub const USER: u32 = 0x02;
-    /// Group of the file.
-    pub const GROUP_OBJ: u32 = 0x04;
-    /// A group.
-    pub const GROUP: u32 = 0x08;
-    /// Mask of all entries except the owner and the others.
-    pub const MASK: u32 = 0x10;
-    /// All users without an entry.
-    pub const OTHER: u32 = 0x20;
-    /// Bit in the type of each entry of a default list.
-    pub const DEFAULT: u32 = 0x1000;
-}
-
 xdr_struct! {
     /// `aclent`: an entry of an access control list.
     pub struct Entry {
-        /// Number of [`tag`].
+        /// Type of the entry, one of the tags of `forebay-acl`.
         pub tag: u32,
         /// User or group, if the type has one.
         pub id: u32,

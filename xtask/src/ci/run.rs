@@ -3,8 +3,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, File},
-    io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::mpsc::channel,
     thread,
     time::{Duration, Instant},
@@ -13,7 +12,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{
-    Step, all,
+    Step, all, failures,
     record::{self, Ended},
     schedule::{Schedule, Share},
 };
@@ -44,7 +43,8 @@ fn one_by_one(steps: &[Step]) -> Vec<(&'static str, Ended)> {
     steps.iter().map(run).collect()
 }
 
-/// Runs the steps as [`Schedule`] decides. The output of a step appears at its end, and stays in `target/ci`.
+/// Runs the steps as [`Schedule`] decides. The output of a step stays in `target/ci`; that of a failed one is also
+/// printed, and its failures once more at the end of the run.
 fn side_by_side(steps: &[Step]) -> Result<Vec<(&'static str, Ended)>> {
     let directory = record::directory()?;
     let work = tempfile::tempdir_in(&directory)?;
@@ -52,7 +52,7 @@ fn side_by_side(steps: &[Step]) -> Result<Vec<(&'static str, Ended)>> {
     let program = work.path().join("xtask");
     fs::copy("/proc/self/exe", &program).context("cannot copy this program")?;
     let mut schedule = Schedule::new(steps, thread::available_parallelism().map_or(1, usize::from));
-    let mut results = Vec::new();
+    let (mut results, mut failed) = (Vec::new(), Vec::new());
     let (sender, receiver) = channel();
     thread::scope(|scope| -> Result<_> {
         loop {
@@ -72,19 +72,39 @@ fn side_by_side(steps: &[Step]) -> Result<Vec<(&'static str, Ended)>> {
                 });
             }
             if results.len() == steps.len() {
+                print_failures(&failed);
                 return Ok(results);
             }
             let (index, counts, time, busy, log) = receiver.recv()?;
             schedule.end(index);
             let name = steps[index].name;
-            println!("\n== {name} ({:.1} s)", time.as_secs_f64());
-            // A step that could not begin has no log, and its error is printed.
-            if let Ok(mut log) = File::open(log) {
-                io::copy(&mut log, &mut io::stdout())?;
+            let Counts { passed, failed: failures, .. } = counts;
+            println!("== {name} ends after {:.1} s: {passed} passed, {failures} failed", time.as_secs_f64());
+            if failures > 0 {
+                print_log(&log);
+                failed.push((name, log));
             }
             results.push((name, keep(name, counts, time, busy)));
         }
     })
+}
+
+/// Prints the output of a step. A step that could not begin has none, and its error is printed already.
+fn print_log(log: &Path) {
+    if let Ok(text) = fs::read(log) {
+        println!("{}", String::from_utf8_lossy(&text));
+    }
+}
+
+/// Prints the failures of the failed steps, each with its log.
+fn print_failures(failed: &[(&str, PathBuf)]) {
+    for (name, log) in failed {
+        println!("\n== {name} failed; its output is in {}", log.display());
+        let text = fs::read(log).unwrap_or_default();
+        for line in failures::extract(&String::from_utf8_lossy(&text)) {
+            println!("{line}");
+        }
+    }
 }
 
 /// Runs a step in a process of its own, which ends when this process dies. The output goes to the file `log`.

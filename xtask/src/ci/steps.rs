@@ -4,15 +4,16 @@ use std::process::Command;
 
 use super::{
     Share::{Alone, Prompt},
-    Step, fuzz, one, sim, step, tests,
+    Step, fuzz, modes, one, sim, step, tests,
 };
 use crate::{
     boot, dist, documents,
     process::{command, target_dir},
     quota, readme,
-    server::{Kind, Server},
+    server::Kind,
     suites::{self, Counts, SUITES, Target},
     untar,
+    vm::Version,
 };
 
 /// Returns the checks of a quick run: some minutes, without root, and without anything to install.
@@ -28,7 +29,8 @@ pub(crate) fn quick() -> Vec<Step> {
         })
         .after(&["test build"]),
         step("tests", "tests of the programs and of whole crates, with real servers and files", || {
-            tests(&mut cargo_test(&["--no-fail-fast", "--bins", "--test", "*"]))
+            let mut command = cargo_test(&["--no-fail-fast", "--bins", "--test", "*"]);
+            tests(command.env("FOREBAY_TEST_RECORD", modes::new_record()?))
         })
         .shared(Prompt)
         .after(&["test build"]),
@@ -60,13 +62,15 @@ pub(crate) fn all() -> Vec<Step> {
     // Suites need the release build, so it begins with the first steps.
     steps.insert(1, release());
     steps.extend([
-        // Repeats the tests that do not set a mode, in write-back.
-        step("write-back", "the tests `nfs` again, in mode write-back", || {
+        step("write-back", "the tests `nfs` that set no mode again, in mode write-back", || {
             let mut command = cargo_test(&["--test", "nfs", "--no-fail-fast"]);
+            if let Some(names) = modes::tests_without_mode(&modes::record()?) {
+                command.args(["--", "--exact"]).args(names);
+            }
             tests(command.env("FOREBAY_TEST_MODE", "write-back"))
         })
         .shared(Prompt)
-        .after(&["test build"]),
+        .after(&["test build", "tests"]),
         step("readme", "the transcript of the README", || readme::check(false))
             .shared(Prompt)
             .after(&["release"]),
@@ -110,7 +114,7 @@ fn release() -> Step {
 fn guests() -> Vec<Step> {
     let suites = SUITES.iter().map(|suite| {
         step(suite.name, suite.about, move || {
-            suites::run(suite, Kind::Forebay, Target::Own(Server::start(Kind::Forebay, None)?))
+            suites::run(suite, Kind::Forebay, Target::start(Kind::Forebay, None, Version::V3)?)
         })
         .after(&["release"])
     });

@@ -1,18 +1,19 @@
-//! Expected failures: one per line, `NAME: REASON`, in `assets/expected/SUITE.SERVER`.
+//! Expected failures: one per line, `NAME: REASON`, in `assets/expected/SUITE.SERVER`, for NFSv4 in `SUITE-4.SERVER`.
 
 use std::{collections::BTreeMap, fs, io::ErrorKind};
 
 use anyhow::{Context, Result};
 
 use super::{Case, Counts, Outcome, asset};
-use crate::server::Kind;
+use crate::{server::Kind, vm::Version};
 
 /// Names of the cases that are known to fail, each with its reason.
 pub(super) type Expected = BTreeMap<String, String>;
 
-/// Reads the list of a suite. Without a file no case may fail.
-pub(super) fn list(suite: &str, kind: Kind) -> Result<Expected> {
-    let path = asset(&format!("expected/{suite}.{}", kind.name()));
+/// Reads the list of a suite, for NFSv3 or NFSv4. Without a file no case may fail.
+pub(super) fn list(suite: &str, kind: Kind, version: Version) -> Result<Expected> {
+    let version = if version == Version::V3 { "" } else { "-4" };
+    let path = asset(&format!("expected/{suite}{version}.{}", kind.name()));
     match fs::read_to_string(&path) {
         Ok(text) => parse(&text).with_context(|| format!("cannot read {}", path.display())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Expected::new()),

@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     server::{Kind, Server},
-    vm::{Guest, NfsMount},
+    vm::{Guest, NfsMount, Version},
 };
 
 /// The outcome of one case.
@@ -78,7 +78,14 @@ pub(crate) const SUITES: [Suite; 5] = [
 ];
 
 /// The server that a suite runs against.
-pub(crate) enum Target {
+pub(crate) struct Target {
+    pub(crate) server: Serving,
+    /// The version of NFS by which clients mount.
+    pub(crate) version: Version,
+}
+
+/// A server, and who started it.
+pub(crate) enum Serving {
     /// A server that this program started.
     Own(Server),
     /// A running server that the caller names.
@@ -86,33 +93,38 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    /// Starts a server on an empty directory.
+    pub(crate) fn start(kind: Kind, forebay: Option<&Path>, version: Version) -> Result<Self> {
+        Ok(Self { server: Serving::Own(Server::start(kind, forebay)?), version })
+    }
+
     pub(crate) fn port(&self) -> u16 {
-        match self {
-            Target::Own(server) => server.port,
-            Target::Given { port, .. } => *port,
+        match &self.server {
+            Serving::Own(server) => server.port,
+            Serving::Given { port, .. } => *port,
         }
     }
 
     pub(crate) fn mount_port(&self) -> u16 {
-        match self {
-            Target::Own(server) => server.mount_port,
-            Target::Given { mount_port, .. } => *mount_port,
+        match &self.server {
+            Serving::Own(server) => server.mount_port,
+            Serving::Given { mount_port, .. } => *mount_port,
         }
     }
 
     /// Returns the served directory on this host.
     pub(crate) fn directory(&self) -> PathBuf {
-        match self {
-            Target::Own(server) => server.directory(),
-            Target::Given { directory, .. } => directory.clone(),
+        match &self.server {
+            Serving::Own(server) => server.directory(),
+            Serving::Given { directory, .. } => directory.clone(),
         }
     }
 
     /// Writes all data of clients to the directory, if this program started the server.
     pub(crate) fn flush(&self) -> Result<()> {
-        match self {
-            Target::Own(server) => server.flush(),
-            Target::Given { .. } => Ok(()),
+        match &self.server {
+            Serving::Own(server) => server.flush(),
+            Serving::Given { .. } => Ok(()),
         }
     }
 
@@ -120,6 +132,7 @@ impl Target {
     pub(crate) fn guest<const N: usize>(&self, limit: Duration, command: [&str; N]) -> Guest {
         Guest {
             nfs: Some(NfsMount {
+                version: self.version,
                 port: self.port(),
                 mount_port: self.mount_port(),
                 export: "/".into(),
@@ -129,7 +142,8 @@ impl Target {
             command: command.map(str::to_owned).into(),
             limit,
             memory: 2048,
-            all_modules: false,
+            all_modules: self.version != Version::V3,
+            network: None,
         }
     }
 }
@@ -137,13 +151,13 @@ impl Target {
 /// Runs a suite against a target, prints failures and unexpected results, and counts.
 pub(crate) fn run(suite: &Suite, kind: Kind, mut target: Target) -> Result<Counts> {
     let cases = (suite.run)(&mut target)?;
-    if let Target::Own(server) = &mut target {
+    if let Serving::Own(server) = &mut target.server {
         server.stop()?;
     }
     if cases.is_empty() {
         bail!("{} gave no results", suite.name);
     }
-    let counts = expected::judge(&cases, &expected::list(suite.name, kind)?);
+    let counts = expected::judge(&cases, &expected::list(suite.name, kind, target.version)?);
     println!(
         "{}: {} passed, {} failed, {} failed as expected, {} skipped",
         suite.name, counts.passed, counts.failed, counts.expected, counts.skipped

@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command, thread, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Case, Target, asset, reported, whole};
+use super::{Case, Serving, Target, asset, reported, whole};
 use crate::process;
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -19,7 +19,7 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let share = tempfile::tempdir()?;
     let mut guest = target.guest(LIMIT, ["/usr/bin/python3", &script, "guest", "/mnt", "/share"]);
     guest.shares.push((share.path().to_owned(), "/share".into()));
-    let Target::Own(server) = target else {
+    let Serving::Own(server) = &mut target.server else {
         bail!("the suite restart needs a server of its own: leave out --port")
     };
 

@@ -7,9 +7,11 @@
 
 mod cpio;
 mod kernel;
+mod network;
 mod systemd;
 
 pub(crate) use kernel::Kernel;
+pub(crate) use network::Network;
 pub(crate) use systemd::{Booted, Disk};
 
 use std::{
@@ -22,6 +24,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
 use crate::process::{self, TIMED_OUT, bounded, quoted};
 
@@ -31,12 +34,27 @@ pub(crate) const MOUNT_POINT: &str = "/mnt";
 /// Longest time until a guest has booted. An idle machine needs 4 s.
 const BOOT: Duration = Duration::from_secs(120);
 
+/// Arguments of qemu for a network without privileges.
+const USER_NETWORK: [&str; 2] = ["-nic", "user,model=virtio-net-pci,ipv6=off"];
+
 /// Last line of `init.sh`.
 const UP: &str = "The guest is up.";
+
+/// A version of NFS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Version {
+    #[value(name = "3")]
+    V3,
+    #[value(name = "4.1")]
+    V4_1,
+    #[value(name = "4.2")]
+    V4_2,
+}
 
 /// The export that the guest mounts at [`MOUNT_POINT`].
 #[derive(Clone)]
 pub(crate) struct NfsMount {
+    pub(crate) version: Version,
     /// TCP port of NFS on the host's loopback.
     pub(crate) port: u16,
     /// TCP port of MOUNT; NFSv4 has none.
@@ -59,6 +77,8 @@ pub(crate) struct Guest {
     pub(crate) memory: u32,
     /// True if the guest needs file systems in images, or NFSv4. These modules are loaded in some seconds.
     pub(crate) all_modules: bool,
+    /// The network between guest and host; without one, qemu relays the guest's connections to the host's loopback.
+    pub(crate) network: Option<Network>,
 }
 
 impl Guest {
@@ -153,6 +173,8 @@ impl Guest {
             "-chardev file,id=status,path=status -device virtserialport,chardev=status,name=status",
         ];
         let mut arguments = machine(kernel, self.memory);
+        let network = self.network.as_ref().map_or(USER_NETWORK, Network::arguments);
+        arguments.extend(network.map(OsString::from));
         arguments.extend(ports.iter().flat_map(|words| words.split(' ')).map(OsString::from));
         for (place, (directory, _)) in self.shares.iter().enumerate() {
             let mut share = OsString::from("local,path=");
@@ -183,7 +205,6 @@ fn machine(kernel: &Kernel, memory: u32) -> Vec<OsString> {
         "-nodefaults -no-user-config -display none -monitor none -no-reboot",
         "-machine q35 -accel tcg,thread=multi -cpu max,la57=off -smp 2 -rtc base=utc",
         "-initrd initramfs -serial file:console",
-        "-nic user,model=virtio-net-pci,ipv6=off",
         "-device virtio-serial-pci",
         "-virtfs local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap",
     ];
@@ -208,8 +229,14 @@ fn tail(work: &Path) -> String {
 
 impl NfsMount {
     fn mount_options(&self) -> String {
-        let Self { port, mount_port, options, .. } = self;
-        let mut all = format!("vers=3,proto=tcp,port={port},mountport={mount_port},mountproto=tcp,nolock");
+        let Self { version, port, mount_port, options, .. } = self;
+        let mut all = match version {
+            Version::V3 => {
+                format!("vers=3,proto=tcp,port={port},mountport={mount_port},mountproto=tcp,nolock")
+            }
+            Version::V4_1 => format!("vers=4.1,proto=tcp,port={port}"),
+            Version::V4_2 => format!("vers=4.2,proto=tcp,port={port}"),
+        };
         if !options.is_empty() {
             let _ = write!(all, ",{options}");
         }

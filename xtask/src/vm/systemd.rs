@@ -69,6 +69,7 @@ impl Booted {
 
     fn arguments(&self, kernel: &Kernel) -> Vec<OsString> {
         let mut arguments = super::machine(kernel, self.memory);
+        arguments.extend(super::USER_NETWORK.map(OsString::from));
         arguments.extend(["-chardev", "file,id=output,path=/dev/stdout"].map(OsString::from));
         arguments.extend(["-device", "virtserialport,chardev=output,name=output"].map(OsString::from));
         for (place, Disk { image, serial }) in self.disks.iter().enumerate() {

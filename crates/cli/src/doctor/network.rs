@@ -46,11 +46,11 @@ fn portmapper() -> Check {
     match TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
         Ok(_) => Check::ok(
             "portmapper",
-            "a portmapper answers on port 111; `serve --portmap=register` registers the server with it",
+            "a portmapper answers on port 111; `serve` registers with it if it listens on an address beyond loopback",
         ),
         Err(_) => Check::ok(
             "portmapper",
-            "no portmapper answers on port 111; clients name the ports, as `serve` prints, or use `serve --portmap`",
+            "no portmapper answers on port 111; `serve` answers there itself if it listens on an address beyond loopback",
         ),
     }
 }

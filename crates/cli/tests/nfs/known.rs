@@ -29,7 +29,7 @@ fn number(n: u64) -> Vec<u8> {
 }
 
 /// Waits, because the server caches only entries of a directory that has not changed for a while.
-pub(crate) fn settle() {
+pub(crate) fn wait_until_cacheable() {
     std::thread::sleep(Duration::from_millis(30));
 }
 
@@ -45,7 +45,7 @@ impl Files {
         let root = c.root();
         let dir = c.new_dir(&root, b"dir", 0o777);
         let files = (0..FILES).map(|n| c.new_file(&dir, &number(n), 0o666)).collect();
-        settle();
+        wait_until_cacheable();
         Files { server, dir, files }
     }
 
@@ -222,7 +222,7 @@ fn what_others_write_through_a_mapping_shows_when_they_close_the_file() {
     let all = Files::new(few_open().plain().start());
     let mut c = all.server.connect();
     std::fs::write(all.path(7), [1; 4096]).unwrap();
-    settle();
+    wait_until_cacheable();
     all.look(&mut c);
     let before = c.attr(&all.files[7]);
     {
@@ -326,7 +326,7 @@ fn a_name_that_others_make_beside_a_client_is_found() {
     let turn = AtomicUsize::new(0);
     for round in 0..6 {
         let name = format!("flag-{round}");
-        settle();
+        wait_until_cacheable();
         for dir in &dirs {
             assert_eq!(c.lookup(dir, name.as_bytes()).status(), Nfsstat3::Noent);
         }
@@ -376,7 +376,7 @@ fn listings_and_getattr_say_the_same_of_what_was_destaged() {
     // A hole, and a block that exists already. The block counts twice while it is dirty.
     c.write(&file, 4096, &[1; 4096], StableHow::FileSync).unwrap();
     server.flush();
-    settle();
+    wait_until_cacheable();
     c.write(&file, 4096, &[2; 4096], StableHow::FileSync).unwrap();
     assert_eq!(listed(&mut c), c.attr(&file));
     listed(&mut c);

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, Uid, XattrFlags};
 
 use crate::harness::*;
-use crate::known::{few_open, looks, settle};
+use crate::known::{few_open, looks, wait_until_cacheable};
 
 const OBJECTS: u64 = 200;
 
@@ -212,7 +212,7 @@ impl World {
         let mut c = self.server.connect();
         let (before, _) = looks(&self.server);
         for round in 0..rounds {
-            settle();
+            wait_until_cacheable();
             self.ask_all(&mut c);
             for _ in 0..40 {
                 let n = self.draw.below(OBJECTS);
@@ -266,7 +266,7 @@ fn access_from_memory_knows_of_mounts_and_flags() {
         let mut world = World::new(server, disk.at.clone());
         world.withheld = if options == "ro" { access::MODIFY | access::EXTEND } else { 0 };
         let mut c = world.server.connect();
-        settle();
+        wait_until_cacheable();
         let (before, _) = looks(&world.server);
         for _ in 0..6 {
             world.ask_all(&mut c);
@@ -285,7 +285,7 @@ fn access_from_memory_grants_no_change_through_an_export_that_is_read_only() {
     let data = server.data.clone();
     let mut world = World { withheld: access::MODIFY | access::EXTEND, ..World::new(server, data) };
     let mut c = world.server.connect();
-    settle();
+    wait_until_cacheable();
     for _ in 0..6 {
         world.ask_all(&mut c);
     }

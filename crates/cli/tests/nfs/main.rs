@@ -10,6 +10,7 @@
 mod harness;
 
 mod access;
+mod acls;
 mod attributes;
 mod behind;
 mod cache;
@@ -44,6 +45,13 @@ mod members;
 mod mounting;
 mod names;
 mod nfs4;
+mod nfs42;
+mod nfs42_crashes;
+mod nfs4_callbacks;
+mod nfs4_killed;
+mod nfs4_restarts;
+mod nlm;
+mod nlm_calls;
 mod numbers;
 mod objects;
 mod pool_errors;
@@ -58,3 +66,4 @@ mod slow_start;
 mod ssd_reads;
 mod start_stop;
 mod unprivileged;
+mod xattrs;

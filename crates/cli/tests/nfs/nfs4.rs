@@ -8,7 +8,7 @@ use forebay_wire::nfs4::{
     ReadArgs, ReclaimCompleteArgs, ResultOr, SequenceArgs, SetattrArgs, StableHow4, StateOwner,
     StateProtectArgs, Stateid, TO_END, WriteArgs, attr, share,
 };
-use forebay_wire::rpc::ReplyStatus;
+use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Reader};
 
 use crate::harness::*;
@@ -16,13 +16,16 @@ use crate::harness::*;
 const COMPOUND: (u32, u32, u32) = (nfs4::PROGRAM, nfs4::VERSION, nfs4::PROC_COMPOUND);
 
 /// A client with a session, which sends one request at a time in slot 0.
-struct Client4 {
-    connection: Client,
-    id: u64,
+pub(crate) struct Client4 {
+    pub(crate) connection: Client,
+    minor_version: u32,
+    pub(crate) id: u64,
     session: [u8; 16],
     sequence: u32,
     /// The arguments of the last COMPOUND.
     last: Vec<u8>,
+    /// The results of the last reply.
+    pub(crate) replied: Vec<u8>,
 }
 
 /// Returns the results of a COMPOUND, with its status.
@@ -32,19 +35,27 @@ fn results(bytes: &[u8]) -> (Nfsstat4, Vec<OpResult<'_>>) {
 }
 
 fn compound(operations: &[Op<'_>]) -> Vec<u8> {
+    compound_of(1, operations)
+}
+
+fn compound_of(minor_version: u32, operations: &[Op<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut writer = CompoundWriter::begin(&mut out, b"test", 1);
+    let mut writer = CompoundWriter::begin(&mut out, b"test", minor_version);
     operations.iter().for_each(|operation| writer.push(&mut out, operation));
     out
 }
 
 impl Client4 {
-    fn connect(server: &Server, name: &[u8]) -> Self {
-        let mut connection = server.connect();
+    pub(crate) fn connect(server: &Server, name: &[u8]) -> Self {
+        Self::connect_as(server.connect(), 1, name)
+    }
+
+    /// Makes a session of a minor version on a connection.
+    pub(crate) fn connect_as(mut connection: Client, minor_version: u32, name: &[u8]) -> Self {
         let owner = ClientOwner { verifier: [1; 8], id: Opaque(name) };
         let state_protect = StateProtectArgs::None;
         let args = ExchangeIdArgs { client_owner: owner, flags: 0, state_protect, impl_id: None };
-        let (_, bytes) = connection.call(COMPOUND, &compound(&[Op::ExchangeId(args)]));
+        let (_, bytes) = connection.call(COMPOUND, &compound_of(minor_version, &[Op::ExchangeId(args)]));
         let (id, sequence) = match results(&bytes).1[..] {
             [OpResult::ExchangeId(Ok(made))] => (made.clientid, made.sequence),
             ref other => panic!("EXCHANGE_ID: {other:?}"),
@@ -66,20 +77,60 @@ impl Client4 {
             cb_program: 0x4000_0000,
             sec_parms: forebay_wire::Array::EMPTY,
         };
-        let (_, bytes) = connection.call(COMPOUND, &compound(&[Op::CreateSession(args)]));
+        let (_, bytes) = connection.call(COMPOUND, &compound_of(minor_version, &[Op::CreateSession(args)]));
         let session = match results(&bytes).1[..] {
             [OpResult::CreateSession(Ok(made))] => made.sessionid,
             ref other => panic!("CREATE_SESSION: {other:?}"),
         };
-        let mut client = Client4 { connection, id, session, sequence: 0, last: Vec::new() };
+        let (last, replied) = (Vec::new(), Vec::new());
+        let mut client = Client4 { connection, minor_version, id, session, sequence: 0, last, replied };
         client.run(&[Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })], |status, _| {
-            assert_eq!(status, Nfsstat4::Ok);
+            // A client that connects again has said it before.
+            assert!(matches!(status, Nfsstat4::Ok | Nfsstat4::CompleteAlready), "{status:?}");
         });
         client
     }
 
     /// Sends operations in the session; the results do not include that of SEQUENCE.
-    fn run<T>(&mut self, operations: &[Op<'_>], see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
+    pub(crate) fn run<T>(
+        &mut self,
+        operations: &[Op<'_>],
+        see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T,
+    ) -> T {
+        self.encode(operations);
+        self.again(see)
+    }
+
+    /// Sends operations like [`Client4::run`] to a server that may be killed at any moment. Returns `None` if there was
+    /// no answer.
+    pub(crate) fn try_run<T>(
+        &mut self,
+        operations: &[Op<'_>],
+        see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T,
+    ) -> Option<T> {
+        self.encode(operations);
+        let call = self.connection.call_bytes(COMPOUND, &self.last);
+        let reply = self.connection.try_exchange(&call)?;
+        let mut reader = Reader::new(&reply);
+        assert_eq!(ReplyHeader::decode(&mut reader).unwrap().status, ReplyStatus::Success);
+        let (status, results) = results(reader.rest());
+        Some(see(status, &results[1..]))
+    }
+
+    /// Continues the session on a new connection.
+    pub(crate) fn reconnect(&mut self, server: &Server) {
+        self.connection = server.connect();
+    }
+
+    /// Sends operations, and does not wait for the reply.
+    pub(crate) fn send(&mut self, operations: &[Op<'_>]) {
+        self.encode(operations);
+        let call = self.connection.call_bytes(COMPOUND, &self.last);
+        self.connection.send(&call);
+    }
+
+    /// Makes the next COMPOUND of the session.
+    fn encode(&mut self, operations: &[Op<'_>]) {
         self.sequence += 1;
         let sequence = SequenceArgs {
             sessionid: self.session,
@@ -89,21 +140,26 @@ impl Client4 {
             cache_this: true,
         };
         let all: Vec<_> = std::iter::once(Op::Sequence(sequence)).chain(operations.iter().copied()).collect();
-        self.last = compound(&all);
-        self.again(see)
+        self.last = compound_of(self.minor_version, &all);
     }
 
     /// Sends the last COMPOUND once more.
-    fn again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
+    pub(crate) fn again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
         let (status, bytes) = self.connection.call(COMPOUND, &self.last);
         assert_eq!(status, ReplyStatus::Success);
-        let (status, results) = results(&bytes);
+        self.replied = bytes;
+        let (status, results) = results(&self.replied);
         assert!(matches!(results.first(), Some(OpResult::Sequence(_))), "{results:?}");
         see(status, &results[1..])
     }
 
     /// Opens or makes a file in the root. Returns its open and its handle.
-    fn open(&mut self, name: &[u8], how: OpenHow<'_>, deny: u32) -> Result<(Stateid, Vec<u8>), Nfsstat4> {
+    pub(crate) fn open(
+        &mut self,
+        name: &[u8],
+        how: OpenHow<'_>,
+        deny: u32,
+    ) -> Result<(Stateid, Vec<u8>), Nfsstat4> {
         let open = OpenArgs {
             seqid: 0,
             share_access: share::BOTH | share::WANT_NO_DELEG,
@@ -120,7 +176,14 @@ impl Client4 {
         })
     }
 
-    fn lock(&mut self, handle: &[u8], open: Stateid, kind: LockType, offset: u64, length: u64) -> Nfsstat4 {
+    pub(crate) fn lock(
+        &mut self,
+        handle: &[u8],
+        open: Stateid,
+        kind: LockType,
+        offset: u64,
+        length: u64,
+    ) -> Nfsstat4 {
         let owner = StateOwner { clientid: self.id, owner: Opaque(b"locker") };
         let new = OpenToLockOwner { open_seqid: 0, open_stateid: open, lock_seqid: 0, lock_owner: owner };
         let locker = Locker::New(new);
@@ -135,16 +198,16 @@ impl Client4 {
         })
     }
 
-    fn status(&mut self, operations: &[Op<'_>]) -> Nfsstat4 {
+    pub(crate) fn status(&mut self, operations: &[Op<'_>]) -> Nfsstat4 {
         self.run(operations, |status, _| status)
     }
 }
 
-fn putfh(handle: &[u8]) -> Op<'_> {
+pub(crate) fn putfh(handle: &[u8]) -> Op<'_> {
     Op::Putfh(HandleArgs { object: Opaque(handle) })
 }
 
-fn remove(name: &[u8]) -> [Op<'_>; 2] {
+pub(crate) fn remove(name: &[u8]) -> [Op<'_>; 2] {
     [Op::Putrootfh(()), Op::Remove(NameArgs { name })]
 }
 

@@ -237,7 +237,8 @@ impl State {
             }
         }
         if confirmed {
-            fx.log(Durability::BeforeReply, Record::ClientRemoved(id));
+            self.revoked.push(Record::ClientRemoved(id));
+            fx.durability = Durability::BeforeReply;
             fx.act(Action::ClientGone(id));
         }
     }

@@ -156,6 +156,12 @@ impl State {
         self.settle(now, fx);
     }
 
+    /// Returns true if a host has locks, shares or blocked requests.
+    pub fn has_host(&self, host: &HostKey) -> bool {
+        let host = self.by_host.get(host);
+        host.is_some_and(|host| !self.hosts[*host as usize].owners.is_empty())
+    }
+
     /// Carries out NLM_FREE_ALL.
     pub fn nlm_free_all(&mut self, host: &HostKey, now: Now, fx: &mut Effects) {
         self.free_host(host, fx);

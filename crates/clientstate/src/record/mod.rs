@@ -15,7 +15,7 @@ pub use decode::decode_all;
 pub use encode::encode_all;
 
 /// The longest encoding of a record in bytes.
-pub const RECORD_MAX: usize = 4_000;
+pub const RECORD_MAX: usize = 3_980;
 
 /// One change of the state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,5 +158,21 @@ impl HostKey {
     /// Returns `None` for a name or an address that is too long.
     pub fn new(name: &[u8], address: &[u8]) -> Option<HostKey> {
         Some(HostKey { name: crate::HostName::new(name)?, address: Address::new(address)? })
+    }
+}
+
+impl Record {
+    /// Returns the number of the instance that gave the client, session or state of this record its id; 0 if the record
+    /// gives no id.
+    pub fn epoch(&self) -> u32 {
+        let of = |id: &[u8]| id.first_chunk().map_or(0, |epoch| u32::from_be_bytes(*epoch));
+        match self {
+            Record::Client { id, .. } => (id.0 >> 32) as u32,
+            Record::Session { id, .. } => of(&id.0),
+            Record::Open { other, .. } | Record::Lock { other, .. } | Record::Delegation { other, .. } => {
+                of(other)
+            }
+            _ => 0,
+        }
     }
 }

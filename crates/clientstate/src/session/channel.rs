@@ -21,6 +21,8 @@ pub mod status {
     pub const RECALLABLE_STATE_REVOKED: u32 = 0x40;
     /// This session has no working back channel.
     pub const CB_PATH_DOWN_SESSION: u32 = 0x200;
+    /// The back channel of this session cannot work again: the client has to make a new session.
+    pub const BACKCHANNEL_FAULT: u32 = 0x400;
 }
 
 /// The attributes of a channel.

@@ -274,9 +274,30 @@ impl Session {
         let wants_back = self.flags & super::CONN_BACK_CHAN != 0;
         set(wants_back && !self.lease.has_back_channel(), status::CB_PATH_DOWN);
         set(wants_back && !state.has_back(), status::CB_PATH_DOWN_SESSION);
+        // The log has neither program nor credential of call-backs: the client makes a new session.
+        let is_unknown = state.recovered && state.callback.1.is_empty();
+        set(wants_back && is_unknown, status::BACKCHANNEL_FAULT);
         set(self.lease.revoked_delegations.load(Relaxed) > 0, status::RECALLABLE_STATE_REVOKED);
         set(self.lease.admin_revoked.load(Relaxed) > 0, status::ADMIN_STATE_REVOKED);
         Answer { status: flags, highest: state.granted - 1, target: wanted - 1 }
+    }
+
+    /// Returns the record of the reply that [`Session::complete`] is about to keep for a running request: it goes to
+    /// the log with the change, and the request ends when the change is durable.
+    pub fn reply_record(&self, slot_number: u32, reply: &[u8]) -> Option<Record> {
+        let state = self.state.lock();
+        let slot = state.slots.get(slot_number as usize)?;
+        let Reply::Running { keep, .. } = slot.reply else { return None };
+        let kept = if self.keeps(keep, reply) { Kept::Bytes(reply.to_vec()) } else { Kept::Not };
+        let (sequence, digest) = (slot.sequence, slot.digest);
+        let reply = SlotReply { session: self.id, slot: slot_number, sequence, digest, reply: kept };
+        Some(Record::Reply(reply)).filter(|_| !planted_bugs::active("a reply is not in the log"))
+    }
+
+    /// Returns true if a reply is kept, which the client has asked for (`asked`) or has not.
+    fn keeps(&self, asked: bool, reply: &[u8]) -> bool {
+        let max = self.fore.max_cached as usize;
+        asked && reply.len() <= max || reply.len() <= SMALL_REPLY.min(max)
     }
 
     /// Ends a request, and returns the retransmissions that wait for its reply.
@@ -292,11 +313,10 @@ impl Session {
         fx: &mut Effects,
     ) -> SmallVec<[Waiter; 1]> {
         let mut state = self.state.lock();
-        let max = self.fore.max_cached as usize;
         let Some(slot) = state.slots.get_mut(slot_number as usize) else { return SmallVec::new() };
         let Reply::Running { keep, waiters } = &mut slot.reply else { return SmallVec::new() };
         self.lease.renew(now);
-        let keep = *keep && reply.len() <= max || reply.len() <= SMALL_REPLY.min(max);
+        let keep = self.keeps(*keep, reply);
         let waiters = std::mem::take(waiters);
         slot.reply = if keep { Reply::Kept(reply.into()) } else { Reply::NotKept };
         if let Some(durability) = logged {

@@ -39,6 +39,7 @@ impl Rig {
     pub(crate) fn call<T>(&mut self, call: impl FnOnce(&mut State, Now, &mut Effects) -> T) -> T {
         let mut fx = Effects::default();
         let result = call(&mut self.state, self.now, &mut fx);
+        self.log.extend(self.state.take_revoked());
         self.log.extend(fx.records);
         self.actions = fx.actions;
         self.durability = fx.durability;

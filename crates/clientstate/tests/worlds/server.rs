@@ -150,8 +150,9 @@ impl Server {
     }
 
     /// Appends the effects of a call to the log. Returns false if the server crashed before they were durable.
-    pub(crate) fn append(&mut self, fx: Effects, changes: Vec<u64>, rng: &mut Rng, now: Now) -> bool {
+    pub(crate) fn append(&mut self, mut fx: Effects, changes: Vec<u64>, rng: &mut Rng, now: Now) -> bool {
         self.changes.extend(&changes);
+        fx.records.splice(0..0, self.state.take_revoked());
         if !fx.records.is_empty() || !changes.is_empty() {
             self.log.push(Batch { records: fx.records, changes });
         }

@@ -56,10 +56,9 @@ fn try_log_destaged(
     let record = |object, block, count| Record::Destaged { object, block, count };
     for blocks in around(&(from..u64::MAX), &dirty).filter(|blocks| !blocks.is_empty()) {
         let count = if blocks.end == u64::MAX { u64::MAX } else { blocks.end - blocks.start };
-        let arguments = (blocks.start, count);
         let appended: Option<Seq> = match *left {
             0 => None,
-            _ => try_append(core, Whose::New, object, &mut state, Some(record), arguments)?,
+            _ => try_append(core, Whose::New, object, &mut state, Some(record), blocks.start, count)?,
         };
         if appended.is_none() {
             return Ok(Some(blocks.start));

@@ -27,6 +27,16 @@ impl Engine {
         notes::try_note(&self.core, bytes)
     }
 
+    /// Appends a user record that replaces older ones, which are released once it is durable. It may use the room that
+    /// the log reserves for moves: a release must not wait for the room that it makes. Returns `None` if there is no
+    /// room, or the engine closes.
+    ///
+    /// # Errors
+    /// No cache device is left.
+    pub async fn note_again(&self, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
+        carry::note_again(&self.core, bytes).await
+    }
+
     /// Releases the user records up to `upto`: they are not needed any more.
     pub fn let_go(&self, upto: UserRecordId) {
         notes::let_go(&self.core, upto)

@@ -2,6 +2,8 @@
 //! dirty.
 
 pub(crate) mod account;
+mod dirty;
+pub(crate) mod fetch;
 pub(crate) mod leaf;
 pub(crate) mod moves;
 pub(crate) mod object;

@@ -14,6 +14,7 @@ use crate::Seq;
 use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::index::account::Account;
+pub(crate) use crate::index::fetch::{Fetch, Source};
 use crate::index::leaf::{Entry, LEAF, Leaf, Page};
 use crate::index::moves::Moves;
 use crate::index::ranges::Ranges;
@@ -48,28 +49,6 @@ pub(crate) enum Busy {
     No,
     Destage,
     Truncate,
-}
-
-/// A read of the backing store that is in flight.
-#[derive(Debug)]
-pub(crate) struct Fetch {
-    pub(crate) id: u64,
-    pub(crate) blocks: Range<u64>,
-    pub(crate) stale: bool,
-    /// The object was truncated within or behind the range since the fetch began: its contents may mix two states.
-    pub(crate) cut: bool,
-    pub(crate) source: Source,
-}
-
-/// The source of contents that are in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// A read of the backing store. Other readers may wait for its contents.
-    Backing,
-    /// A copy in the cache.
-    Cache,
-    /// A client's bypass write.
-    Client,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +134,19 @@ impl CachedObject {
         (state.dirty > 0 || state.mtime.is_some()).then_some((state.size, state.mtime))
     }
 
+    /// Returns the first run of bytes at or behind `offset` that only the cache has, in whole blocks. A long run may be
+    /// returned in parts.
+    pub fn dirty_run(&self, offset: u64) -> Option<Range<u64>> {
+        /// The highest number of blocks of a part, so that the lock is held for a short time.
+        const MOST: u64 = 4096;
+        let state = self.lock();
+        let mut blocks = state.dirty_entries(offset / BLOCK as u64..u64::MAX).map(|(block, _)| block);
+        let first = blocks.next()?;
+        let end = blocks.zip(first + 1..first + MOST).take_while(|(block, next)| block == next).last();
+        let end = end.map_or(first, |(block, _)| block) + 1;
+        Some(first * BLOCK as u64..end * BLOCK as u64)
+    }
+
     /// Returns the number of blocks whose contents the backing store does not have yet.
     pub fn dirty_blocks(&self) -> u64 {
         self.lock().dirty
@@ -223,22 +215,6 @@ impl State {
         }
     }
 
-    fn count_dirty(&mut self, dirty: bool) {
-        if dirty {
-            self.dirty += 1;
-            self.volume.dirtied();
-            self.account.iter().for_each(|account| account.dirtied(1));
-        }
-    }
-
-    fn count_clean(&mut self, was_dirty: bool) {
-        if was_dirty {
-            self.dirty -= 1;
-            self.volume.cleaned();
-            self.account.iter().for_each(|account| account.cleaned(1));
-        }
-    }
-
     /// Removes the place of a block on the SSDs from the index.
     pub(crate) fn remove_entry(&mut self, block: u64, segments: &Segments) -> Option<Entry> {
         let (number, index) = split(block);
@@ -252,35 +228,6 @@ impl State {
         segments.unplace(old.segment, old.dirty);
         self.count_clean(old.dirty);
         Some(old)
-    }
-
-    /// Records that no copy of a dirty block can be read, or that a copy can be read again. Returns true if that is
-    /// new.
-    pub(crate) fn set_damaged(&mut self, block: u64, damaged: bool, segments: &Segments) -> bool {
-        if !damaged && self.damaged.is_empty() {
-            return false;
-        }
-        let Some(segment) = self.entry(block).filter(|entry| entry.dirty).map(|entry| entry.segment) else {
-            return false;
-        };
-        let changed = if damaged { self.damaged.insert(block) } else { self.damaged.remove(&block) };
-        if changed {
-            segments.damage(segment, damaged);
-        }
-        changed
-    }
-
-    /// Marks a block as clean if `copy`, which the backing store has now, is still its copy.
-    pub(crate) fn cleaned(&mut self, block: u64, copy: &Entry, segments: &Segments) {
-        let Some(entry) = self.entry(block) else { return };
-        let same = entry.same_place(copy)
-            || crate::planted_bugs::active("destage cleans what was rewritten meanwhile");
-        if entry.dirty && same {
-            self.set_damaged(block, false, segments);
-            self.entry_mut(block).into_iter().for_each(|entry| entry.dirty = false);
-            segments.clean(copy.segment);
-            self.count_clean(true);
-        }
     }
 
     /// Drops all cached blocks of `range`. Returns the number of pages and of SSD copies dropped.
@@ -336,63 +283,6 @@ impl State {
         found
     }
 
-    /// Returns the dirty blocks of `range`, in order, with their copies; at most `most`.
-    pub(crate) fn dirty_in(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
-        self.dirty_where(range, most, |_| true)
-    }
-
-    /// Returns the dirty blocks of `range` that have a readable copy, in order; at most `most`.
-    pub(crate) fn to_destage(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
-        self.dirty_where(range, most, |block| !self.damaged.contains(&block))
-    }
-
-    /// Returns true if the object has a dirty block with a readable copy.
-    pub(crate) fn needs_destage(&self) -> bool {
-        self.dirty > self.damaged.len() as u64
-    }
-
-    fn dirty_where(&self, range: Range<u64>, most: usize, wanted: impl Fn(u64) -> bool) -> Vec<(u64, Entry)> {
-        let dirty = self.dirty_entries(range).filter(|(block, _)| wanted(*block));
-        dirty.map(|(block, entry)| (block, *entry)).take(most).collect()
-    }
-
-    /// Returns the dirty blocks of `range`, in order.
-    pub(crate) fn dirty_entries(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Entry)> {
-        let wanted = self.dirty > 0 && !range.is_empty();
-        let leaves = wanted.then(|| self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF));
-        leaves.into_iter().flatten().flat_map(move |(number, leaf)| {
-            let first = number * LEAF;
-            let here = leaf.entries_in(range.start.saturating_sub(first), range.end.saturating_sub(first));
-            here.filter(|(_, entry)| entry.dirty).map(move |(index, entry)| (first + u64::from(index), entry))
-        })
-    }
-
-    /// Marks the fetches of any block of `range` as stale.
-    pub(crate) fn outdate(&mut self, range: &Range<u64>) {
-        for fetch in &mut self.fetches {
-            let touched = fetch.blocks.start < range.end && range.start < fetch.blocks.end;
-            fetch.stale |= touched;
-            fetch.cut |= touched && range.end == u64::MAX;
-        }
-    }
-
-    /// Records that contents of `blocks` are in flight. During a bypass write or a truncation of the object, their
-    /// contents are never cached.
-    pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, source: Source) -> u64 {
-        self.next_fetch += 1;
-        let stale = self.directs > 0 || self.busy == Busy::Truncate;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, cut: false, source });
-        self.next_fetch
-    }
-
-    /// Records a bypass write of `blocks`. It overlaps no other bypass write.
-    pub(crate) fn begin_own(&mut self, blocks: Range<u64>) -> u64 {
-        self.next_fetch += 1;
-        let source = Source::Client;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: false, cut: false, source });
-        self.next_fetch
-    }
-
     /// Returns true if a bypass write of `range` may begin.
     pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
         self.busy != Busy::Truncate
@@ -400,39 +290,6 @@ impl State {
             && !self.is_written_directly(range)
             && (self.to_destage(range.clone(), 1).is_empty()
                 || crate::planted_bugs::active("direct writes do not wait for dirty blocks"))
-    }
-
-    /// Returns true if no copy of some block of `range` can be read.
-    pub(crate) fn is_damaged(&self, range: &Range<u64>) -> bool {
-        self.damaged.range(range.clone()).next().is_some()
-    }
-
-    /// Returns true if a bypass write of any block of `range` is in flight.
-    pub(crate) fn is_written_directly(&self, range: &Range<u64>) -> bool {
-        let overlaps = |fetch: &Fetch| {
-            fetch.source == Source::Client && fetch.blocks.start < range.end && range.start < fetch.blocks.end
-        };
-        self.directs > 0 && self.fetches.iter().any(overlaps)
-    }
-
-    /// Returns true if a fetch is in flight and not stale.
-    pub(crate) fn is_current(&self, id: u64) -> bool {
-        self.fetches.iter().any(|fetch| fetch.id == id && !fetch.stale)
-    }
-
-    pub(crate) fn is_fetching(&self, id: u64) -> bool {
-        self.fetches.iter().any(|fetch| fetch.id == id)
-    }
-
-    /// Returns true if the object was truncated within the fetched range, or behind it, since the fetch began.
-    pub(crate) fn is_cut(&self, id: u64) -> bool {
-        self.fetches.iter().any(|fetch| fetch.id == id && fetch.cut)
-    }
-
-    /// Ends a fetch. Returns true if its contents may be cached.
-    pub(crate) fn end_fetch(&mut self, id: u64) -> bool {
-        let Some(at) = self.fetches.iter().position(|fetch| fetch.id == id) else { return false };
-        !self.fetches.swap_remove(at).stale || crate::planted_bugs::active("stale fetches are cached")
     }
 
     /// Returns true if the object has no state and no operation in progress: the index may drop it.
@@ -464,6 +321,24 @@ fn split(block: u64) -> (u64, u32) {
 mod tests {
     use super::*;
     use crate::format::SegmentKind;
+
+    #[test]
+    fn runs_of_dirty_blocks_are_found_in_order() {
+        let segments = Segments::new(1, vec![vec![1, 0], vec![1, 0]], vec![2, 2]);
+        let segment = segments.open(SegmentKind::Log, 1, 0).unwrap().id;
+        let object = CachedObject::new(1, Key::new(b"object").unwrap(), Arc::default());
+        let block = BLOCK as u64;
+        assert_eq!(object.dirty_run(0), None);
+        for (number, dirty) in [(2, false), (3, true), (4, true), (5, false), (63, true), (64, true)] {
+            let entry = Entry { segment, checksum: 0, slot: 1, dirty, hit: false };
+            object.lock().set_entry(number, entry, &segments);
+        }
+        for (offset, run) in [(0, 3..5), (4 * block + 1, 4..5), (5 * block, 63..65), (64 * block, 64..65)] {
+            assert_eq!(object.dirty_run(offset), Some(run.start * block..run.end * block), "{offset}");
+        }
+        assert_eq!(object.dirty_run(65 * block), None);
+        assert_eq!(object.dirty_run(u64::MAX), None);
+    }
 
     #[test]
     fn an_object_is_not_idle_before_its_copies_are_durably_dead() {

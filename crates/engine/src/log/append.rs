@@ -91,7 +91,7 @@ impl Log {
         pages: &[(Page, u64)],
         segments: &Segments,
     ) -> Result<Option<Placed>, Error> {
-        self.append_data_if(|state| state.takes(Whose::Moved), (object, facts), block, pages, segments)
+        self.append_data_if(|state| state.takes(Whose::Moved), object, facts, block, pages, segments)
     }
 
     /// Appends pages that are new to the log. Returns `None` without room, or if some dirty data is not on two
@@ -106,7 +106,8 @@ impl Log {
     ) -> Result<Option<Placed>, Error> {
         self.append_data_if(
             |state| state.mirrored && state.takes(Whose::New),
-            (object, facts),
+            object,
+            facts,
             block,
             pages,
             segments,
@@ -116,7 +117,8 @@ impl Log {
     fn append_data_if(
         &self,
         taken: impl FnOnce(&State) -> bool,
-        (object, facts): (&CachedObject, &Facts),
+        object: &CachedObject,
+        facts: &Facts,
         block: u64,
         pages: &[(Page, u64)],
         segments: &Segments,
@@ -124,7 +126,7 @@ impl Log {
         let len = facts_len(facts) + record_len_of_data(pages.len());
         self.with_room_if(taken, pages.len(), len, |current, open| {
             segments.hold(current.opened.id);
-            self.put(current, open, (object, facts), block, pages)
+            self.put(current, open, object, facts, block, pages)
         })
     }
 
@@ -140,7 +142,7 @@ impl Log {
         let len = facts_len(facts) + record_len_of_data(1);
         self.with_room(Whose::Moved, 1, len, |current, open| {
             segments.hold(current.opened.id);
-            let mut placed = self.put(current, open, (object, facts), block, &[zeros]);
+            let mut placed = self.put(current, open, object, facts, block, &[zeros]);
             placed.checksums[0] ^= 1;
             if let Some(Record::Data { checksums, .. }) = open.gathered.body.records.last_mut() {
                 checksums[0] ^= 1;
@@ -153,7 +155,8 @@ impl Log {
         &self,
         current: &Current,
         open: &mut Open,
-        (object, facts): (&CachedObject, &Facts),
+        object: &CachedObject,
+        facts: &Facts,
         block: u64,
         pages: &[(Page, u64)],
     ) -> Placed {
@@ -191,7 +194,7 @@ impl Log {
             let placed = last.map(|page| {
                 segments.hold(current.opened.id);
                 let block = size / BLOCK as u64;
-                self.put(current, open, (object, facts), block, std::slice::from_ref(page))
+                self.put(current, open, object, facts, block, std::slice::from_ref(page))
             });
             (appended, placed)
         })
@@ -205,7 +208,8 @@ impl Log {
         object: &CachedObject,
         facts: &Facts,
         record: Option<fn(u16, u64, u64) -> Record>,
-        (first, second): (u64, u64),
+        first: u64,
+        second: u64,
     ) -> Result<Option<Seq>, Error> {
         self.with_room(whose, 0, facts_len(facts) + 32, |_, open| {
             let index = open.gathered.object(object.number, facts.clone());

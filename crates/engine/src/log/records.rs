@@ -32,7 +32,7 @@ fn try_invalidate(core: &Core, object: &CachedObject, range: Range<u64>) -> Resu
     let mut last = 0;
     for part in around(&range, &dirty) {
         let count = if part.end == u64::MAX { u64::MAX } else { part.end - part.start };
-        match try_append(core, Whose::New, object, &mut state, Some(record), (part.start, count))? {
+        match try_append(core, Whose::New, object, &mut state, Some(record), part.start, count)? {
             Some(seq) => last = seq,
             None => return Ok((part.start, last)),
         }
@@ -60,8 +60,8 @@ pub(crate) async fn append(
     let early = early.then(|| facts_of(object, &object.lock()));
     loop {
         let appended = match &early {
-            Some(facts) => core.log.append(whose, object, facts, record, (0, 0))?,
-            None => try_append(core, whose, object, &mut object.lock(), record, (0, 0))?,
+            Some(facts) => core.log.append(whose, object, facts, record, 0, 0)?,
+            None => try_append(core, whose, object, &mut object.lock(), record, 0, 0)?,
         };
         if let Some(seq) = appended {
             return Ok(seq);
@@ -77,10 +77,11 @@ pub(crate) fn try_append(
     object: &CachedObject,
     state: &mut State,
     record: Option<fn(u16, u64, u64) -> Record>,
-    arguments: (u64, u64),
+    first: u64,
+    second: u64,
 ) -> Result<Option<Seq>> {
     let facts = facts_of(object, state);
-    let appended = core.log.append(whose, object, &facts, record, arguments)?;
+    let appended = core.log.append(whose, object, &facts, record, first, second)?;
     if let Some(seq) = appended {
         state.last_frame = state.last_frame.max(seq);
     }

@@ -68,7 +68,7 @@ fn what_is_appended_leaves_room_for_the_footer() {
             block,
             count,
         });
-        bench.log.append(Whose::New, &bench.object, &bench.facts, record, (0, 1)).unwrap().is_some()
+        bench.log.append(Whose::New, &bench.object, &bench.facts, record, 0, 1).unwrap().is_some()
     };
     let damaged = |bench: &Bench| {
         let Bench { log, object, facts, segments, .. } = bench;

@@ -33,7 +33,7 @@ pub(crate) async fn let_go_but(
         });
         let mut frame = 0;
         for note in notes {
-            let Some(seq) = note_again(core, note).await? else { return Ok(moved) };
+            let Some((seq, _)) = note_again(core, note).await? else { return Ok(moved) };
             (frame, bytes) = (seq, bytes + note.len());
         }
         core.commit(frame).await?;
@@ -45,10 +45,11 @@ pub(crate) async fn let_go_but(
     Ok(moved)
 }
 
-async fn note_again(core: &Core, note: &[u8]) -> Result<Option<Seq>> {
+/// Appends a user record that replaces older ones, as [`Engine::note_again`](crate::Engine::note_again).
+pub(crate) async fn note_again(core: &Core, note: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
     loop {
-        if let Some((seq, _)) = append_note(core, Whose::Moved, note)? {
-            return Ok(Some(seq));
+        if let Some(noted) = append_note(core, Whose::Moved, note)? {
+            return Ok(Some(noted));
         }
         if !room_to_move(core, 0).await {
             return Ok(None);

@@ -57,20 +57,8 @@ pub(super) fn apply(
     for found in live {
         let in_log = is_log(&found) && found.seq >= read.reach.tail;
         let warmth = if in_log { Warmth::Warm } else { Warmth::Cold };
-        let segment = Segment {
-            seq: found.seq,
-            position: found.position,
-            kind: found.kind,
-            legs: found.legs.clone(),
-            live: 0,
-            dirty: 0,
-            damaged: 0,
-            holds: 0,
-            durable: u16::MAX,
-            sealed: true,
-            warmth,
-        };
-        let id = segments.restore(segment, in_log);
+        let segment = Segment::new(found.seq, found.position, found.kind, found.legs.clone());
+        let id = segments.restore(segment.found(warmth), in_log);
         if !in_log {
             cold.push_segment(id, found.kind, found.epoch, found.epoch >= doubtful);
             continue;

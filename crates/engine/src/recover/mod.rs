@@ -16,6 +16,7 @@ pub(crate) mod cuts;
 pub(crate) mod disowned;
 mod frames;
 mod headers;
+mod image;
 pub(crate) mod load_clean;
 pub(crate) mod outcome;
 pub(crate) mod progress;
@@ -71,13 +72,14 @@ pub(crate) async fn begin(
     }
     let all = devices.iter().flatten().cloned().collect();
     let watch = watch_until_service(all, ticks.clone(), env.clone(), settings.device_deadline);
-    beside(watch, recover(pool, (devices, ticks), env, settings, progress)).await
+    beside(watch, recover(pool, devices, ticks, env, settings, progress)).await
 }
 
 /// Recovers the contents of a pool. The caller watches its `devices` meanwhile.
 async fn recover(
     mut pool: Pool,
-    (devices, ticks): (Vec<Option<Arc<Watched>>>, Arc<Ticks>),
+    devices: Vec<Option<Arc<Watched>>>,
+    ticks: Arc<Ticks>,
     env: Env,
     settings: Settings,
     progress: Arc<RecoveryProgress>,

@@ -168,7 +168,7 @@ async fn mend(core: &Core, object: &Arc<CachedObject>, mended: Vec<u64>, failed:
         last = loop {
             let appended = {
                 let mut state = object.lock();
-                let appended = try_append(core, Whose::New, object, &mut state, Some(record), (block, 1));
+                let appended = try_append(core, Whose::New, object, &mut state, Some(record), block, 1);
                 if let Ok(Some(seq)) = appended {
                     // Record and index change under one lock. Otherwise the copy could be moved within the log
                     // behind the record.

@@ -55,6 +55,30 @@ pub(crate) struct Segment {
     pub(crate) warmth: Warmth,
 }
 
+impl Segment {
+    /// Returns an open segment without blocks.
+    pub(crate) fn new(seq: u64, position: u64, kind: SegmentKind, legs: SmallVec<[Place; 2]>) -> Self {
+        Segment {
+            seq,
+            position,
+            kind,
+            legs,
+            live: 0,
+            dirty: 0,
+            damaged: 0,
+            holds: 0,
+            durable: 0,
+            sealed: false,
+            warmth: Warmth::Warm,
+        }
+    }
+
+    /// Returns a sealed segment, whose blocks are still to be put into the index.
+    pub(crate) fn found(self, warmth: Warmth) -> Self {
+        Segment { durable: u16::MAX, sealed: true, warmth, ..self }
+    }
+}
+
 /// The loading state of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warmth {

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Inner, Opened, Reach, Segment, SegmentId, Segments, Warmth};
+use super::{Inner, Opened, Reach, Segment, SegmentId, Segments};
 use crate::format::{Place, SegmentKind};
 use crate::planted_bugs;
 
@@ -29,21 +29,8 @@ impl Segments {
         let seq = inner.next_seq;
         let head = inner.log.back().and_then(|id| inner.table.get(id)).map(|s| s.seq);
         let position = if kind == SegmentKind::Log { seq } else { head.unwrap_or(seq) };
-        let segment = Segment {
-            seq,
-            position,
-            kind,
-            legs: legs.clone(),
-            live: 0,
-            dirty: 0,
-            damaged: 0,
-            holds: 0,
-            durable: 0,
-            sealed: false,
-            warmth: Warmth::Warm,
-        };
         let previous = inner.last_log;
-        let id = inner.insert(segment);
+        let id = inner.insert(Segment::new(seq, position, kind, legs.clone()));
         if kind == SegmentKind::Log {
             inner.log.push_back(id);
             inner.has_lone_leg(legs.len(), seq);

@@ -16,6 +16,10 @@ fn last(bench: &Bench) -> Option<Record> {
     bench.log.decoded().pop()
 }
 
+fn of_touched(bench: &Bench, object: u8) -> Result<bool, Refused> {
+    at_once(bench.checkpoints.make_of_touched(&bench.volume, &bench.disk, &identity(object)))
+}
+
 #[test]
 fn a_checkpoint_commits_once_and_says_how_far() {
     let bench = Bench::new();
@@ -23,8 +27,9 @@ fn a_checkpoint_commits_once_and_says_how_far() {
     assert!(bench.asked().is_empty(), "nothing was changed");
     change(&bench, 1);
     change(&bench, 2);
-    assert!(bench.volume.is_touched(&identity(2)));
-    at_once(bench.checkpoints.make());
+    assert_eq!((bench.volume.is_touched(&identity(2)), of_touched(&bench, 3)), (true, Ok(false)));
+    assert!(bench.asked().is_empty(), "no record has that object");
+    assert_eq!(of_touched(&bench, 2), Ok(true));
     assert_eq!((bench.asked(), bench.volume.checkpoint()), (vec!["commit".to_owned()], 12));
     assert_eq!(last(&bench), Some(Record::Checkpoint { filesystem: 3, upto: 12 }));
     assert!(!bench.volume.is_touched(&identity(2)));

@@ -81,6 +81,11 @@ impl Recovery {
         self.found.reached(filesystem, upto);
     }
 
+    /// Forgets the state of clients: the log was lost while a server ran, and the state changed without it.
+    pub fn drop_state(&mut self) {
+        self.found.states.clear();
+    }
+
     /// Returns the operations of a file system that the last checkpoint does not cover.
     pub fn behind(&self, filesystem: u32) -> impl Iterator<Item = &Operation> {
         let (operations, upto) = self.found.of(filesystem);

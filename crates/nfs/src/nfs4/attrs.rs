@@ -5,9 +5,11 @@ use forebay_vfs::{Attr, Export};
 use forebay_wire::Opaque;
 use forebay_wire::nfs3::FileHandle;
 use forebay_wire::nfs4::{
-    Attributes, Bitmap, ChangeAttrType, Fattr, Fsid4, Ftype4, Nfsstat4, Nfstime4, Opcode, Specdata4, attr,
+    Attributes, Bitmap, ChangeAttrType, Fattr, Fsid4, Ftype4, Nfsstat4, Nfstime4, Opcode, OpenArguments,
+    Specdata4, attr,
 };
 
+use super::acl;
 use super::compound::{Compound, Context, Stop};
 use super::convert::{change, ftype, wire_time};
 use super::place::{Place, may_wait};
@@ -28,6 +30,7 @@ pub(super) const SUPPORTED: Bitmap = Bitmap::of(&[
     attr::UNIQUE_HANDLES,
     attr::LEASE_TIME,
     attr::RDATTR_ERROR,
+    attr::ACL,
     attr::ACLSUPPORT,
     attr::CANSETTIME,
     attr::CASE_INSENSITIVE,
@@ -62,7 +65,11 @@ pub(super) const SUPPORTED: Bitmap = Bitmap::of(&[
     attr::TIME_MODIFY_SET,
     attr::MOUNTED_ON_FILEID,
     attr::SUPPATTR_EXCLCREAT,
+    attr::CLONE_BLKSIZE,
+    attr::SPACE_FREED,
     attr::CHANGE_ATTR_TYPE,
+    attr::XATTR_SUPPORT,
+    attr::OPEN_ARGUMENTS,
 ]);
 
 /// The attributes that an exclusive create may set. The times hold its verifier.
@@ -78,6 +85,22 @@ const SPACE: Bitmap = Bitmap::of(&[
     attr::SPACE_FREE,
     attr::SPACE_TOTAL,
 ]);
+
+/// The attribute that needs the access control list.
+pub(super) const LIST: Bitmap = Bitmap::of(&[attr::ACL]);
+
+/// The arguments of OPEN that the server accepts, as bits of RFC 9754 section 3.
+const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
+    // READ, WRITE, BOTH; NONE and these.
+    share_access: Bitmap::of(&[1, 2, 3]),
+    share_deny: Bitmap::of(&[0, 1, 2, 3]),
+    // ANY_DELEG, NO_DELEG, CANCEL.
+    share_access_want: Bitmap::of(&[3, 4, 5]),
+    // NULL, PREVIOUS, DELEGATE_CUR, FH, DELEG_CUR_FH.
+    open_claim: Bitmap::of(&[0, 1, 2, 4, 5]),
+    // UNCHECKED4, GUARDED4, EXCLUSIVE4, EXCLUSIVE4_1.
+    create_mode: Bitmap::of(&[0, 1, 2, 3]),
+};
 
 /// Buffers for values that attributes borrow.
 #[derive(Default)]
@@ -96,6 +119,11 @@ pub(super) struct Described<'a> {
     pub(super) mounted_on: Option<u64>,
 }
 
+/// Returns the attributes that the server serves of an export's objects.
+fn supported(export: &Export) -> Bitmap {
+    if export.supports_acls() { SUPPORTED } else { SUPPORTED & !LIST }
+}
+
 /// Returns the attributes that are equal for all objects.
 fn common<'a>(cx: &Context<'_>) -> Attributes<'a> {
     Attributes {
@@ -107,7 +135,7 @@ fn common<'a>(cx: &Context<'_>) -> Attributes<'a> {
         unique_handles: Some(true),
         lease_time: Some(cx.server.lease_seconds()),
         rdattr_error: Some(Nfsstat4::Ok),
-        aclsupport: Some(0),
+        aclsupport: Some(forebay_acl::nfs4::SUPPORT),
         cansettime: Some(true),
         case_insensitive: Some(false),
         case_preserving: Some(true),
@@ -119,6 +147,8 @@ fn common<'a>(cx: &Context<'_>) -> Attributes<'a> {
         time_delta: Some(Nfstime4 { seconds: 0, nseconds: 1 }),
         suppattr_exclcreat: Some(EXCLUSIVE_CREATE),
         change_attr_type: Some(ChangeAttrType::TimeMetadata),
+        xattr_support: Some(false),
+        open_arguments: Some(OPEN_ARGUMENTS),
         ..Attributes::default()
     }
 }
@@ -137,6 +167,9 @@ pub(super) fn describe<'a>(
     // Clients take 0 for no number at all.
     let fileid = attr.ino.max(1);
     Attributes {
+        supported_attrs: Some(supported(export)),
+        aclsupport: Some(if export.supports_acls() { forebay_acl::nfs4::SUPPORT } else { 0 }),
+        xattr_support: Some(export.supports_xattrs()),
         ftype: Some(ftype(attr.kind)),
         change: Some(change(attr)),
         size: Some(attr.size),
@@ -152,6 +185,9 @@ pub(super) fn describe<'a>(
         owner_group: Some(&scratch.group),
         rawdev: Some(Specdata4 { major: attr.rdev.0, minor: attr.rdev.1 }),
         space_used: Some(attr.used),
+        clone_blksize: Some(most.clone_block),
+        // The last name frees the space.
+        space_freed: Some(if attr.nlink > 1 { 0 } else { attr.used }),
         time_access: Some(wire_time(attr.atime)),
         time_metadata: Some(wire_time(attr.ctime)),
         time_modify: Some(wire_time(attr.mtime)),
@@ -159,6 +195,9 @@ pub(super) fn describe<'a>(
         ..common(cx)
     }
 }
+
+/// The mode of a directory above the exports.
+const ABOVE_MODE: u32 = 0o555;
 
 /// Returns the attributes of a directory above the exports.
 pub(super) fn describe_above<'a>(
@@ -181,12 +220,14 @@ pub(super) fn describe_above<'a>(
         maxfilesize: Some(u64::MAX >> 1),
         maxlink: Some(255),
         maxname: Some(255),
-        mode: Some(0o555),
+        mode: Some(ABOVE_MODE),
         numlinks: Some(2 + node.names.len() as u32),
         owner: Some(&scratch.owner),
         owner_group: Some(&scratch.owner),
         rawdev: Some(Specdata4::default()),
         space_used: Some(0),
+        clone_blksize: Some(0),
+        space_freed: Some(0),
         files_avail: Some(0),
         files_free: Some(0),
         files_total: Some(0),
@@ -208,15 +249,19 @@ impl Compound {
         cx: &Context<'_>,
         request: &Bitmap,
         scratch: &'a mut Scratch,
+        list: &'a mut acl::Buffer,
     ) -> Result<Attributes<'a>, Stop> {
         let place = self.place()?;
+        let needs_list = !(*request & LIST).is_empty();
         if let Place::Above(number) = place {
-            return Ok(describe_above(cx, *number, scratch));
+            let mut attributes = describe_above(cx, *number, scratch);
+            attributes.acl = needs_list.then(|| acl::of_mode(ABOVE_MODE, list)).transpose()?;
+            return Ok(attributes);
         }
         let handle = place.handle(cx);
         let at = place.resolve(cx)?;
         let needs_space = !(*request & SPACE).is_empty();
-        if needs_space {
+        if needs_space || needs_list {
             // The file system has to be asked, and may not answer.
             may_wait(cx)?;
         }
@@ -225,6 +270,9 @@ impl Compound {
         let mounted_on = mounted_on(cx, at);
         let object = Described { attr: &attr, export, handle, mounted_on };
         let mut attributes = describe(cx, &object, scratch);
+        if needs_list && export.supports_acls() {
+            attributes.acl = Some(acl::of(cx, &at.target, &attr, list)?);
+        }
         if needs_space {
             let space = cx.shared.vfs.space(export)?;
             (attributes.space_total, attributes.space_free, attributes.space_avail) =
@@ -244,8 +292,9 @@ impl Compound {
         if !(*request & attr::WRITE_ONLY).is_empty() {
             return Err(Stop::Fail(Nfsstat4::Inval));
         }
-        let mut scratch = Scratch::default();
-        let attributes = self.attributes(cx, request, &mut scratch)?;
+        self.announce_look(cx, request)?;
+        let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
+        let attributes = self.attributes(cx, request, &mut scratch, &mut list)?;
         self.reply.start(reply.head(), Opcode::Getattr);
         attributes.encode(&(*request & SUPPORTED), reply.head());
         Ok(())
@@ -266,8 +315,8 @@ impl Compound {
         if wanted.unknown || !wanted.mask.is_subset(&SUPPORTED) {
             return Err(Stop::Fail(Nfsstat4::Attrnotsupp));
         }
-        let mut scratch = Scratch::default();
-        let attributes = self.attributes(cx, &wanted.mask, &mut scratch)?;
+        let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
+        let attributes = self.attributes(cx, &wanted.mask, &mut scratch, &mut list)?;
         let equal = attributes.matches(wanted, &mut Vec::new());
         match (equal, number) {
             (None, _) => Err(Stop::Fail(Nfsstat4::Attrnotsupp)),

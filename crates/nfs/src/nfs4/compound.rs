@@ -6,13 +6,14 @@
 
 use std::sync::{Arc, mpsc};
 
-use forebay_clientstate::{Effects, Now, REPLY_MAX, Session};
+use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, Session};
 use forebay_rpc::{OwnedReply, Reply, Ticket};
 use forebay_vfs::{CommitRequest, Error, Export, Target, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
 use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use super::convert::status;
+use super::durable::Passage;
 use super::place::Current;
 use super::server::Server;
 use crate::program::Kind;
@@ -61,6 +62,8 @@ pub(crate) enum Progress {
 pub(super) struct InSlot {
     pub(super) session: Arc<Session>,
     pub(super) slot: u32,
+    pub(super) sequence: u32,
+    pub(super) digest: u64,
     /// True if the client asks for the reply to be kept.
     pub(super) keeps: bool,
 }
@@ -124,6 +127,7 @@ struct Pending {
 /// A COMPOUND in execution.
 pub(crate) struct Compound {
     xid: u32,
+    minor_version: u32,
     position: Position,
     pub(super) reply: CompoundReply,
     /// The length of the RPC header in front of the results.
@@ -137,6 +141,10 @@ pub(crate) struct Compound {
     pub(crate) ticket: Option<Ticket>,
     /// True if the reply ends with the payload of a READ.
     has_payload: bool,
+    /// True if a change of names or attributes was carried out, or refused.
+    pub(super) has_changed: bool,
+    /// True if the log has the reply.
+    pub(super) is_logged: bool,
 }
 
 impl Compound {
@@ -153,6 +161,7 @@ impl Compound {
         }
         Some(Box::new(Compound {
             xid: call.xid(),
+            minor_version: args.minor_version,
             position,
             reply,
             body_at,
@@ -163,6 +172,8 @@ impl Compound {
             pending: None,
             ticket: None,
             has_payload: false,
+            has_changed: false,
+            is_logged: false,
         }))
     }
 
@@ -182,6 +193,9 @@ impl Compound {
             let (before, len_before) = (self.reply, reply.head().len());
             let (number, result) = match decoded {
                 Err(bad) => (bad.number, Err(Stop::Fail(Nfsstat4::Badxdr))),
+                Ok(op) if self.minor_version < 2 && is_of_version_2(op.number()) => {
+                    (Opcode::Illegal, Err(Stop::Fail(Nfsstat4::OpIllegal)))
+                }
                 Ok(op) => (op.number(), self.step(&cx, &op, operations, reply)),
             };
             match result {
@@ -232,7 +246,9 @@ impl Compound {
             }
             self.settle(cx, reply)?;
         }
-        self.execute(cx, op, rest, reply)
+        let result = self.execute(cx, op, rest, reply);
+        self.has_changed |= is_change(op) && !matches!(result, Err(Stop::Later));
+        result
     }
 
     /// Checks the place of an operation (RFC 8881 sections 2.10.2 and 18.46.3).
@@ -316,26 +332,48 @@ impl Compound {
         out.extend_from_slice(kept);
     }
 
-    /// Returns true if the reply has to wait for a change.
-    pub(crate) fn has_to_commit(&self) -> bool {
-        self.pending.is_some()
+    /// Returns true if the reply has to wait for a change, or for the log.
+    pub(crate) fn has_to_commit(&self, shared: &Shared) -> bool {
+        self.pending.is_some() || self.has_records(shared)
     }
 
-    /// Makes the last change durable, then answers. The request is off the event loop.
-    pub(crate) fn commit_and_answer(mut self: Box<Self>, shared: Arc<Shared>, mut reply: OwnedReply) {
+    /// Returns true if the record of the last change keeps the reply.
+    pub(super) fn change_keeps_reply(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.change.request.keeps_answer())
+    }
+
+    /// Makes the effects of the request durable, then answers. The request is off the event loop.
+    pub(crate) fn commit_and_answer(self: Box<Self>, shared: Arc<Shared>, reply: OwnedReply) {
+        self.log_and_commit(shared, reply);
+    }
+
+    /// Makes the last change durable. Answers then, once the passage is open.
+    pub(super) fn commit_change(
+        mut self: Box<Self>,
+        shared: Arc<Shared>,
+        mut reply: OwnedReply,
+        passage: Arc<Passage>,
+    ) {
+        let answer = match self.change_keeps_reply() {
+            true => self.logged_answer(&shared, reply.head()),
+            false => Vec::new(),
+        };
         let Some(Pending { change, number, before, len_before }) = self.pending.take() else {
-            return self.answer(&shared, reply);
+            return passage.pass(move || self.answer(&shared, reply));
         };
         let Change { export, request, commit } = change;
         let after = shared.clone();
         let done = Box::new(move |result: Result<(), Error>| {
             match result {
                 Ok(()) => confirm(&after, commit, reply.head()),
-                Err(error) => self.undo(reply.head(), number, before, len_before, error),
+                Err(error) => {
+                    self.is_logged = false;
+                    self.undo(reply.head(), number, before, len_before, error);
+                }
             }
-            self.answer(&after, reply);
+            passage.pass(move || self.answer(&after, reply));
         });
-        shared.vfs.commit(&export, request, &[], done);
+        shared.vfs.commit(&export, request, &answer, done);
     }
 
     /// Answers a COMPOUND for which no worker is free: the client shall try the next operation later.
@@ -359,8 +397,10 @@ impl Compound {
         let Some(server) = shared.serves_nfs4() else { return };
         let body = head.get(self.body_at..).unwrap_or_default();
         if let Some(InSlot { session, slot, .. }) = self.slot.take() {
-            let kept = if self.has_payload { &NOT_KEPT[..] } else { body };
-            let waiters = session.complete(slot, kept, None, server.now(), &mut self.effects);
+            let logged = self.is_logged.then_some(Durability::Loose);
+            // Its record is in the log already.
+            let fx = &mut Effects::default();
+            let waiters = session.complete(slot, self.kept_reply(head), logged, server.now(), fx);
             for (ticket, xid) in server.take_waiting(&waiters) {
                 let mut again = ticket.reply();
                 success(again.head(), xid);
@@ -374,7 +414,22 @@ impl Compound {
             }
         }
         server.act(&mut self.effects);
-        server.tick();
+        server.tick(&shared.vfs);
+    }
+
+    /// Returns the results that the slot keeps, of a reply up to its payload.
+    pub(super) fn kept_reply<'a>(&self, head: &'a [u8]) -> &'a [u8] {
+        if self.has_payload { &NOT_KEPT } else { head.get(self.body_at..).unwrap_or_default() }
+    }
+
+    /// Returns true in a COMPOUND of minor version 2.
+    pub(super) fn is_version_2(&self) -> bool {
+        self.minor_version >= 2
+    }
+
+    /// Returns the minor version.
+    pub(super) fn minor(&self) -> u32 {
+        self.minor_version
     }
 
     pub(super) fn xid(&self) -> u32 {
@@ -400,15 +455,22 @@ fn is_change(op: &Op<'_>) -> bool {
     match op {
         Op::Write(_) | Op::Commit(_) | Op::Setattr(_) | Op::Create(_) => true,
         Op::Remove(_) | Op::Rename(_) | Op::Link(_) => true,
+        Op::Setxattr(_) | Op::Removexattr(_) => true,
+        Op::Allocate(_) | Op::Deallocate(_) | Op::Copy(_) | Op::Clone(_) => true,
         Op::Open(open) => matches!(open.how, nfs4::OpenHow::Create(_)),
         _ => false,
     }
 }
 
+/// Returns true for the operations that minor version 2 has added.
+fn is_of_version_2(number: Opcode) -> bool {
+    (Opcode::Allocate as u32..=Opcode::Removexattr as u32).contains(&(number as u32))
+}
+
 fn kind(number: Opcode) -> Kind {
     match number {
         Opcode::Read | Opcode::Commit | Opcode::Seek => Kind::Data,
-        Opcode::Write => Kind::Writes,
+        Opcode::Write | Opcode::Allocate | Opcode::Deallocate | Opcode::Copy | Opcode::Clone => Kind::Writes,
         _ => Kind::Names,
     }
 }

@@ -4,7 +4,8 @@ use forebay_rpc::Reply;
 use forebay_vfs::Wait;
 use forebay_wire::nfs4::{Attributes, Bitmap, Listing, Nfsstat4, Opcode, ReaddirArgs, attr};
 
-use super::attrs::{Described, SUPPORTED, Scratch, describe, describe_above};
+use super::acl;
+use super::attrs::{Described, LIST, SUPPORTED, Scratch, describe, describe_above};
 use super::compound::{Compound, Context, Stop};
 use super::names::require_dir;
 use super::place::{Place, may_wait};
@@ -61,7 +62,14 @@ impl Compound {
                     listing.entry(out, cookie, plus.entry.name, |out| match &plus.found {
                         Some((attr, found)) => {
                             let object = Described { attr, export, handle: handle(found), mounted_on: None };
-                            describe(cx, &object, &mut scratch).encode(&request, out);
+                            let mut attributes = describe(cx, &object, &mut scratch);
+                            let mut list = acl::Buffer::default();
+                            // The list of an entry that is gone meanwhile is left out.
+                            if !(request & LIST).is_empty() && export.supports_acls() {
+                                let target = vfs.target(found.as_slice(), Wait::Yes).ok();
+                                attributes.acl = target.and_then(|at| acl::of(cx, &at, attr, &mut list).ok());
+                            }
+                            attributes.encode(&request, out);
                         }
                         None => {
                             let ino = plus.entry.ino.max(1);

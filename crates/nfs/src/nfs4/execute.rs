@@ -25,6 +25,12 @@ impl Compound {
             Op::Open(args) => return self.open(cx, args, reply),
             Op::Write(args) => return self.write(cx, args, reply),
             Op::Commit(args) => return self.commit(cx, args, reply),
+            Op::Setxattr(args) => return self.set_xattr(cx, args, reply),
+            Op::Removexattr(args) => return self.remove_xattr(cx, args.name, reply),
+            Op::Allocate(args) => return self.allocate(cx, args, reply),
+            Op::Deallocate(args) => return self.deallocate(cx, args, reply),
+            Op::Copy(args) => return self.copy(cx, args, reply),
+            Op::Clone(args) => return self.clone_data(cx, args, reply),
             Op::Sequence(args) => self.sequence(cx, args, rest, reply)?,
             Op::ExchangeId(args) => self.exchange_id(cx, args, reply)?,
             Op::CreateSession(args) => self.create_session(cx, args, reply)?,
@@ -40,12 +46,7 @@ impl Compound {
                 cx.server.state().reclaim_complete(client, args.one_fs, cx.now, &mut self.effects)?;
                 self.reply.start(reply.head(), Opcode::ReclaimComplete);
             }
-            Op::BackchannelCtl(args) => {
-                let id = self.slot.as_ref().map(|slot| slot.session.id());
-                let id = id.ok_or(Stop::Fail(Nfsstat4::OpNotInSession))?;
-                cx.server.state().backchannel_ctl(id, args.cb_program, Vec::new())?;
-                self.reply.start(reply.head(), Opcode::BackchannelCtl);
-            }
+            Op::BackchannelCtl(args) => self.backchannel_ctl(cx, args, reply.head())?,
             Op::Putrootfh(()) | Op::Putpubfh(()) => {
                 let place = Place::of(cx, cx.server.pseudo.root())?;
                 self.set_place(place);
@@ -77,6 +78,10 @@ impl Compound {
             Op::Secinfo(args) => self.secinfo(cx, Some(args.name), SecinfoStyle::CurrentFh, reply)?,
             Op::SecinfoNoName(style) => self.secinfo(cx, None, *style, reply)?,
             Op::Read(args) => self.read(cx, args, rest.left() == 0, reply)?,
+            Op::Getxattr(args) => self.get_xattr(cx, args.name, reply)?,
+            Op::Listxattrs(args) => self.list_xattrs(cx, args, reply)?,
+            Op::Seek(args) => self.seek(cx, args, reply)?,
+            Op::IoAdvise(args) => self.advise_io(cx, args, reply)?,
             Op::OpenDowngrade(args) => self.open_downgrade(cx, args, reply)?,
             Op::Close(args) => self.close(cx, args, reply)?,
             Op::Delegreturn(args) => self.return_delegation(cx, args.stateid, reply)?,

@@ -35,6 +35,15 @@ impl ReadInto for IntoBuffer {
     }
 }
 
+/// Returns the check that is left after that of a state id: an open has decided about the access, and without one the mode
+/// decides, also for the owner.
+pub(super) fn check_after(stateid: Stateid) -> DataCheck {
+    match stateid {
+        Stateid::ANONYMOUS | Stateid::BYPASS => DataCheck::Mode,
+        _ => DataCheck::Granted,
+    }
+}
+
 impl Compound {
     /// Returns the state id that a request means: the current one for the special value (RFC 8881 section 16.2.3.1.2).
     pub(super) fn resolve_stateid(&self, wire: Stateid) -> Result<Stateid, Stop> {
@@ -51,8 +60,7 @@ impl Compound {
         }
     }
 
-    /// Checks that a state id allows to read or write the current file. Returns the check that is left to do: an open
-    /// has decided about the access, and without one the mode decides, also for the owner.
+    /// Checks that a state id allows to read or write the current file. Returns the check that is left to do.
     pub(super) fn check_io(
         &mut self,
         cx: &Context<'_>,
@@ -65,10 +73,7 @@ impl Compound {
         let file = file_key(handle.as_bytes())?;
         let mut state = cx.server.state();
         state.io(Some(client), state_id(stateid), &file, access, cx.now, &mut self.effects)?;
-        Ok(match stateid {
-            Stateid::ANONYMOUS | Stateid::BYPASS => DataCheck::Mode,
-            _ => DataCheck::Granted,
-        })
+        Ok(check_after(stateid))
     }
 
     pub(super) fn read(

@@ -4,12 +4,16 @@
 //! |---|---|
 //! | `compound.rs` | the execution of a COMPOUND, on an event loop and on workers |
 //! | `server.rs` | the state that all requests share |
+//! | `durable.rs` | this state and replies in the cache's log, and the way back |
 //! | `place.rs`, `pseudo.rs` | the current and the saved handle; the directories above the exports |
 //! | `session.rs` | clients, sessions and slots |
 //! | `names.rs`, `dir.rs` | LOOKUP, CREATE, REMOVE, RENAME, LINK; READDIR |
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
+//! | `callback.rs`, `delegation.rs` | call-backs to clients; the recalls that operations cause |
 //! | `io.rs` | READ, WRITE, COMMIT |
+//! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
+//! | `seek.rs`, `allocate.rs`, `copy.rs` | SEEK, IO_ADVISE; ALLOCATE, DEALLOCATE; COPY, CLONE |
 //! | `execute.rs` | the operations, each with its method |
 //! | `program.rs` | the way from the service to a COMPOUND and back |
 //! | `convert.rs` | statuses, identifiers, times |
@@ -17,20 +21,29 @@
 //! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module
 //! joins the two.
 
+mod acl;
+mod allocate;
 mod attrs;
+mod callback;
 pub(crate) mod compound;
 mod convert;
+mod copy;
+mod delegation;
 mod dir;
+mod durable;
 mod execute;
 mod io;
+mod known;
 mod lock;
 mod names;
 mod open;
 mod place;
 pub(crate) mod program;
 mod pseudo;
+mod seek;
 mod server;
 mod session;
 mod set_attrs;
+mod xattr;
 
-pub(crate) use server::Server;
+pub(crate) use server::{Server, Start};

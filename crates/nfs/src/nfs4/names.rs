@@ -8,11 +8,12 @@ use forebay_wire::nfs4::{
 };
 use forebay_wire::{Array, Opaque};
 
+use super::acl::{self, set_attr_of_new};
 use super::compound::{Change, Compound, Context, Stop, put};
 use super::convert::change;
 use super::place::{Current, Place, may_wait};
 use super::pseudo::Entry;
-use super::set_attrs::{set_attr, set_mask};
+use super::set_attrs::set_mask;
 use crate::caller::At;
 use crate::convert::handle;
 use crate::limits;
@@ -133,27 +134,34 @@ impl Compound {
             | access::MODIFY
             | access::EXTEND
             | access::DELETE
-            | access::EXECUTE;
+            | access::EXECUTE
+            | XATTRS;
+        /// The bits of RFC 8276.
+        const XATTRS: u32 = access::XAREAD | access::XAWRITE | access::XALIST;
+        let is_version_2 = self.is_version_2();
         let place = self.place()?;
         let body = if let Place::Above(_) = place {
-            AccessOk { supported: bits & ALL, access: bits & (access::READ | access::LOOKUP) }
+            AccessOk { supported: bits & ALL & !XATTRS, access: bits & (access::READ | access::LOOKUP) }
         } else {
             let at = place.resolve(cx)?;
             let is_dir = at.target.object.kind() == FileType::Directory;
             // A directory is not executed, and a file is not looked up in (RFC 8881 section 18.1.3).
             let none = if is_dir { access::EXECUTE } else { access::LOOKUP | access::DELETE };
-            let supported = bits & ALL & !none;
+            let is_file = at.target.object.kind() == FileType::RegularFile;
+            let has_xattrs = (is_dir || is_file) && at.target.export.supports_xattrs() && is_version_2;
+            let supported = bits & ALL & !none & !if has_xattrs { 0 } else { XATTRS };
             let any = |some: u32| supported & some != 0;
             let writes = any(access::MODIFY | access::EXTEND | access::DELETE);
             let asked = Access {
-                read: any(access::READ),
-                write: writes && !at.caller.read_only,
+                read: any(access::READ | access::XAREAD | access::XALIST),
+                write: (writes || any(access::XAWRITE)) && !at.caller.read_only,
                 execute: any(access::LOOKUP | access::EXECUTE) || is_dir && writes,
             };
             let (may, _) = cx.shared.vfs.access(&at.target, &at.caller.cred, asked, cx.wait)?;
             let may_write = may.write && (!is_dir || may.execute);
             let bit = |on: bool, bits: u32| if on { bits } else { 0 };
-            let granted = bit(may.read, access::READ)
+            let granted = bit(may.read, access::READ | access::XAREAD | access::XALIST)
+                | bit(may.write, access::XAWRITE)
                 | bit(may.execute, access::LOOKUP | access::EXECUTE)
                 | bit(may_write, access::MODIFY | access::EXTEND | access::DELETE);
             AccessOk { supported, access: supported & granted }
@@ -197,10 +205,14 @@ impl Compound {
             }
         };
         limits::special(&special)?;
-        let set = set_attr(&args.attributes)?;
+        let set = set_attr_of_new(&args.attributes)?;
         let at = self.dir_to_change(cx)?;
-        let changed = cx.shared.vfs.make(&at.target, args.name, special, &set, &at.caller.cred, None);
+        let acls = acl::wanted(&args.attributes, &at.target, kind(&special))?;
+        let asked = self.logged_reply(cx, true);
+        let changed =
+            cx.shared.vfs.make(&at.target, args.name, special, &set, &at.caller.cred, asked.as_ref());
         let ((target, _), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
+        let change = acl::set_after(cx, &at, &target, acls, change)?;
         let body = CreateOk { cinfo: change_info(&changed.wcc), attrset: set_mask(&args.attributes) };
         put(&mut self.reply, reply.head(), Opcode::Create, &body);
         let made = handle(&cx.shared.vfs.handle(&target));
@@ -217,11 +229,18 @@ impl Compound {
         may_wait(cx)?;
         check(name)?;
         let at = self.dir_to_change(cx)?;
+        self.announce_name(cx, &at, name)?;
         let (vfs, cred) = (&cx.shared.vfs, &at.caller.cred);
-        let changed = match vfs.remove(&at.target, name, cred, None) {
+        if self.was_carried_out(cx) {
+            let body = ChangeOk { cinfo: change_info(&self.unchanged(cx)?) };
+            put(&mut self.reply, reply.head(), Opcode::Remove, &body);
+            return Ok(None);
+        }
+        let asked = self.logged_reply(cx, false);
+        let changed = match vfs.remove(&at.target, name, cred, asked.as_ref()) {
             // NFSv4 has one operation for files and directories.
             changed if matches!(&changed.result, Err(forebay_vfs::Error::Os(Errno::ISDIR))) => {
-                vfs.rmdir(&at.target, name, cred, None)
+                vfs.rmdir(&at.target, name, cred, asked.as_ref())
             }
             changed => changed,
         };
@@ -247,8 +266,19 @@ impl Compound {
         if from.target.export.id != to.target.export.id {
             return Err(Stop::Fail(Nfsstat4::Xdev));
         }
+        self.announce_name(cx, &from, from_name)?;
+        self.announce_name(cx, &to, to_name)?;
         let cred = &from.caller.cred;
-        let renamed = cx.shared.vfs.rename(&from.target, from_name, &to.target, to_name, cred, None);
+        if self.was_carried_out(cx) {
+            let attr = Some(cx.shared.vfs.getattr(&from.target)?);
+            let source = change_info(&Wcc { before: attr, after: attr });
+            let body = RenameOk { source, target: change_info(&self.unchanged(cx)?) };
+            put(&mut self.reply, reply.head(), Opcode::Rename, &body);
+            return Ok(None);
+        }
+        let asked = self.logged_reply(cx, false);
+        let renamed =
+            cx.shared.vfs.rename(&from.target, from_name, &to.target, to_name, cred, asked.as_ref());
         let ((), change) = Change::of(cx, &from.target.export, renamed.result, renamed.intent)?;
         let body = RenameOk { source: change_info(&renamed.from), target: change_info(&renamed.to) };
         put(&mut self.reply, reply.head(), Opcode::Rename, &body);
@@ -272,7 +302,14 @@ impl Compound {
         if file.target.object.kind() == FileType::Directory {
             return Err(Stop::Fail(Nfsstat4::Isdir));
         }
-        let changed = cx.shared.vfs.link(&file.target, &dir.target, name, &file.caller.cred, None);
+        self.announce(cx, saved.place.handle(cx).as_bytes(), true)?;
+        if self.was_carried_out(cx) {
+            let body = ChangeOk { cinfo: change_info(&self.unchanged(cx)?) };
+            put(&mut self.reply, reply.head(), Opcode::Link, &body);
+            return Ok(None);
+        }
+        let (cred, asked) = (&file.caller.cred, self.logged_reply(cx, false));
+        let changed = cx.shared.vfs.link(&file.target, &dir.target, name, cred, asked.as_ref());
         let (_, change) = Change::of(cx, &file.target.export, changed.result, changed.intent)?;
         let body = ChangeOk { cinfo: change_info(&changed.wcc) };
         put(&mut self.reply, reply.head(), Opcode::Link, &body);
@@ -307,8 +344,17 @@ impl Compound {
     }
 }
 
+/// Returns the type of a new inode, as far as access control lists depend on it.
+fn kind(special: &Special<'_>) -> FileType {
+    match special {
+        Special::Directory => FileType::Directory,
+        Special::Symlink(_) => FileType::Symlink,
+        _ => FileType::RegularFile,
+    }
+}
+
 /// Returns the inode of a place, for a caller who may change it.
-fn at_to_change(place: &mut Place, cx: &Context<'_>) -> Result<At, Stop> {
+pub(super) fn at_to_change(place: &mut Place, cx: &Context<'_>) -> Result<At, Stop> {
     let at = place.resolve(cx)?.clone();
     if at.caller.read_only { Err(Stop::Fail(Nfsstat4::Rofs)) } else { Ok(at) }
 }

@@ -2,15 +2,17 @@
 
 use forebay_clientstate::{Claim, OpenArgs as StateOpen, Opened, OwnerName, READ, Share, WRITE, Want};
 use forebay_rpc::Reply;
-use forebay_vfs::{Access, Create, SetAttr, Wcc};
+use forebay_vfs::{Access, Create, FileType, SetAttr, Wcc};
 use forebay_wire::nfs4::{
-    Bitmap, CloseArgs, CreateHow, Delegation, Fattr, Nfsstat4, Opcode, OpenArgs, OpenClaim,
-    OpenDowngradeArgs, OpenHow, OpenOk, Stateid, StateidOk, WhyNoDelegation, attr, open_result, share,
+    Bitmap, CloseArgs, CreateHow, Fattr, Nfsstat4, Opcode, OpenArgs, OpenClaim, OpenDowngradeArgs, OpenHow,
+    OpenOk, Stateid, StateidOk, attr, open_result, share,
 };
 
+use super::acl::{self, set_attr_of_new};
 use super::attrs::EXCLUSIVE_CREATE;
 use super::compound::{Change, Compound, Context, Stop, put};
 use super::convert::{file_key, state_id, wire_id};
+use super::delegation::answer;
 use super::io::require_file;
 use super::names::{change_info, check};
 use super::place::{Place, may_wait};
@@ -50,22 +52,20 @@ impl Compound {
         let mut found = self.find_to_open(cx, args)?;
         let file = file_key(found.place.handle(cx).as_bytes())?;
         let request = StateOpen { client, owner, file, share, claim, want };
-        let Opened { stateid, .. } = match self.open_found(cx, &request, &mut found) {
+        let Opened { stateid, delegation } = match self.open_found(cx, &request, &mut found) {
             Ok(opened) => opened,
             Err(stop) => {
                 found.change.into_iter().for_each(|change| change.abandon(cx));
                 return Err(stop);
             }
         };
-        let delegation = match args.share_access & share::WANT_DELEG_MASK {
-            share::WANT_NO_PREFERENCE => Delegation::None,
-            share::WANT_NO_DELEG | share::WANT_CANCEL => Delegation::NoneExt(WhyNoDelegation::NotWanted),
-            _ => Delegation::NoneExt(WhyNoDelegation::Resource(false)),
-        };
+        let has_path = self.slot.as_ref().is_some_and(|slot| slot.session.lease().has_back_channel());
+        let delegation = answer(delegation, args.share_access, has_path);
+        let notifies = if has_path { open_result::MAY_NOTIFY_LOCK } else { 0 };
         let body = OpenOk {
             stateid: wire_id(stateid),
             cinfo: change_info(&found.wcc),
-            rflags: open_result::LOCKTYPE_POSIX,
+            rflags: open_result::LOCKTYPE_POSIX | notifies,
             attrset: found.attrset,
             delegation,
         };
@@ -93,7 +93,16 @@ impl Compound {
             match Change::of(cx, &at.target.export, changed.result, changed.intent) {
                 Ok(((), change)) => found.change = change,
                 Err(stop) => {
-                    // The client learns of no open. One that it had before stays.
+                    // The client learns of no open and no delegation. An open that it had before stays.
+                    if let Some(granted) = opened.delegation {
+                        let mut state = cx.server.state();
+                        state.return_delegation(
+                            request.client,
+                            granted.stateid,
+                            cx.now,
+                            &mut self.effects,
+                        )?;
+                    }
                     if opened.stateid.seqid == 1 {
                         let (client, file) = (request.client, &request.file);
                         cx.server.state().close(client, opened.stateid, file, cx.now, &mut self.effects)?;
@@ -135,15 +144,21 @@ impl Compound {
             false => Err(Stop::Fail(Nfsstat4::Inval)),
         };
         let mut unchecked = None;
+        let acls = match how {
+            CreateHow::Unchecked(wire) | CreateHow::Guarded(wire) => {
+                acl::wanted(wire, &at.target, FileType::RegularFile)?
+            }
+            CreateHow::Exclusive(_) | CreateHow::Exclusive41(_) => None,
+        };
         let (how, attrset, then) = match how {
             CreateHow::Unchecked(wire) => {
-                let set = *unchecked.insert(set_attr(wire)?);
+                let set = *unchecked.insert(set_attr_of_new(wire)?);
                 if let Some(found) = self.find_existing(cx, name, &set)? {
                     return Ok(found);
                 }
                 (Create::Guarded(set), set_mask(wire), None)
             }
-            CreateHow::Guarded(wire) => (Create::Guarded(set_attr(wire)?), set_mask(wire), None),
+            CreateHow::Guarded(wire) => (Create::Guarded(set_attr_of_new(wire)?), set_mask(wire), None),
             CreateHow::Exclusive(verifier) => (Create::Exclusive(*verifier), times(), None),
             CreateHow::Exclusive41(both) => {
                 exclusive(&both.attributes)?;
@@ -152,7 +167,8 @@ impl Compound {
                 (Create::Exclusive(both.verifier), attrset, Some(set))
             }
         };
-        let changed = cx.shared.vfs.create(&at.target, name, how, &at.caller.cred, None);
+        let asked = self.logged_reply(cx, true);
+        let changed = cx.shared.vfs.create(&at.target, name, how, &at.caller.cred, asked.as_ref());
         let made = Change::of(cx, &at.target.export, changed.result, changed.intent);
         if let (Err(Stop::Fail(Nfsstat4::Exist)), Some(set)) = (&made, unchecked)
             // Another client has made the file meanwhile.
@@ -164,6 +180,7 @@ impl Compound {
         if let Some(set) = then.filter(|set| !set.is_empty()) {
             change = set_after(cx, &at, &target, &set, change)?;
         }
+        change = acl::set_after(cx, &at, &target, acls, change)?;
         let place =
             Place::Inode(handle(&cx.shared.vfs.handle(&target)), Some(At { target, caller: at.caller }));
         Ok(Found { place, wcc: changed.wcc, attrset, made: true, size: None, change })
@@ -183,7 +200,7 @@ impl Compound {
     }
 
     /// Returns the attributes around an OPEN that does not change its directory.
-    fn unchanged(&mut self, cx: &Context<'_>) -> Result<Wcc, Stop> {
+    pub(super) fn unchanged(&mut self, cx: &Context<'_>) -> Result<Wcc, Stop> {
         match self.place()? {
             Place::Above(_) => Ok(Wcc::default()),
             place => {

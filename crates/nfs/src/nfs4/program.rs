@@ -56,7 +56,7 @@ impl Shared {
             return Outcome::Done(());
         };
         let progress = compound.run(self, server, call, reply, Wait::No);
-        if progress == Progress::Complete && !compound.has_to_commit() {
+        if progress == Progress::Complete && !compound.has_to_commit(self) {
             compound.complete(self, reply.head());
             return Outcome::Done(());
         }
@@ -72,7 +72,8 @@ impl Shared {
     /// the request if an operation has to wait.
     pub(crate) fn attempt_deferred_nfs4(self: &Arc<Self>, request: Request) -> Option<Request> {
         match request.head.compound.take() {
-            Some(begun) if begun.progress == Progress::Complete => {
+            // The records of clients' state may have to wait for room in the log.
+            Some(begun) if begun.progress == Progress::Complete && !begun.compound.has_records(self) => {
                 let (compound, _, reply) = go_on(begun, request);
                 compound.commit_and_answer(self.clone(), reply);
                 None
@@ -89,8 +90,11 @@ impl Shared {
         let (Some(begun), Some(server)) = (request.head.compound.take(), &self.nfs4) else {
             return self.done();
         };
-        let peer = request.ticket.peer().clone();
+        let (peer, progress) = (request.ticket.peer().clone(), begun.progress);
         let (mut compound, kept, mut reply) = go_on(begun, request);
+        if progress == Progress::Complete {
+            return compound.commit_and_answer(self.clone(), reply);
+        }
         let call = kept.head.call(&kept.record, &peer);
         match compound.run(self, server, &call, &mut reply, Wait::Yes) {
             Progress::Complete => compound.commit_and_answer(self.clone(), reply),

@@ -1,61 +1,162 @@
-//! The state of NFSv4 that all requests share.
+//! The state of clients that all requests share: of NFSv4, and the locks of NFSv3.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_clientstate::{Action, Effects, Limits, Now, Origin, SECOND, Session, SessionId, State, Waiter};
+use forebay_clientstate::{
+    Action, Effects, Granted, Limits, Now, Origin, Record, SECOND, Session, SessionId, State, Waiter,
+};
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
 use forebay_vfs::Vfs;
 
+use super::callback::{Callbacks, Message};
+use super::durable::Key;
+use super::known::Known;
 use super::pseudo::Pseudo;
 
-/// The state of NFSv4 that all requests share.
+/// The circumstances of a start.
+pub(crate) struct Start {
+    pub(crate) lease: Duration,
+    /// True if hosts lost locks with the last server: there is a grace period for them.
+    pub(crate) has_lost_locks: bool,
+    /// True if clients get delegations.
+    pub(crate) delegates: bool,
+    /// The file of the clients that may reclaim state.
+    pub(crate) known: Option<PathBuf>,
+}
+
+/// The state of clients that all requests share: of NFSv4, and the locks of NFSv3.
 pub(crate) struct Server {
     state: Mutex<State>,
+    /// True if hosts had locks with a server without a log, and may reclaim them now.
+    pub(super) has_lost_locks: bool,
+    pub(super) known: Known,
+    /// True if a client is gone since the file of known clients was written.
+    someone_is_gone: AtomicBool,
     /// The sessions by name, so that SEQUENCE does not take the lock of all clients' state.
     sessions: RwLock<HashMap<SessionId, Arc<Session>, foldhash::fast::RandomState>>,
     /// Requests that may be retransmissions of running ones, with their transaction numbers.
     waiting: Mutex<HashMap<Waiter, (Ticket, u32)>>,
     next_waiter: AtomicU64,
+    /// The number of delegations.
+    pub(super) delegations: Arc<AtomicUsize>,
+    pub(crate) callbacks: Arc<Callbacks>,
+    /// Requests that a killed server carried out, and that no client was told of.
+    pub(super) carried_out: Mutex<HashSet<Key>>,
     pub(super) pseudo: Pseudo,
     pub(super) limits: Limits,
     /// The name of the server for its clients (RFC 8881 section 2.10.4).
     pub(super) owner: Vec<u8>,
     started: Instant,
     last_tick: AtomicU64,
+    /// Called for each blocked lock of NFSv3 that is granted.
+    granted: OnceLock<Box<dyn Fn(Granted) + Send + Sync>>,
     /// Keys that no client knows.
     keys: RandomState,
 }
 
 impl Server {
     /// Returns the state of a server without clients.
-    pub(crate) fn new(vfs: &Vfs, lease: Duration) -> Self {
-        let limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
+    ///
+    /// # Errors
+    /// The file of known clients cannot be read.
+    pub(crate) fn new(vfs: &Vfs, start: Start) -> std::io::Result<Self> {
+        let Start { lease, has_lost_locks, delegates, known } = start;
+        let known = Known::open(known)?;
+        let mut limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
+        if !delegates {
+            limits.delegations = 0;
+        }
         let keys = RandomState::new();
-        // Numbers of this start must differ from those of earlier ones, which clients may still use.
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let origin = Origin { epoch: since_1970.as_secs() as u32, seed: keys.hash_one(0) };
-        Server {
-            state: Mutex::new(State::new(limits.clone(), origin)),
+        let delegations = Arc::default();
+        let mut state = match has_lost_locks {
+            true => State::without_log(limits.clone(), origin(&keys, None), None, 0),
+            false => State::new(limits.clone(), origin(&keys, None)),
+        };
+        state.count_delegations_in(Arc::clone(&delegations));
+        Ok(Server {
+            delegations,
+            callbacks: Arc::default(),
+            state: Mutex::new(state),
+            has_lost_locks,
+            known,
+            someone_is_gone: AtomicBool::new(false),
             sessions: RwLock::default(),
             waiting: Mutex::default(),
             next_waiter: AtomicU64::new(1),
+            carried_out: Mutex::default(),
             pseudo: Pseudo::new(vfs.exports()),
             limits,
             owner: format!("forebay-{:016x}", vfs.derive(b"NFSv4 server owner")).into_bytes(),
             started: Instant::now(),
             last_tick: AtomicU64::new(0),
+            granted: OnceLock::new(),
             keys,
+        })
+    }
+
+    /// Returns the origin of numbers that differ from those of earlier starts, of which `last` is the last one known.
+    pub(super) fn origin(&self, last: Option<u32>) -> Origin {
+        origin(&self.keys, last.max(self.known.epoch))
+    }
+
+    /// Prepares for clients, after [`Server::recover`] if there is a log. Without one, clients that the server knew may
+    /// reclaim their state for the time of a lease.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn begin(&self, vfs: &Vfs) -> std::io::Result<()> {
+        let mut state = self.state();
+        if !vfs.logs_state() {
+            let origin = self.origin(None);
+            let known = (!self.has_lost_locks).then(|| self.known.owners());
+            *state = State::without_log(self.limits.clone(), origin, known, self.now());
+            state.count_delegations_in(self.delegations.clone());
+        } else if !state.in_grace(self.now()) {
+            let owners = state.client_owners();
+            self.known.keep(&owners)?;
+            owners.iter().try_for_each(|owner| self.known.add(owner))?;
         }
+        self.known.begin(state.epoch())
+    }
+
+    /// Adds clients that these records confirm to the known ones, before they learn that they are.
+    pub(super) fn know(&self, records: &[Record]) -> std::io::Result<()> {
+        let confirmed = records.iter().filter_map(|record| match record {
+            Record::Client { owner, .. } => Some(owner),
+            _ => None,
+        });
+        confirmed.into_iter().try_for_each(|owner| self.known.add(owner))?;
+        self.forget_known();
+        Ok(())
+    }
+
+    /// Removes clients that are gone from the known ones, with the next new client: the caller is a worker. In a grace
+    /// period those that have not come back yet stay.
+    fn forget_known(&self) {
+        let state = self.state();
+        if state.in_grace(self.now()) || !self.someone_is_gone.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let owners = state.client_owners();
+        drop(state);
+        // A client that stays in the file makes a later grace period longer, and does no other harm.
+        let _ = self.known.keep(&owners);
     }
 
     /// Returns the time for clients' state.
-    pub(super) fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Sets the function that is called for each blocked lock of NFSv3 that is granted.
+    pub(crate) fn call_when_granted(&self, call: Box<dyn Fn(Granted) + Send + Sync>) {
+        let _ = self.granted.set(call);
     }
 
     /// Returns bytes that no client can guess.
@@ -63,7 +164,7 @@ impl Server {
         self.keys.hash_one(self.next_waiter.fetch_add(1, Ordering::Relaxed)).to_be_bytes()
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
@@ -87,23 +188,33 @@ impl Server {
     }
 
     /// Carries out the consequences of operations.
-    pub(super) fn act(&self, effects: &mut Effects) {
-        effects.records.clear();
+    pub(crate) fn act(&self, effects: &mut Effects) {
         for action in effects.actions.drain(..) {
             match action {
-                Action::ClientGone(_) => self.forget_ended_sessions(),
-                // Without back channels there are neither delegations nor notifications. The file system frees a
-                // removed file at once.
-                Action::Recall { .. }
-                | Action::NotifyLock { .. }
-                | Action::Granted(_)
-                | Action::FileUnused(_) => {}
+                Action::ClientGone(client) => {
+                    self.someone_is_gone.store(true, Ordering::Relaxed);
+                    self.callbacks.forget(client);
+                    self.forget_ended_sessions();
+                }
+                Action::Recall { client, stateid, file } => {
+                    self.callbacks.send(client, Message::Recall { stateid, file });
+                }
+                Action::NotifyLock { client, owner, file } => {
+                    self.callbacks.send(client, Message::NotifyLock { owner, file });
+                }
+                Action::Granted(granted) => {
+                    if let Some(call) = self.granted.get() {
+                        call(granted);
+                    }
+                }
+                // The file system frees a removed file at once.
+                Action::FileUnused(_) => {}
             }
         }
     }
 
     /// Ends what has expired, at most once a second. Requests call it: without any, nobody misses what has expired.
-    pub(super) fn tick(&self) {
+    pub(crate) fn tick(&self, vfs: &Vfs) {
         let now = self.now();
         let last = self.last_tick.load(Ordering::Relaxed);
         let is_due = now.saturating_sub(last) >= SECOND;
@@ -113,8 +224,19 @@ impl Server {
             return;
         }
         let mut effects = Effects::default();
-        self.state().tick(now, &mut effects);
+        let mut state = self.state();
+        state.tick(now, &mut effects);
+        if !vfs.logs_state() {
+            state.take_revoked();
+        }
+        drop(state);
         self.act(&mut effects);
+        self.callbacks.tick();
+    }
+
+    /// Returns true if clients have delegations. Takes no lock.
+    pub(crate) fn has_delegations(&self) -> bool {
+        self.delegations.load(Ordering::Relaxed) > 0
     }
 
     /// Returns a number for a request that may turn out to be the retransmission of a running one.
@@ -134,4 +256,12 @@ impl Server {
         let mut waiting = self.waiting.lock();
         waiters.iter().filter_map(|waiter| waiting.remove(waiter)).collect()
     }
+}
+
+/// Returns the origin of a start after `last`. Clients may still use numbers of earlier starts that nobody knows any
+/// more, so it follows the time as well.
+fn origin(keys: &RandomState, last: Option<u32>) -> Origin {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let next = last.map_or(0, |last| last.wrapping_add(1));
+    Origin { epoch: next.max(since_1970.as_secs() as u32), seed: keys.hash_one(0) }
 }

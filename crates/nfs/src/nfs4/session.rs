@@ -1,8 +1,8 @@
 //! Clients and sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and their like.
 
 use forebay_clientstate::{
-    Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, Principal, Request, Sequenced,
-    SessionId,
+    CONN_BACK_CHAN, Channel, ClientId, CreateSession, Direction, ExchangeId, OwnerName, PERSIST, Principal,
+    Request, Sequenced, SessionId,
 };
 use forebay_rpc::Reply;
 use forebay_vfs::Wait;
@@ -14,7 +14,9 @@ use forebay_wire::nfs4::{
 use forebay_wire::{Opaque, xdr::Encode};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::callback::security;
 use super::compound::{Compound, Context, InSlot, Stop, put};
+use super::place::may_wait;
 
 /// Returns the authenticated caller in a form that can be compared.
 fn principal(cx: &Context<'_>) -> Result<Principal, Stop> {
@@ -73,20 +75,24 @@ impl Compound {
         args: &CreateSessionArgs<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
+        // A new client is written down.
+        may_wait(cx)?;
+        let security = security(self.minor(), args.sec_parms.iter());
         let request = CreateSession {
             client: ClientId(args.clientid),
             sequence: args.sequence,
-            // Neither the log nor call-backs serve sessions yet.
-            flags: check_flags(args.flags)?,
+            flags: flags(cx, args.flags, security.is_some())?,
             fore: channel(&args.fore_channel),
             back: channel(&args.back_channel),
             callback_program: args.cb_program,
-            callback_security: Vec::new(),
+            callback_security: security.unwrap_or_default(),
             principal: principal(cx)?,
             connection: cx.call.peer.id,
             random: cx.server.random(),
         };
         let created = cx.server.state().create_session(&request, cx.now, &mut self.effects)?;
+        cx.server.know(&self.effects.records).map_err(|_| Stop::Fail(Nfsstat4::Serverfault))?;
+        self.bind_back(cx, created.session);
         let body = CreateSessionOk {
             sessionid: created.session.0,
             sequence: created.sequence,
@@ -130,6 +136,7 @@ impl Compound {
             cx.call.peer.id,
             cx.now,
         )?;
+        self.bind_back(cx, SessionId(args.sessionid));
         let direction = match (bound.fore, bound.back) {
             (true, true) => ChannelDirFromServer::Both,
             (false, true) => ChannelDirFromServer::Back,
@@ -192,7 +199,8 @@ impl Compound {
         let fore = session.fore();
         let limit = if args.cache_this { fore.max_cached.min(fore.max_response) } else { fore.max_response };
         self.reply.limit_to(limit as usize);
-        self.slot = Some(InSlot { session, slot: args.slot, keeps: args.cache_this });
+        let (sequence, digest) = (args.sequence, request.digest);
+        self.slot = Some(InSlot { session, slot: args.slot, sequence, digest, keeps: args.cache_this });
         put(&mut self.reply, reply.head(), Opcode::Sequence, &sequence_ok(args, &answer));
         Ok(())
     }
@@ -215,8 +223,15 @@ fn sequence_ok(args: &SequenceArgs, answer: &forebay_clientstate::Answer) -> Seq
     }
 }
 
-fn check_flags(flags: u32) -> Result<u32, Stop> {
-    if flags & !7 == 0 { Ok(0) } else { Err(Stop::Fail(Nfsstat4::Inval)) }
+/// Returns the flags that the server grants: sessions outlive the server if the log has them. Call-backs need a
+/// credential.
+fn flags(cx: &Context<'_>, wanted: u32, has_credential: bool) -> Result<u32, Stop> {
+    if wanted & !7 != 0 {
+        return Err(Stop::Fail(Nfsstat4::Inval));
+    }
+    let persist = if cx.shared.vfs.keeps_state() { PERSIST } else { 0 };
+    let back = if has_credential { CONN_BACK_CHAN } else { 0 };
+    Ok(wanted & (persist | back))
 }
 
 fn channel(wire: &ChannelAttrs) -> Channel {

@@ -7,6 +7,7 @@ use forebay_wire::nfs4::{
     Bitmap, Fattr, Nfsstat4, Nfstime4, OpResult, SetTime4, SetattrArgs, SetattrRes, Stateid, attr,
 };
 
+use super::acl;
 use super::attrs::SUPPORTED;
 use super::compound::{Change, Compound, Context, Stop};
 use super::place::may_wait;
@@ -42,7 +43,7 @@ fn mode(mode: u32) -> Result<u32, Stop> {
 
 /// Returns the number of an owner or group. A number never gets NFS4ERR_BADOWNER: Linux clients would try names from
 /// then on.
-fn id(text: &[u8]) -> Result<u32, Stop> {
+pub(super) fn id(text: &[u8]) -> Result<u32, Stop> {
     let text = std::str::from_utf8(text).map_err(|_| Stop::Fail(Nfsstat4::Inval))?;
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse::<u32>() {
@@ -79,7 +80,9 @@ impl Compound {
     ) -> Result<Option<Change>, Stop> {
         may_wait(cx)?;
         let mut set = set_attr(&args.attributes)?;
-        if self.place()?.resolve(cx)?.target.object.kind() == FileType::Symlink {
+        let target = self.place()?.resolve(cx)?.target.clone();
+        let acls = acl::wanted(&args.attributes, &target, target.object.kind())?;
+        if target.object.kind() == FileType::Symlink {
             // The mode of a symbolic link means nothing, and the kernel does not set it.
             set.mode = None;
         }
@@ -90,12 +93,17 @@ impl Compound {
             let client = self.client()?;
             cx.server.state().test_stateid(client, super::convert::state_id(stateid))?;
         }
-        let at = self.place()?.resolve(cx)?;
-        if at.caller.read_only {
+        let handle = self.place()?.handle(cx);
+        if self.place()?.resolve(cx)?.caller.read_only {
             return Err(Stop::Fail(Nfsstat4::Rofs));
         }
+        self.announce(cx, handle.as_bytes(), true)?;
+        let at = self.place()?.resolve(cx)?;
         let changed = cx.shared.vfs.setattr(&at.target, &at.caller.cred, &set, None);
         let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
+        // The list comes last (RFC 8881 section 6.4.1.3).
+        let at = self.place()?.resolve(cx)?.clone();
+        let change = acl::set_after(cx, &at, &at.target, acls, change)?;
         let result = SetattrRes { status: Nfsstat4::Ok, attrsset: set_mask(&args.attributes) };
         self.reply.push(reply.head(), &OpResult::Setattr(result));
         Ok(change)

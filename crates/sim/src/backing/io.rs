@@ -59,7 +59,8 @@ impl Store {
     /// Runs `action` as the completion of an operation that may get stuck.
     fn sticky<T: Send + 'static>(
         &self,
-        (volume, kind): (usize, Stuck),
+        volume: usize,
+        kind: Stuck,
         factor: u32,
         action: impl FnOnce(&Store, &mut State) -> T + Send + 'static,
     ) -> Io<T> {
@@ -196,7 +197,7 @@ impl Backing for Store {
         let volume = state.volume(object);
         drop(state);
         let write = move |store: &Store| {
-            store.sticky((volume, Stuck::Write), 2, move |store, state| store.write_now(state, number))
+            store.sticky(volume, Stuck::Write, 2, move |store, state| store.write_now(state, number))
         };
         let store = self.clone();
         let writing: Io<_> = match turn {
@@ -213,7 +214,7 @@ impl Backing for Store {
 
     fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
         let (object, volume) = (object.clone(), self.volume_of(object));
-        self.sticky((volume, Stuck::Truncate), 5, move |store, state| {
+        self.sticky(volume, Stuck::Truncate, 5, move |store, state| {
             let (number, now) = (state.number(), state.wall(&store.executor));
             let fails = store.fails(state, volume);
             let file = state.files.get_mut(&object).ok_or(BackingError::Gone)?;
@@ -247,7 +248,7 @@ impl Backing for Store {
             state.next
         };
         let volume = objects.first().map_or(0, |object| self.volume_of(object));
-        self.sticky((volume, Stuck::Sync), 40, move |store, state| store.sync_now(state, &objects, mark))
+        self.sticky(volume, Stuck::Sync, 40, move |store, state| store.sync_now(state, &objects, mark))
     }
 
     fn free(&self) -> Io<BackingResult<u64>> {

@@ -233,7 +233,7 @@ impl Store {
     }
 
     /// Makes everything in the page cache durable, except pages that failed syncs have lost.
-    pub fn settle(&self) {
+    pub fn write_back(&self) {
         for file in self.state.lock().files.values_mut() {
             for (_, change) in std::mem::take(&mut file.pending) {
                 File::apply(&mut file.durable, &change);

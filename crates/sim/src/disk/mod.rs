@@ -146,7 +146,8 @@ impl Disk {
         self.state.lock().rates = rates;
     }
 
-    /// Lets the device vanish: every operation fails from now on. Cached writes settle as in a power cut.
+    /// Lets the device vanish: every operation fails from now on. Each cached write stays or is lost, as in a power
+    /// cut.
     pub fn vanish(&self) {
         self.power_cut();
         self.state.lock().gone = true;

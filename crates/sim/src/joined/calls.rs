@@ -9,7 +9,7 @@ use forebay_engine::io::Clock as _;
 use forebay_oplog::{Identity, Operation};
 
 use super::client::{Client, Shared};
-use super::server::{Answer, Server, Xid};
+use super::harness::{Answer, Harness, Xid};
 use crate::hits::Fault;
 use crate::namespace::choice::{any_link_request, any_place, any_request};
 use crate::namespace::request::{How, Request};
@@ -92,11 +92,11 @@ impl Calls {
 
 impl Shared {
     /// Sends a request, for the first time or again. Returns `None` if something is wrong.
-    async fn send(&self, server: &Server, xid: Xid) -> Option<Answer> {
+    async fn send(&self, harness: &Harness, xid: Xid) -> Option<Answer> {
         let request = self.calls.lock().calls.get(&xid)?.request.clone();
         let (answer, removed) = loop {
-            server.found().await;
-            match server.call(xid, request.clone()).await {
+            harness.found().await;
+            match harness.call(xid, request.clone()).await {
                 (Answer::Refused(Refused::Busy), _) => self.executor.sleep(Duration::from_secs(2)).await,
                 answer => break answer,
             }
@@ -135,11 +135,11 @@ impl Client {
         if self.rng.chance(self.habits.again) {
             self.send_another(xid);
         }
-        let answer = self.shared.send(&self.server, xid).await?;
+        let answer = self.shared.send(&self.harness, xid).await?;
         if self.rng.chance(self.habits.again) {
             // The answer was lost on the way.
             self.shared.executor.sleep(self.rng.time(Duration::ZERO, Duration::from_millis(20))).await;
-            self.shared.send(&self.server, xid).await?;
+            self.shared.send(&self.harness, xid).await?;
         }
         self.received(xid);
         match answer {
@@ -151,10 +151,10 @@ impl Client {
     /// Sends a duplicate of the request, sooner or later.
     fn send_another(&mut self, xid: Xid) {
         let rest = self.rng.time(Duration::ZERO, Duration::from_millis(10));
-        let (shared, server): (Arc<Shared>, Arc<Server>) = (self.shared.clone(), self.server.clone());
+        let (shared, harness): (Arc<Shared>, Arc<Harness>) = (self.shared.clone(), self.harness.clone());
         let another = async move {
             shared.executor.sleep(rest).await;
-            shared.send(&server, xid).await;
+            shared.send(&harness, xid).await;
         };
         self.shared.executor.start("another", Box::pin(another));
     }
@@ -168,7 +168,7 @@ impl Client {
     /// Repeats a request of an earlier session that got no answer.
     pub(super) async fn ask_again(&self, xid: Xid) {
         let logged = self.shared.calls.lock().calls.get(&xid).is_some_and(|call| call.logged);
-        if self.shared.send(&self.server, xid).await.is_some() {
+        if self.shared.send(&self.harness, xid).await.is_some() {
             if !logged {
                 self.shared.hits.hit(Fault::JoinedAgainLost);
             }

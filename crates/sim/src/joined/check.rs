@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_engine::{UserRecord, UserRecordId};
 use forebay_oplog::{Identity, Operation, Outcome, Record, RenameIntent};
 
-use super::server::{Answer, Ended, Logged, Xid};
+use super::harness::{Answer, Ended, Logged, Xid};
 use super::world::World;
 use crate::hits::Fault;
 use crate::namespace::check::{Crash, Expected};

@@ -1,4 +1,4 @@
-//! Clients of the simulated server: they keep handles, send requests, and check every answer against the model.
+//! Clients of the harness: they keep handles, send requests, and check every answer against the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use forebay_engine::io::{BackingError, Clock as _, Time};
 use forebay_oplog::{Identity, Kind};
 
 use super::calls::{CHANGES, Calls};
-use super::server::{Server, Xid};
+use super::harness::{Harness, Xid};
 use super::store::Store;
 use crate::client::stamp;
 use crate::epochs::Epochs;
@@ -128,8 +128,8 @@ impl Shared {
 pub(super) struct Client {
     /// The state shared with all tasks of the world.
     pub(super) shared: Arc<Shared>,
-    /// The server of this session.
-    pub(super) server: Arc<Server>,
+    /// The harness of this session.
+    pub(super) harness: Arc<Harness>,
     /// The client's behaviour.
     pub(super) habits: Habits,
     /// The source of the client's choices.
@@ -154,13 +154,13 @@ impl Client {
 
     async fn act(&mut self) {
         if self.rng.chance(self.habits.brief) {
-            if self.server.changes() + 3 < CHANGES {
+            if self.harness.changes() + 3 < CHANGES {
                 self.live_briefly().await;
             }
             return;
         }
         if self.rng.chance(self.habits.names) {
-            if self.server.changes() < CHANGES {
+            if self.harness.changes() < CHANGES {
                 self.change().await;
             }
             return;
@@ -190,7 +190,7 @@ impl Client {
             return None;
         }
         let file = self.rng.pick(&files);
-        self.server.found().await;
+        self.harness.found().await;
         Some((file, self.shared.number(file)?))
     }
 
@@ -231,13 +231,13 @@ impl Client {
         let mut data = vec![0; len as usize];
         stamp(&mut data, offset, number, id);
         self.shared.tell(|| format!("write {id} to {file:?} ({number}) at {offset}+{len}, stable {stable}"));
-        let result = self.server.write(file, offset, &data, stable).await;
+        let result = self.harness.write(file, offset, &data, stable).await;
         match result {
             Ok(seq) => self.shared.model.lock().accepted(id, seq),
             Err(error) => self.write_failed(id, file, error),
         }
         if let (Ok(seq), true) = (result, stable) {
-            match durable(&self.server.engine, seq).await {
+            match durable(&self.harness.engine, seq).await {
                 Ok(()) => self.shared.model.lock().durable(id),
                 Err(error) => self.write_failed(id, file, error),
             }
@@ -263,9 +263,9 @@ impl Client {
             if covered.is_empty() {
                 return;
             }
-            (self.server.engine.last(), covered)
+            (self.harness.engine.last(), covered)
         };
-        match self.server.commit(file, seq).await {
+        match self.harness.commit(file, seq).await {
             Ok(()) => covered.into_iter().for_each(|id| self.shared.model.lock().durable(id)),
             Err(error) => self.check("a commit", file, error),
         }
@@ -280,10 +280,10 @@ impl Client {
 
     /// Reads, and checks the returned bytes.
     pub(super) async fn read(&mut self, file: Identity, number: u8, offset: u64, len: usize) {
-        let Some(object) = self.server.object(file) else { return };
+        let Some(object) = self.harness.object(file) else { return };
         let reading = self.shared.model.lock().begin_read(number, offset, len);
         let mut buffer = vec![0xee; len];
-        let result = self.server.engine.read(&object, offset, &mut buffer).await;
+        let result = self.harness.engine.read(&object, offset, &mut buffer).await;
         let bytes = result.ok().map(|len| &buffer[..len]);
         if let Err(error) = self.shared.model.lock().end_read(&reading, bytes) {
             self.shared.fail(format!("{file:?}: {error}"));
@@ -295,7 +295,7 @@ impl Client {
 
     async fn resize_somewhere(&mut self) {
         let Some((file, number)) = self.any().await else { return };
-        if self.server.changes() >= CHANGES {
+        if self.harness.changes() >= CHANGES {
             return;
         }
         let size = self.shared.model.lock().size(number);
@@ -315,7 +315,7 @@ impl Client {
             shared.tell(|| format!("truncate {id} of {file:?} ({number}) to {size}"));
             begun = Some(id);
         };
-        let result = self.server.resize(xid, file, size, begin).await;
+        let result = self.harness.resize(xid, file, size, begin).await;
         let Some(id) = begun else { return };
         self.shared.hits.hit(Fault::JoinedCut);
         match result {
@@ -330,7 +330,7 @@ impl Client {
 
     async fn flush(&mut self) {
         self.shared.tell(|| "flush".to_owned());
-        if let Err(error) = self.server.engine.flush().await
+        if let Err(error) = self.harness.engine.flush().await
             && !self.shared.store.is_troubled()
         {
             self.shared.fail(format!("a flush failed: {error}"));

@@ -1,15 +1,16 @@
-//! Joined worlds. The engine runs on virtual devices. A server above it puts names, attributes and data into one log,
-//! in front of a virtual file system with all three. Power cuts hit everything at once. Then the real recovery of the
+//! Joined worlds. The engine runs on virtual devices. A harness above it carries out requests of clients with the
+//! real metadata log (`forebay_metalog`): names, attributes and data are in one log, in front of a virtual file system
+//! with all three. Power cuts hit everything at once. Then the real recovery of the
 //! engine and of `forebay-metalog` runs.
 
 mod calls;
 mod check;
 mod client;
 mod faults;
+mod harness;
 pub mod planted_bugs;
 #[cfg(test)]
 pub(crate) mod scenarios;
-mod server;
 mod start;
 mod store;
 #[cfg(test)]

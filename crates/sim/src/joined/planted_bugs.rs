@@ -1,4 +1,4 @@
-//! Deliberate bugs of the simulated server, one at a time, to prove that joined worlds find them.
+//! Deliberate bugs of the harness, one at a time, to prove that joined worlds find them.
 
 forebay_common::planted_bugs![
     "aliases are not applied to keys",

@@ -6,7 +6,7 @@ use forebay_engine::Mode;
 use forebay_engine::io::Clock as _;
 
 use super::check::Crashed;
-use super::server::Answer;
+use super::harness::Answer;
 use super::world::{LIMIT, World};
 use crate::namespace::request::{How, Place, Request};
 use crate::namespace::volume::{Refused, Volume};
@@ -30,8 +30,8 @@ fn remove_after_late_checkpoint(seed: u64, steps: u64) -> Result<(), String> {
         let mut model = world.shared.model.lock();
         (model.logged, model.lossy) = (true, false);
     }
-    let server = world.start(0)?;
-    let (client, shared, theirs) = (world.client(&server), world.shared.clone(), server.clone());
+    let harness = world.start(0)?;
+    let (client, shared, theirs) = (world.client(&harness), world.shared.clone(), harness.clone());
     let work = async move {
         let place: Place = (Volume::root(), b"fresh".as_slice().into());
         let xid = || shared.calls.lock().next();
@@ -53,13 +53,13 @@ fn remove_after_late_checkpoint(seed: u64, steps: u64) -> Result<(), String> {
         world.stopped(stop)?;
     }
     world.shared.executor.crash_in(None);
-    world.crashed = Some(Crashed::new(&mut world, server.ended()));
-    drop(server);
+    world.crashed = Some(Crashed::new(&mut world, harness.ended()));
+    drop(harness);
     world.crash(Crash::PowerCut);
-    let server = world.start(0)?;
-    world.look(&server).map_err(|stop| format!("a look at everything does not end: {stop:?}"))?;
+    let harness = world.start(0)?;
+    world.look(&harness).map_err(|stop| format!("a look at everything does not end: {stop:?}"))?;
     let failed = world.failure();
-    drop(server);
+    drop(harness);
     world.shared.executor.reset();
     failed
 }

@@ -9,7 +9,7 @@ use forebay_engine::{Engine, Env, Opening, Settings, UserRecord};
 use forebay_metalog::Recovery;
 use forebay_oplog::{Identity, RenameIntent, reconcile};
 
-use super::server::Server;
+use super::harness::Harness;
 use super::store::key;
 use super::world::{LIMIT, World};
 use crate::disk::Disk;
@@ -32,7 +32,7 @@ impl From<Stop> for Refused {
 
 impl World {
     /// Starts a server after this number of crashes on the way, and checks the state that it finds.
-    pub(super) fn start(&mut self, crashes: u64) -> Result<Arc<Server>, String> {
+    pub(super) fn start(&mut self, crashes: u64) -> Result<Arc<Harness>, String> {
         let mut left = crashes;
         loop {
             let most = self.rng.pick(&[10, 60, 300]);
@@ -40,9 +40,9 @@ impl World {
             self.shared.executor.crash_in((left > 0).then_some(steps));
             left = left.saturating_sub(1);
             match self.open() {
-                Ok(server) => {
+                Ok(harness) => {
                     self.shared.executor.crash_in(None);
-                    return Ok(server);
+                    return Ok(harness);
                 }
                 Err(Refused::Stopped(Stop::Crashed)) => {
                     self.shared.hits.hit(Fault::JoinedInRecovery);
@@ -55,10 +55,10 @@ impl World {
         }
     }
 
-    fn open(&mut self) -> Result<Arc<Server>, Refused> {
+    fn open(&mut self) -> Result<Arc<Harness>, Refused> {
         // Data that the last server left in memory could be lost with the power later, after a client saw it.
-        let settled = self.shared.executor.block_on(LIMIT, self.shared.store.settle())?;
-        settled.map_err(|error| Refused::Wrong(format!("a sync failed: {error:?}")))?;
+        let synced = self.shared.executor.block_on(LIMIT, self.shared.store.sync_all())?;
+        synced.map_err(|error| Refused::Wrong(format!("a sync failed: {error:?}")))?;
         let opening = self.begin_engine()?;
         let recovery = self.recover_names(opening.notes())?;
         let ((_, checkpoint), last) = (recovery.found().of(0), recovery.last());
@@ -66,23 +66,23 @@ impl World {
         let (engine, _) =
             opened.map_err(|error| Refused::Wrong(format!("the engine does not start: {error}")))?;
         let (shared, rng) = (self.shared.clone(), self.rng.fork());
-        let server = Server::new(&shared.executor, &shared.store, engine, &shared.hits, rng);
-        let server = Arc::new(server);
-        self.shared.store.serve(&server);
-        self.serve(&server);
+        let harness = Harness::new(&shared.executor, &shared.store, engine, &shared.hits, rng);
+        let harness = Arc::new(harness);
+        self.shared.store.serve(&harness);
+        self.serve(&harness);
         let dirty =
-            |made: &Identity| server.engine.known(&key(*made)).is_some_and(|it| it.dirty_blocks() > 0);
+            |made: &Identity| harness.engine.known(&key(*made)).is_some_and(|it| it.dirty_blocks() > 0);
         if std::mem::take(&mut self.made_again).iter().any(dirty) {
             self.shared.hits.hit(Fault::JoinedDirtyMadeAgain);
         }
-        if let Err(refused) = self.settle(&server, recovery) {
-            let ended = server.ended();
+        if let Err(refused) = self.conclude(&harness, recovery) {
+            let ended = harness.ended();
             (self.let_go, self.dropped) = (ended.let_go, ended.dropped);
             return Err(refused);
         }
         self.check_names(checkpoint).map_err(Refused::Wrong)?;
         self.begin_session(last);
-        Ok(server)
+        Ok(harness)
     }
 
     /// Notes the present state, with which later changes are compared.
@@ -189,10 +189,10 @@ impl World {
     }
 
     /// Logs the checkpoint after recovery, and empties the slots, durably.
-    fn settle(&mut self, server: &Arc<Server>, recovery: Recovery) -> Result<(), Refused> {
-        let theirs = server.clone();
-        let settle = async move { theirs.settle(recovery).await };
-        let settled = self.shared.executor.block_on(LIMIT, settle)?;
-        settled.map_err(|error| Refused::Wrong(format!("a start failed: {error}")))
+    fn conclude(&mut self, harness: &Arc<Harness>, recovery: Recovery) -> Result<(), Refused> {
+        let theirs = harness.clone();
+        let concluding = async move { theirs.conclude(recovery).await };
+        let concluded = self.shared.executor.block_on(LIMIT, concluding)?;
+        concluded.map_err(|error| Refused::Wrong(format!("a start failed: {error}")))
     }
 }

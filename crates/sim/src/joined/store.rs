@@ -16,17 +16,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_common::lock::{Mutex, MutexGuard};
-use forebay_engine::buffer::{BLOCK, Buffer, Slice};
-use forebay_engine::io::{Backing, BackingError, BackingResult, Clock as _, Disowned, Io, Key, Time};
+use forebay_engine::buffer::{BLOCK, Slice};
+use forebay_engine::io::{BackingError, BackingResult, Clock as _, Io, Key, Time};
 use forebay_oplog::{Identity, Kind};
 
+use super::harness::Harness;
 use super::planted_bugs;
-use super::server::Server;
-use crate::backing::file::{Change, File};
+use crate::backing::file::File;
 use crate::content::Content;
 use crate::executor::Executor;
 use crate::namespace::volume::{State as Names, Volume};
 use crate::rng::Rng;
+
+mod io;
 
 /// The file system. Clones share their state.
 #[derive(Clone)]
@@ -56,8 +58,8 @@ pub(super) struct State {
     failed: bool,
     /// The time at which the journal failed.
     failed_at: Duration,
-    /// The server that learns of the proofs of syncs.
-    server: Weak<Server>,
+    /// The harness that learns of the proofs of syncs.
+    harness: Weak<Harness>,
     /// True while the tasks of a killed server are dropped: they change nothing any more.
     halted: bool,
 }
@@ -90,7 +92,7 @@ impl Store {
             hangs: Duration::ZERO,
             failed: false,
             failed_at: Duration::ZERO,
-            server: Weak::new(),
+            harness: Weak::new(),
             halted: false,
         };
         Store { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
@@ -169,7 +171,7 @@ impl Store {
     }
 
     /// Makes everything durable: syncfs(2).
-    pub(super) fn settle(&self) -> Io<BackingResult<()>> {
+    pub(super) fn sync_all(&self) -> Io<BackingResult<()>> {
         let mark = self.lock().next;
         self.committing(40, move |state, committed| {
             let State { rng, files, .. } = &mut *state;
@@ -180,9 +182,9 @@ impl Store {
         })
     }
 
-    /// Sets the server that learns of the proofs of syncs.
-    pub(super) fn serve(&self, server: &Arc<Server>) {
-        self.lock().server = Arc::downgrade(server);
+    /// Sets the harness that learns of the proofs of syncs.
+    pub(super) fn serve(&self, harness: &Arc<Harness>) {
+        self.lock().harness = Arc::downgrade(harness);
     }
 
     /// Lets no commit end for this time.
@@ -226,7 +228,7 @@ impl Store {
     /// Kills the process: writes in flight end somewhere, and the page cache stays.
     pub(super) fn kill(&self) {
         let mut state = self.lock();
-        (state.hangs, state.failed, state.server) = (Duration::ZERO, false, Weak::new());
+        (state.hangs, state.failed, state.harness) = (Duration::ZERO, false, Weak::new());
         state.halted = false;
         for (number, write) in std::mem::take(&mut state.under_way) {
             let blocks = state.rng.below(write.data.len() as u64 / BLOCK as u64 + 2);
@@ -330,102 +332,5 @@ impl State {
         let inner = self.volume.resolve(outer)?;
         let is_file = self.volume.inode(inner).is_ok_and(|inode| inode.attributes.kind == Kind::File);
         is_file.then(|| self.files.get(&inner).map(|file| file.current.clone()).unwrap_or_default())
-    }
-}
-
-impl Backing for Store {
-    fn volumes(&self) -> Vec<u32> {
-        vec![0]
-    }
-
-    fn volume(&self, _: &Key) -> u32 {
-        0
-    }
-
-    fn name(&self, _: u32) -> String {
-        "the file system".to_owned()
-    }
-
-    fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
-        self.on_file(1, object, |state, inner| state.file(inner).current.size)
-    }
-
-    fn read(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
-        let object = object.clone();
-        assert!(!self.lock().closed, "{object:?} is read before names are where the log says they are");
-        self.operation(10, move |store, state| {
-            let mut buffer = buffer;
-            let read = state.find(&object).map(|inner| state.file(inner).current.read(offset, &mut buffer));
-            store.executor.note(offset ^ read.unwrap_or(7) as u64);
-            (buffer, read)
-        })
-    }
-
-    fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>> {
-        let number = {
-            let mut state = self.lock();
-            let number = state.number();
-            state.under_way.insert(number, Write { object: object.clone(), offset, data });
-            number
-        };
-        self.on_file(2, object, move |state, inner| {
-            if let Some(Write { offset, data, .. }) = state.under_way.remove(&number) {
-                // The write gets a new number, so a sync that began during the write does not cover it.
-                let number = state.number();
-                state.file(inner).write(number, offset, &data, Time::default());
-            }
-        })
-    }
-
-    fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
-        self.on_file(5, object, move |state, inner| {
-            let number = state.number();
-            state.file(inner).change(number, Change::Size(size));
-        })
-    }
-
-    fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>> {
-        self.on_file(1, object, move |state, inner| {
-            let number = state.number();
-            state.file(inner).change(number, Change::Mtime(mtime));
-        })
-    }
-
-    fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
-        let (mark, server) = {
-            let state = self.lock();
-            (state.next, state.server.clone())
-        };
-        // As in `vfs`, the server learns what a sync proves of its changes.
-        let proof = server.upgrade().map(|server| server.proof());
-        self.committing(40, move |state, committed| {
-            if let Some((server, proof)) = server.upgrade().zip(proof).filter(|_| committed.is_ok()) {
-                server.proven(proof);
-            }
-            let mut one = |object| {
-                let inner = state.find(object)?;
-                committed?;
-                let State { rng, files, .. } = &mut *state;
-                files.entry(inner).or_default().sync(mark, rng, false);
-                Ok(())
-            };
-            objects.iter().map(&mut one).collect()
-        })
-    }
-
-    fn free(&self) -> Io<BackingResult<u64>> {
-        self.operation(1, |_, _| Ok(1 << 30))
-    }
-
-    fn disown(&self, _: u128, _: &Key, _: Disowned) -> Io<BackingResult<()>> {
-        unreachable!("a device is left")
-    }
-
-    fn disowned(&self, _: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>> {
-        self.operation(1, |_, _| Ok(Vec::new()))
-    }
-
-    fn forget_disowned(&self, _: u128) -> Io<BackingResult<()>> {
-        self.operation(1, |_, _| Ok(()))
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Seeds that once found bugs of the server, the engine or the simulator, and some that never found one.
+/// Seeds that once found bugs of the engine, the metadata log or the simulator, and some that never found one.
 const SEEDS: [u64; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 34, 59, 62, 72, 121, 388, 471, 1976, 2000];
 
 #[test]

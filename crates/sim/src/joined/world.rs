@@ -12,7 +12,7 @@ use forebay_oplog::{Identity, Operation};
 
 use super::check::Crashed;
 use super::client::{Client, Files, Habits, Shared};
-use super::server::Server;
+use super::harness::Harness;
 use super::store::Store;
 use crate::disk::Disk;
 use crate::epochs::Epochs;
@@ -189,8 +189,8 @@ impl World {
     /// Starts the server, runs clients, and stops or crashes.
     fn session(&mut self) -> Result<(), String> {
         let tries = if self.rng.chance(4000) { self.rng.within(1, 3) } else { 0 };
-        let server = self.start(tries)?;
-        if let Err(stop) = self.look(&server) {
+        let harness = self.start(tries)?;
+        if let Err(stop) = self.look(&harness) {
             return Err(format!("a look at everything does not end: {stop:?}"));
         }
         self.failure()?;
@@ -200,30 +200,30 @@ impl World {
             let steps = self.rng.within(1, most);
             self.shared.executor.crash_in(Some(steps));
         }
-        match self.work(&server, stops) {
+        match self.work(&harness, stops) {
             Ok(()) if stops => {
                 let rest = self.rng.time(Duration::ZERO, Duration::from_millis(20));
                 self.trouble(rest, false);
-                self.stop(&server)?;
+                self.stop(&harness)?;
             }
             Ok(()) => {}
             Err(stop) => self.stopped(stop)?,
         }
         self.shared.executor.crash_in(None);
-        self.crashed = Some(Crashed::new(self, server.ended()));
-        drop(server);
+        self.crashed = Some(Crashed::new(self, harness.ended()));
+        drop(harness);
         let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut, Crash::PowerCut]);
         self.crash(how);
         self.failure()
     }
 
     /// Stops cleanly: nothing accepted may be lost.
-    fn stop(&mut self, server: &Arc<Server>) -> Result<(), String> {
-        let theirs = server.clone();
+    fn stop(&mut self, harness: &Arc<Harness>) -> Result<(), String> {
+        let theirs = harness.clone();
         let closed = self.shared.executor.block_on(LIMIT, async move { theirs.stop().await });
         let closed = closed.map_err(|stop| format!("a clean stop does not end: {stop:?}"))?;
-        let settled = closed.map_err(|error| format!("a clean stop failed: {error}"))?;
-        if !settled {
+        let synced = closed.map_err(|error| format!("a clean stop failed: {error}"))?;
+        if !synced {
             return Ok(());
         }
         let mut model = self.shared.model.lock();
@@ -233,13 +233,13 @@ impl World {
     }
 
     /// Runs the clients.
-    fn work(&mut self, server: &Arc<Server>, stops: bool) -> Result<(), Stop> {
+    fn work(&mut self, harness: &Arc<Harness>, stops: bool) -> Result<(), Stop> {
         let executor = self.shared.executor.clone();
         let left = Arc::new(AtomicU32::new(self.plan.habits.clients));
         let clients = self.plan.habits.clients;
         let waits = self.shared.calls.lock().unanswered();
         for index in 0..clients {
-            let mut client = self.client(server);
+            let mut client = self.client(harness);
             client.waits = waits.iter().copied().skip(index as usize).step_by(clients as usize).collect();
             let left = left.clone();
             let work = async move {
@@ -273,18 +273,18 @@ impl World {
         }
     }
 
-    pub(super) fn client(&mut self, server: &Arc<Server>) -> Client {
+    pub(super) fn client(&mut self, harness: &Arc<Harness>) -> Client {
         let (shared, habits) = (self.shared.clone(), self.plan.habits.clone());
-        Client { shared, server: server.clone(), habits, rng: self.rng.fork(), waits: Vec::new() }
+        Client { shared, harness: harness.clone(), habits, rng: self.rng.fork(), waits: Vec::new() }
     }
 
     /// Starts the tasks of a server in service.
-    pub(super) fn serve(&mut self, server: &Arc<Server>) {
-        let (theirs, every) = (server.clone(), self.plan.checkpoint_every);
+    pub(super) fn serve(&mut self, harness: &Arc<Harness>) {
+        let (theirs, every) = (harness.clone(), self.plan.checkpoint_every);
         self.shared
             .executor
             .start("checkpoint", Box::pin(async move { theirs.make_checkpoints(every).await }));
-        let theirs = server.clone();
+        let theirs = harness.clone();
         self.shared.executor.start("answers", Box::pin(async move { theirs.answer_for_notes().await }));
     }
 
@@ -319,11 +319,11 @@ impl World {
     }
 
     /// Reads all contents, and checks the state that a crash left.
-    pub(super) fn look(&mut self, server: &Arc<Server>) -> Result<(), Stop> {
-        let (mut client, shared) = (self.client(server), self.shared.clone());
+    pub(super) fn look(&mut self, harness: &Arc<Harness>) -> Result<(), Stop> {
+        let (mut client, shared) = (self.client(harness), self.shared.clone());
         self.shared.executor.block_on(LIMIT, async move {
             for (file, number) in shared.numbered() {
-                let Some(object) = client.server.object(file) else { continue };
+                let Some(object) = client.harness.object(file) else { continue };
                 let size = object.size();
                 shared.tell(|| {
                     let (unsettled, dirty) = (object.unsettled(), object.dirty_blocks());
@@ -347,27 +347,27 @@ impl World {
 
     /// Runs a session without faults. After a flush and a stop, the file system alone must have everything.
     fn last_session(&mut self) -> Result<(), String> {
-        let server = self.start(0)?;
+        let harness = self.start(0)?;
         let ends = |what| move |stop: Stop| format!("{what} does not end: {stop:?}");
-        self.look(&server).map_err(ends("a look at everything"))?;
-        let (client, waits) = (self.client(&server), self.shared.calls.lock().unanswered());
+        self.look(&harness).map_err(ends("a look at everything"))?;
+        let (client, waits) = (self.client(&harness), self.shared.calls.lock().unanswered());
         let again = async move {
             for xid in waits {
                 client.ask_again(xid).await;
             }
         };
         self.shared.executor.block_on(LIMIT, again).map_err(ends("an answer"))?;
-        let theirs = server.clone();
+        let theirs = harness.clone();
         let flush = async move { theirs.engine.flush().await };
         let flushed = self.shared.executor.block_on(LIMIT, flush).map_err(ends("a flush"))?;
         flushed.map_err(|error| format!("a flush failed: {error}"))?;
-        let dirty = server.engine.scan().dirty_blocks;
+        let dirty = harness.engine.scan().dirty_blocks;
         if dirty > 0 {
             return Err(format!("{dirty} blocks are dirty after a flush"));
         }
-        self.stop(&server)?;
-        self.crashed = Some(Crashed::new(self, server.ended()));
-        drop(server);
+        self.stop(&harness)?;
+        self.crashed = Some(Crashed::new(self, harness.ended()));
+        drop(harness);
         self.crash(Crash::PowerCut);
         self.failure()?;
         self.check_names_after_stop()?;

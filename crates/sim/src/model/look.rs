@@ -41,7 +41,7 @@ impl Model {
             Some(bytes) => object.check(reading, bytes),
             None => Ok(()),
         };
-        object.settle(self.logged, self.lossy);
+        object.fold(self.logged, self.lossy);
         result
     }
 
@@ -63,12 +63,12 @@ impl Model {
     /// Crashes the machine: all operations end, and changes that were not durable may be lost. Without a power cut, the
     /// page cache still exists. It becomes durable before the next read, except pages that failed syncs have lost.
     pub fn crash(&mut self, power: bool) {
-        let settles = self.logged || power || !self.lossy;
+        let logged = self.logged || power || !self.lossy;
         for object in self.objects.values_mut() {
             object.readers = 0;
-            object.size.crash(settles, power);
-            object.mtime.crash(settles, power);
-            object.blocks.values_mut().for_each(|block| block.crash(settles, power));
+            object.size.crash(logged, power);
+            object.mtime.crash(logged, power);
+            object.blocks.values_mut().for_each(|block| block.crash(logged, power));
             if !self.logged {
                 object.cut_short();
             }

@@ -24,8 +24,8 @@ struct ModelObject {
     mtime: Register<Time, Time>,
     /// Blocks that are not in this map are zeros.
     blocks: BTreeMap<u64, Block>,
-    /// Blocks on which an operation began that may not be settled yet.
-    unsettled: BTreeSet<u64>,
+    /// Blocks on which an operation began that may not be folded yet.
+    unfolded: BTreeSet<u64>,
     /// True if faults have destroyed the records of the object's size.
     unsized_since: bool,
     readers: u32,
@@ -98,7 +98,7 @@ impl Model {
             size: Register::new(size),
             mtime: Register::new(mtime),
             blocks,
-            unsettled: BTreeSet::new(),
+            unfolded: BTreeSet::new(),
             unsized_since: false,
             readers: 0,
             torn: BTreeMap::new(),
@@ -125,7 +125,7 @@ impl Model {
         self.objects.keys().copied().collect()
     }
 
-    /// Returns the largest numbers of unsettled and of running operations on any block of the range.
+    /// Returns the largest numbers of unfolded and of running operations on any block of the range.
     pub fn load(&self, object: u8, range: &Range<u64>) -> (usize, usize) {
         let Some(object) = self.objects.get(&object) else { return (0, 0) };
         let touched = object.blocks.range(blocks(range)).map(|(_, block)| block.load());
@@ -149,7 +149,7 @@ impl Model {
                 let register = state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default()));
                 (register.lossy, register.logged) = (self.lossy, self.logged);
                 register.begin(id, Overwrite(within(block, &range), id));
-                state.unsettled.insert(block);
+                state.unfolded.insert(block);
             }
             state.size.lossy = self.lossy;
             if !(self.untimed && state.reaches(range.end)) {
@@ -176,7 +176,7 @@ impl Model {
             state.note_end(self.logged);
             for (block, register) in state.blocks.range_mut(first..) {
                 register.begin(id, Overwrite(within(*block, &(size..u64::MAX)), 0));
-                state.unsettled.insert(*block);
+                state.unfolded.insert(*block);
             }
             state.size.begin(id, Resize::Set(size));
             if !self.untimed {
@@ -215,7 +215,7 @@ impl Model {
         }
         object.size.acknowledge(id, accepted, visible, durable);
         object.mtime.acknowledge(id, accepted, visible, durable);
-        object.settle(self.logged, self.lossy);
+        object.fold(self.logged, self.lossy);
     }
 
     /// Notes that the operation was accepted as number `seq`: it is visible, but a crash may lose it.

@@ -9,7 +9,7 @@ use crate::stamp::{Generation, Place, Runs, describe, plausible};
 
 /// Lets uncertain contents of a block be cut off from the start of `tail` on.
 fn may_end(register: &mut Block, tail: &Range<usize>) {
-    let mut values = register.settled().unwrap_or_default().to_vec();
+    let mut values = register.folded().unwrap_or_default().to_vec();
     if values.len() > 1 {
         for mut value in values.clone() {
             value.apply(tail, 0);
@@ -22,18 +22,18 @@ fn may_end(register: &mut Block, tail: &Range<usize>) {
 }
 
 impl ModelObject {
-    pub(super) fn settle(&mut self, logged: bool, lossy: bool) {
+    pub(super) fn fold(&mut self, logged: bool, lossy: bool) {
         if self.readers == 0 {
             for id in self.whole.drain(..) {
                 self.torn.remove(&id);
             }
-            self.size.settle(logged, lossy);
-            self.mtime.settle(logged, lossy);
-            let ModelObject { blocks, unsettled, .. } = self;
-            unsettled.retain(|block| {
+            self.size.fold(logged, lossy);
+            self.mtime.fold(logged, lossy);
+            let ModelObject { blocks, unfolded, .. } = self;
+            unfolded.retain(|block| {
                 let Some(register) = blocks.get_mut(block) else { return false };
-                register.settle(logged, lossy);
-                register.settled().is_none()
+                register.fold(logged, lossy);
+                register.folded().is_none()
             });
         }
     }
@@ -41,7 +41,7 @@ impl ModelObject {
     /// Returns true if a write up to `end` cannot make the object longer, whichever operations in progress have
     /// happened.
     pub(super) fn reaches(&self, end: u64) -> bool {
-        self.size.settled().is_some_and(|sizes| sizes.iter().all(|size| *size >= end))
+        self.size.folded().is_some_and(|sizes| sizes.iter().all(|size| *size >= end))
     }
 
     /// Notes the present size before a change.
@@ -54,7 +54,7 @@ impl ModelObject {
 
     /// Allows for new contents of the last block without the new size, of the object or of its backing file.
     pub(super) fn cut_short(&mut self) {
-        for size in self.size.settled().unwrap_or_default().to_vec() {
+        for size in self.size.folded().unwrap_or_default().to_vec() {
             for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
                 may_end(register, &within(*block, &(size..u64::MAX)));
             }
@@ -73,7 +73,7 @@ impl ModelObject {
         }
         let mut ends =
             self.torn.values().flat_map(|blocks| blocks.clone().skip(1)).map(|block| block * BLOCK as u64);
-        match (ends.find(&fits), self.size.settled()) {
+        match (ends.find(&fits), self.size.folded()) {
             (Some(size), Some(_)) => {
                 self.size.found(size);
                 true
@@ -85,10 +85,10 @@ impl ModelObject {
 
     /// Cuts off the contents beyond the size, if only one size is possible.
     pub(super) fn clip(&mut self) {
-        let Some([size]) = self.size.settled() else { return };
+        let Some([size]) = self.size.folded() else { return };
         let size = *size;
         for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
-            let Some(values) = register.settled() else { continue };
+            let Some(values) = register.folded() else { continue };
             let mut clipped: Vec<Runs> = Vec::new();
             for mut value in values.iter().cloned() {
                 value.apply(&within(*block, &(size..u64::MAX)), 0);

@@ -5,6 +5,7 @@ pub mod check;
 pub mod choice;
 pub mod exhaustive;
 pub mod history;
+mod identities;
 pub mod request;
 #[cfg(test)]
 mod rows;

@@ -74,7 +74,7 @@ pub struct Volume {
     /// The last time given to an object.
     pub clock: i64,
     /// The last number of a made-up identity. No two are ever equal, on the disk or lost.
-    made_up: u64,
+    pub(super) made_up: u64,
 }
 
 fn identity(number: u32, generation: u32) -> Identity {
@@ -136,7 +136,7 @@ impl Volume {
         free.map(next).find(|identity| !but(identity)).unwrap_or_else(|| identity(u32::MAX, 0))
     }
 
-    fn committed(&mut self) {
+    pub(super) fn committed(&mut self) {
         if self.remembers {
             self.history.push(self.state.clone());
         }
@@ -353,48 +353,6 @@ impl Volume {
     pub fn clear_slots(&mut self) {
         let slots: Vec<usize> = self.state.slots.keys().copied().collect();
         slots.into_iter().for_each(|slot| self.slot(slot, None));
-    }
-
-    /// Sets or drops an entry of the identity map.
-    pub fn set_alias(&mut self, outer: Identity, inner: Option<Identity>) {
-        let identities = Arc::make_mut(&mut self.state.identities);
-        match inner {
-            Some(inner) => identities.insert(outer, inner),
-            None => _ = identities.remove(&outer),
-        }
-        self.committed();
-    }
-
-    /// Makes up an identity for an object, and lets clients know the object by it.
-    pub fn make_up(&mut self, inner: Identity) -> Identity {
-        self.made_up += 1;
-        let outer = Identity::made_up(self.made_up);
-        self.set_alias(outer, Some(inner));
-        outer
-    }
-
-    /// Lets identities be spent.
-    pub fn spend(&mut self, gone: Vec<Identity>) {
-        Arc::make_mut(&mut self.state.identities).spend(gone);
-        self.committed();
-    }
-
-    /// Reads the identity map again, as a start of the server does.
-    pub fn read_identities(&mut self) {
-        let identities = &self.state.identities;
-        let read = IdentityMap::read(identities.entries(), &identities.spent().encode());
-        self.state.identities = Arc::new(read);
-    }
-
-    /// Returns the object that clients know as `outer`, if it exists.
-    pub fn resolve(&self, outer: Identity) -> Option<Identity> {
-        let inner = self.state.identities.resolve(&outer);
-        inner.filter(|inner| self.state.inodes.contains_key(inner))
-    }
-
-    /// Returns the identity by which clients know an object, or would know it if it did not need another one.
-    pub fn outer(&self, inner: Identity) -> Identity {
-        self.state.identities.outer_of(&inner).unwrap_or(inner)
     }
 }
 

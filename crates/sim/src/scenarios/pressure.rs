@@ -52,7 +52,8 @@ impl Outcome {
 async fn writer(
     engine: Arc<Engine>,
     executor: Executor,
-    (key, blocks): (Key, u64),
+    key: Key,
+    blocks: u64,
     mut rng: Rng,
     outcome: Arc<Mutex<Outcome>>,
 ) {
@@ -96,7 +97,7 @@ fn overwrite(percent: u64) -> Outcome {
     let executor = &world.shared.executor;
     for _ in 0..WRITERS {
         let (engine, rng) = (engine.clone(), world.rng.fork());
-        let task = writer(engine, executor.clone(), (key.clone(), blocks), rng, outcome.clone());
+        let task = writer(engine, executor.clone(), key.clone(), blocks, rng, outcome.clone());
         executor.start("writer", Box::pin(task));
     }
     for _ in 0..SECONDS.0 + SECONDS.1 + 1 {

@@ -120,3 +120,27 @@ fn a_sync_that_failed_before_the_end_of_a_direct_write_mends_no_block() {
         world.crash(Crash::Kill);
     }
 }
+
+/// A hole takes the place of a block without a readable copy. The server passes no contents to the engine.
+#[test]
+fn a_hole_mends_a_block_of_which_no_copy_can_be_read() {
+    for seed in 0..10 {
+        let (mut world, engine) = damaged_world(seed);
+        let (theirs, shared) = (engine.clone(), world.shared.clone());
+        let work = async move {
+            let (object, at) = (shared.objects.lock().object(1).unwrap(), DAMAGED * 4096);
+            let part = theirs.begin_direct(&object, at + 100, 3000).await.map(drop);
+            let direct = theirs.begin_direct(&object, at, 4096).await.unwrap();
+            let zeros = Slice::new(Arc::new(Buffer::zeroed(1)), 0..4096);
+            shared.store.write(object.key(), at, zeros).await.unwrap();
+            let ended = theirs.end_direct(&object, direct, Some((at, &[])), 0, Time::default()).await;
+            let mut contents = vec![1; 4096];
+            let read = theirs.read(&object, at, &mut contents).await;
+            (part, ended.map(drop), read, contents)
+        };
+        let outcome = world.shared.executor.block_on(LIMIT, work);
+        let expected = (Err(Error::Damaged), Ok(()), Ok(4096), vec![0; 4096]);
+        assert_eq!(outcome, Ok(expected), "seed {seed}");
+        world.crash(Crash::Kill);
+    }
+}

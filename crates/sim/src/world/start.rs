@@ -218,7 +218,7 @@ impl World {
             scrub_every: self.plan.destage_after * 3 + Duration::from_millis(50),
         };
         // The engine's owner does this before service, after a crash.
-        self.shared.store.settle();
+        self.shared.store.write_back();
         let store = self.shared.store.clone();
         let opening = async move {
             store.set_closed(true);

@@ -165,6 +165,23 @@ impl Charge {
     }
 }
 
+impl Charge {
+    /// Takes room for `len` bytes of all quotas that count, also where there is not enough. Returns true if there was
+    /// enough in all of them.
+    pub(crate) fn hold<'a>(
+        &'a self,
+        mount: &Arc<Mount>,
+        len: u64,
+        dirty: impl Fn() -> u64,
+    ) -> (SmallVec<[Room<'a>; 2]>, bool) {
+        let hold = |owner: &'a Arc<Owner>| {
+            owner.reserve.hold(len, || owner.dirty(dirty(), &self.all), || owner.ask(mount))
+        };
+        let (rooms, enough): (SmallVec<_>, SmallVec<[bool; 2]>) = self.owners.iter().map(hold).unzip();
+        (rooms, enough.iter().all(|enough| *enough))
+    }
+}
+
 impl Owner {
     fn new(kind: QuotaKind, id: u32) -> Self {
         Owner { kind, id, reserve: Reserve::default(), account: Arc::default(), asked: Arc::default() }

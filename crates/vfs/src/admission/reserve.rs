@@ -61,6 +61,18 @@ impl Reserve {
         dirty: impl FnOnce() -> u64,
         look: impl FnOnce() -> Option<FreeSpace>,
     ) -> Option<Room<'_>> {
+        let (room, enough) = self.hold(len, dirty, look);
+        enough.then_some(room)
+    }
+
+    /// Takes room for `len` bytes like [`Reserve::take`], also if there is not enough. Until the room is dropped, no
+    /// other thread gets that space. Returns the room, and true if there was enough.
+    pub(crate) fn hold(
+        &self,
+        len: u64,
+        dirty: impl FnOnce() -> u64,
+        look: impl FnOnce() -> Option<FreeSpace>,
+    ) -> (Room<'_>, bool) {
         if self.is_due(len) {
             self.due.store(coarse_millis() + REFRESH, Ordering::Relaxed);
             let left = self.left.load(Ordering::Acquire);
@@ -74,12 +86,16 @@ impl Reserve {
         }
         self.pending.fetch_add(len, Ordering::AcqRel);
         let enough = self.left.fetch_sub(len as i64, Ordering::AcqRel) >= len as i64;
-        let room = Room { reserve: self, taken: len, used: 0 };
-        enough.then_some(room)
+        (Room { reserve: self, taken: len, used: 0 }, enough)
     }
 }
 
 impl Room<'_> {
+    /// Returns true if no other room is taken, so that no other thread is about to make blocks dirty.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.reserve.pending.load(Ordering::Acquire) == self.taken
+    }
+
     /// Records that `len` bytes of the reservation were used.
     pub(crate) fn used(mut self, len: u64) {
         self.used = len.min(self.taken);
@@ -134,6 +150,21 @@ mod tests {
         reserve.due.store(0, Ordering::Relaxed);
         // Destaged, and then removed.
         assert!(reserve.take(3 * MIB, || 0, space(8 * MIB)).is_some());
+    }
+
+    #[test]
+    fn room_that_is_held_is_not_given_away_although_it_is_not_there() {
+        let reserve = Reserve::default();
+        let (held, enough) = reserve.hold(20 * MIB, || 0, space(8 * MIB));
+        assert!(!enough && held.is_alone());
+        reserve.due.store(0, Ordering::Relaxed);
+        assert!(reserve.take(1, || 0, space(8 * MIB)).is_none());
+        drop(held);
+        let theirs = reserve.take(7 * MIB, || 0, || panic!("asked again at once")).unwrap();
+        let (held, enough) = reserve.hold(MIB, || 0, || panic!("asked again at once"));
+        assert!(!enough && !held.is_alone());
+        drop(theirs);
+        assert!(held.is_alone());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_engine::{CachedObject as Cached, Engine};
 use forebay_runtime::block_on;
+use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::admission::mount::Mount;
@@ -16,6 +17,15 @@ use crate::wait::Wait;
 
 /// The rooms that a write holds: on the file system, and in each quota that counts.
 pub(crate) type Rooms<'a> = SmallVec<[Room<'a>; 3]>;
+
+/// The bytes that a change of the backing file may take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    /// Bytes of the file system.
+    pub(crate) space: u64,
+    /// Bytes that are charged to the owner.
+    pub(crate) quota: u64,
+}
 
 /// The conditions under which the cache accepts data for one file system.
 pub(crate) struct Admission {
@@ -96,5 +106,53 @@ impl Admission {
             }
         }
         Ok(rooms)
+    }
+
+    /// Holds space for a change of the backing file that may take any part of the file system. While the rooms live, no
+    /// write gets this space. Acknowledged data has the first claim to the space that is left, so it is destaged first.
+    /// The kernel decides then, unless a write that got its room earlier may still need it.
+    pub(crate) fn hold<'a>(
+        &'a self,
+        cached: &Cached,
+        charge: Option<&'a Charge>,
+        needs: Needs,
+    ) -> Result<Rooms<'a>> {
+        /// More than any file system has. The sum of all rooms must not overflow.
+        const MOST: u64 = 1 << 56;
+        let [space, quota] = [needs.space, needs.quota].map(|len| len.min(MOST));
+        let dirty = || self.engine.dirty_bytes_beside(cached);
+        let mut rooms = Rooms::new();
+        if space > 0 {
+            let (room, enough) = self.reserve.hold(space, dirty, || self.mount.free_space());
+            rooms.push(room);
+            if !enough {
+                self.settle(cached, &rooms, || dirty() == 0, Errno::NOSPC)?;
+            }
+        }
+        if let Some(charge) = charge.filter(|_| quota > 0) {
+            let (quotas, enough) = charge.hold(&self.mount, quota, dirty);
+            if !enough {
+                self.settle(cached, &quotas, || charge.is_clean(dirty()), Errno::DQUOT)?;
+            }
+            rooms.extend(quotas);
+        }
+        Ok(rooms)
+    }
+
+    /// Destages the dirty blocks that may need the space of `rooms`. Fails with `errno` if that is not enough, because
+    /// writes go on.
+    fn settle(
+        &self,
+        cached: &Cached,
+        rooms: &[Room<'_>],
+        is_clean: impl Fn() -> bool,
+        errno: Errno,
+    ) -> Result<()> {
+        if !is_clean() {
+            block_on(self.engine.destage_beside(cached, &is_clean)).map_err(from_cache)?;
+        }
+        // In this order: a write makes its blocks dirty before it gives up its room.
+        let is_alone = rooms.iter().all(Room::is_alone);
+        if is_alone && is_clean() { Ok(()) } else { Err(Error::Os(errno)) }
     }
 }

@@ -24,9 +24,11 @@ use crate::durability::verifier::Verifier;
 use crate::durability::writeback::Writeback;
 use crate::error::{Error, Result};
 use crate::export::cache::Linked;
-use crate::export::handle_map::{HandleMap, PRIVATE};
+use crate::export::handle_map::HandleMap;
+use crate::export::inherited;
 use crate::export::locate::{self, Locator};
-use crate::export::probe::{fine_times, has_handles, largest_file};
+use crate::export::private_dir::PRIVATE;
+use crate::export::probe::{fine_times, has_attribute, has_handles, largest_file};
 use crate::identity::fs_type::{EXT4, XFS, is_local, type_name};
 use crate::oplog::rename_intents::RenameIntents;
 use crate::sys::{self, KernelHandle};
@@ -72,6 +74,10 @@ pub(crate) struct Filesystem {
     pub(crate) linked: OnceLock<Linked>,
     /// True if two changes of an inode always show different ctimes when the ctime was read in between.
     pub(crate) fine_times: bool,
+    /// True if its inodes can have POSIX access control lists.
+    pub(crate) has_acls: bool,
+    /// True if its files and directories can have extended attributes of users.
+    pub(crate) has_xattrs: bool,
 }
 
 impl Filesystem {
@@ -127,6 +133,8 @@ impl Filesystem {
             watch: watch.filter(|_| kernel_handles && is_local(magic) && budget.known().has_room()),
             budget,
             fine_times: fine_times(root),
+            has_acls: has_attribute(root, inherited::ACL),
+            has_xattrs: has_attribute(root, c"user.forebay.probe"),
             linked: OnceLock::new(),
         })
     }
@@ -182,6 +190,14 @@ impl Filesystem {
     /// Returns true if inodes of the file system have flags that FS_IOC_FSGETXATTR does not report.
     pub(crate) fn has_inode_flags(&self) -> bool {
         self.magic == EXT4
+    }
+
+    /// Returns the unit in which two files may share contents, in bytes; 0 if they never share any.
+    pub(crate) fn clone_block(&self) -> u32 {
+        match type_name(self.magic) {
+            "xfs" | "btrfs" => u32::try_from(self.block).unwrap_or(0),
+            _ => 0,
+        }
     }
 
     /// Returns the longest text that a symbolic link may have, in bytes.

@@ -4,10 +4,9 @@
 //! Each entry is an empty file "OUTER=INNER" in `.forebay/aliases` on the file system itself. It is made in one
 //! transaction, in order with the changes that it belongs to, and is lost only with them.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_common::lock::RwLock;
@@ -16,20 +15,14 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::export::private_dir::{
+    ALIASES, OWN, PRIVATE, SLOTS, dir_if_there, names, private_dir, remove_empty, unlink_if_there,
+};
 use crate::sys::{self, KernelHandle};
 
-/// The server's own directory in the root of the first export of a file system. Clients do not see it there.
-pub(crate) const PRIVATE: &str = ".forebay";
-const ALIASES: &str = "aliases";
 /// The list of spent identities, and its next version while that is written.
 const SPENT: &str = "spent";
 const SPENT_NEW: &str = "spent.new";
-/// The directory of inodes that recovery has moved from one place and not yet brought to another.
-pub(crate) const MOVING: &str = "moving";
-/// The directory of rename intents.
-pub(crate) const SLOTS: &str = "slots";
-const OWN: [&str; 3] = [ALIASES, MOVING, SLOTS];
-
 /// The aliases of one file system.
 pub(crate) struct HandleMap {
     /// The directory whose `.forebay` they are in.
@@ -63,24 +56,6 @@ fn parse(name: &[u8]) -> Option<(KernelHandle, KernelHandle)> {
     Some((KernelHandle::from_name(&name[..at])?, KernelHandle::from_name(&name[at + 1..])?))
 }
 
-/// Opens a directory below another, made if it is not there: only the server gets in.
-pub(crate) fn private_dir(at: impl AsFd, name: &str) -> Result<OwnedFd> {
-    match rustix::fs::mkdirat(&at, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    dir_if_there(at, name)?.ok_or(Error::Os(Errno::NOENT))
-}
-
-/// Opens a directory below another; `None`: there is none.
-pub(crate) fn dir_if_there(at: impl AsFd, name: &str) -> Result<Option<OwnedFd>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(&at, name, flags, Mode::empty()) {
-        Err(Errno::NOENT) => Ok(None),
-        opened => Ok(Some(opened?)),
-    }
-}
-
 /// Reads the list of spent identities in the server's own directory. It is empty if there is none.
 fn read_list(private: &OwnedFd) -> Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -94,28 +69,6 @@ fn read_list(private: &OwnedFd) -> Result<Vec<u8>> {
 
 fn failed(error: io::Error) -> Error {
     Error::Os(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-}
-
-fn unlink_if_there(dir: &OwnedFd, name: &str) -> Result<()> {
-    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-/// Removes the server's own directory in `root` and its subdirectories, as far as they are empty.
-fn remove_empty(root: &OwnedFd, private: &OwnedFd) {
-    for name in OWN {
-        let _ = rustix::fs::unlinkat(private, name, AtFlags::REMOVEDIR);
-    }
-    let _ = rustix::fs::unlinkat(root, PRIVATE, AtFlags::REMOVEDIR);
-}
-
-/// Returns the names in a directory.
-pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<CString>> {
-    let all: rustix::io::Result<Vec<_>> =
-        Dir::read_from(dir)?.map(|entry| Ok(entry?.file_name().to_owned())).collect();
-    Ok(all?.into_iter().filter(|name| !matches!(name.to_bytes(), b"." | b"..")).collect())
 }
 
 impl HandleMap {

@@ -15,7 +15,8 @@ use crate::caches::inode::Inode;
 use crate::error::{Error, Result};
 use crate::sys;
 
-const ACL: &CStr = c"system.posix_acl_access";
+/// The attribute with the access control list of an inode.
+pub(crate) const ACL: &CStr = c"system.posix_acl_access";
 
 /// The bits of `fsx_xflags` that a file system sets by itself (preallocated, real-time, has extended attributes).
 const XFLAGS_OWN: u32 = 0x8000_0003;
@@ -68,7 +69,7 @@ pub(crate) fn of_old(object: &Inode) -> Result<Given> {
 }
 
 /// Returns the names of all extended attributes, each ended by a NUL.
-fn list(path: &CStr, data: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
+pub(crate) fn list(path: &CStr, data: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
     let list = answer(|into| match data {
         Some(fd) => rustix::fs::flistxattr(fd, into),
         None => rustix::fs::listxattr(path, into),
@@ -95,7 +96,7 @@ fn answer(ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Option
 
 /// Returns the value of an extended attribute, or `None` if there is no such attribute. `data` saves the way through
 /// /proc.
-fn value(path: &CStr, data: Option<BorrowedFd<'_>>, name: &CStr) -> Result<Option<Box<[u8]>>> {
+pub(crate) fn value(path: &CStr, data: Option<BorrowedFd<'_>>, name: &CStr) -> Result<Option<Box<[u8]>>> {
     answer(|into| match data {
         Some(fd) => rustix::fs::fgetxattr(fd, name, into),
         None => rustix::fs::getxattr(path, name, into),

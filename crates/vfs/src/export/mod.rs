@@ -8,6 +8,7 @@ pub(crate) mod inherited;
 pub(crate) mod known;
 pub(crate) mod locate;
 pub(crate) mod owner;
+pub(crate) mod private_dir;
 pub(crate) mod probe;
 pub(crate) mod resolve;
 pub(crate) mod vfs;
@@ -159,4 +160,6 @@ pub struct Most {
     pub max_file_size: u64,
     /// The most hard links a file may have.
     pub max_links: u32,
+    /// The unit of clones, in bytes; 0 if the file system cannot clone.
+    pub clone_block: u32,
 }

@@ -1,5 +1,6 @@
 //! The abilities of a file system, as far as they show only when they are tried.
 
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
@@ -46,6 +47,11 @@ pub(crate) fn fine_times(root: &OwnedFd) -> bool {
         let ctime = ctime.map(|stat| (stat.st_ctime, stat.st_ctime_nsec)).ok();
         ctime.is_some() && std::mem::replace(&mut last, ctime) != ctime
     })
+}
+
+/// Returns true unless the file system says that it has no extended attributes of this kind.
+pub(crate) fn has_attribute(root: &OwnedFd, name: &CStr) -> bool {
+    rustix::fs::fgetxattr(root, name, &mut [0u8; 0]) != Err(Errno::OPNOTSUPP)
 }
 
 /// Returns true if the file system has handles that this process may open, judged by the result of opening one.

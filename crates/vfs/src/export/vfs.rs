@@ -1,5 +1,6 @@
 //! All exports of a server, and the way from a handle of a client to an inode.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use forebay_engine::Engine;
@@ -33,6 +34,8 @@ pub struct Vfs {
     /// The limit of descriptors that inodes hold.
     pub budget: Budget,
     pub(crate) cache: OnceLock<Arc<Cache>>,
+    /// True if the log at this start lacks changes of clients' state, because it was lost before.
+    pub(crate) state_is_lost: AtomicBool,
     pub(crate) privileged: bool,
     pub(crate) server_uid: u32,
 }
@@ -72,7 +75,8 @@ impl Vfs {
         let server_uid = rustix::process::geteuid().as_raw();
         let privileged = privileged();
         let (creds, cache) = (Creds::default(), OnceLock::new());
-        Ok(Vfs { exports, key, creds, verifier, budget, cache, privileged, server_uid })
+        let state_is_lost = AtomicBool::new(false);
+        Ok(Vfs { exports, key, creds, verifier, budget, cache, state_is_lost, privileged, server_uid })
     }
 
     fn open_one(
@@ -207,6 +211,7 @@ impl Vfs {
             name_max: export.fs.name_max,
             max_file_size: export.fs.largest_file,
             max_links: export.fs.max_links(),
+            clone_block: export.fs.clone_block(),
         }
     }
 

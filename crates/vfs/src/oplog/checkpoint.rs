@@ -9,6 +9,7 @@ use forebay_metalog::EVERY;
 use forebay_runtime::{SystemClock, block_on};
 
 use super::{Logging, OpLog, rename_intents};
+use crate::caches::inode::Inode;
 use crate::error::{Error, Result};
 use crate::export::filesystem::Filesystem;
 
@@ -17,7 +18,7 @@ pub(crate) type Tell = forebay_metalog::Tell<Error>;
 
 /// The checkpoints of all file systems, and their threads.
 pub(crate) struct Checkpoints {
-    pub(super) shared: Arc<forebay_metalog::Checkpoints<Filesystem>>,
+    pub(crate) shared: Arc<forebay_metalog::Checkpoints<Filesystem>>,
     oplog: Arc<OpLog>,
     filesystems: Vec<Weak<Filesystem>>,
     threads: Mutex<Option<Threads>>,
@@ -30,10 +31,15 @@ struct Threads {
 }
 
 impl Checkpoints {
-    pub(crate) fn new(oplog: Arc<OpLog>, filesystems: Vec<(u32, Weak<Filesystem>)>, tell: Tell) -> Self {
+    pub(crate) fn new(
+        oplog: Arc<OpLog>,
+        filesystems: Vec<(u32, Weak<Filesystem>)>,
+        state: Vec<(u64, Vec<u8>)>,
+        tell: Tell,
+    ) -> Self {
         let weak = filesystems.iter().map(|(_, fs)| fs.clone()).collect();
         let clock = Arc::new(SystemClock::new());
-        let shared = forebay_metalog::Checkpoints::new(oplog.clone(), clock, filesystems, tell);
+        let shared = forebay_metalog::Checkpoints::new(oplog.clone(), clock, filesystems, state, tell);
         Checkpoints { shared: Arc::new(shared), oplog, filesystems: weak, threads: Mutex::new(None) }
     }
 
@@ -64,6 +70,13 @@ impl Checkpoints {
     pub(crate) fn make_of(&self, fs: &Filesystem) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
         block_on(self.shared.make_of(&linked.logging, fs))
+    }
+
+    /// Makes every operation of a file system durable in it if recovery would create the inode, or set its attributes,
+    /// from the log.
+    pub(crate) fn make_of_touched(&self, fs: &Filesystem, object: &Inode) -> Result<()> {
+        let Some(linked) = fs.linked() else { return Ok(()) };
+        block_on(self.shared.make_of_touched(&linked.logging, fs, &object.kernel)).map(drop)
     }
 
     /// Makes the last checkpoint, after which nothing may be changed. Returns true if the log may release all user

@@ -13,8 +13,8 @@ use super::rename_intents;
 use crate::attr::Attr;
 use crate::error::Error;
 use crate::export::filesystem::Filesystem;
-use crate::export::handle_map::{MOVING, private_dir};
 use crate::export::inherited;
+use crate::export::private_dir::{MOVING, private_dir};
 use crate::sys::{self, KernelHandle, proc_path};
 
 /// Why the directory could not be brought to where the log says it is.

@@ -19,6 +19,10 @@ impl Log for CacheLog {
         self.0.try_note(record)
     }
 
+    async fn note_again(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        self.0.note_again(record).await
+    }
+
     async fn commit(&self, frame: Seq) -> Result<(), Error> {
         self.0.commit(frame).await
     }

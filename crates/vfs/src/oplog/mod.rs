@@ -11,8 +11,8 @@ pub(crate) mod recover;
 pub(crate) mod removal;
 pub(crate) mod rename_intents;
 mod served;
+pub(crate) mod state;
 
-use forebay_metalog::Ticket;
 pub(crate) use forebay_metalog::Way;
 use forebay_oplog::{Bindings, Identity, New};
 use forebay_runtime::block_on;
@@ -44,27 +44,9 @@ pub(crate) type Pending = forebay_metalog::Pending<Filesystem>;
 /// directories.
 pub(crate) type Announced = forebay_metalog::Announced<Filesystem>;
 
-/// The effects of a change, for [`Filesystem::changed`].
-#[derive(Default)]
-pub(crate) struct Did {
-    /// Each name that it changed.
-    pub(crate) bindings: Bindings,
-    /// The objects that it touched, as they are now.
-    pub(crate) objects: Vec<LoggedObject>,
-    /// The rights that a new inode was to have.
-    pub(crate) made: Option<Rights>,
-    /// The ticket of a creation, from before the creation.
-    pub(crate) ticket: Option<Ticket>,
-    /// The entry of the request journal, from before the change. Set for changes whose first execution looks like a
-    /// second one.
-    pub(crate) request: Option<Request>,
-}
-
-impl From<Did> for forebay_metalog::Did<Option<Request>> {
-    fn from(Did { bindings, objects, made, ticket, request }: Did) -> Self {
-        forebay_metalog::Did { bindings, objects, made, ticket, kept: request }
-    }
-}
+/// The effects of a change, for [`Filesystem::changed`]. `kept` is the entry of the request journal, from before the
+/// change. It is set for changes whose first execution looks like a second one.
+pub(crate) type Did = forebay_metalog::Did<Option<Request>>;
 
 impl Filesystem {
     /// Returns the way in which changes become durable now, or `None` if there is no cache.
@@ -88,8 +70,8 @@ impl Filesystem {
         if size.is_none() || matches!(way, None | Some(Way::Each)) {
             return (way, Ok(()));
         }
-        let linked = self.linked().filter(|linked| linked.logging.is_touched(&object.kernel));
-        let made = linked.map_or(Ok(()), |linked| linked.cache.checkpoints.make_of(self));
+        let made =
+            self.linked().map_or(Ok(()), |linked| linked.cache.checkpoints.make_of_touched(self, object));
         (Some(Way::Journal), made)
     }
 
@@ -129,7 +111,7 @@ impl Filesystem {
     /// numbers tell the order. Returns `None` if there is no cache.
     pub(crate) fn changed(&self, way: Option<Way>, did: Did) -> Option<Box<Pending>> {
         let (linked, way) = self.linked().zip(way)?;
-        Some(linked.logging.changed(way, did.into()))
+        Some(linked.logging.changed(way, did))
     }
 
     /// Begins a RENAME from one of these directories to the other, whose locks are held. `None`: nothing needs to be
@@ -139,11 +121,6 @@ impl Filesystem {
             return Ok(None);
         };
         block_on(linked.logging.announce(self, &self.slots, way, dirs)).map(Some)
-    }
-
-    /// Logs an announced change that was carried out, like [`Filesystem::changed`].
-    pub(crate) fn carried_out(&self, announced: Announced, did: Did) -> Option<Box<Pending>> {
-        Some(announced.carried_out(did.into()))
     }
 }
 

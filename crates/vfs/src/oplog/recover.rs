@@ -27,6 +27,8 @@ pub struct Recovery {
     pub(crate) under_way: Arc<RequestJournal>,
     /// The files in the way of names in the log, which now have other names: one sentence each.
     pub set_aside: Vec<String>,
+    /// True if the log lacks changes of clients' state, because it was lost before.
+    pub(crate) state_is_lost: bool,
 }
 
 /// Makes the file systems equal to the log with this identity, durably. Nobody may look at them yet, not even the
@@ -47,10 +49,15 @@ pub(crate) fn recover(
         )
     })?;
     give_up(&mut recovery, store)?;
+    let mut state_is_lost = false;
     for (number, fs) in filesystems {
         if let Some(upto) = rename_intents::lost_after(&fs.aliases, log, *number).map_err(io::Error::other)? {
             recovery.reached(*number, upto);
+            state_is_lost = true;
         }
+    }
+    if state_is_lost {
+        recovery.drop_state();
     }
     let served: Vec<u32> = filesystems.iter().map(|(number, _)| *number).collect();
     if recovery.has_unserved(&served) {
@@ -63,7 +70,7 @@ pub(crate) fn recover(
         let outcome = recovery.reconcile(*number, &mut Files::new(fs, log)).map_err(io::Error::other)?;
         set_aside.extend(outcome.iter().flat_map(|outcome| &outcome.set_aside).map(|aside| told(fs, aside)));
     }
-    Ok(Recovery { recovery, under_way, set_aside })
+    Ok(Recovery { recovery, under_way, set_aside, state_is_lost })
 }
 
 /// Sets aside the log's operations for file systems that were given up.
@@ -101,6 +108,12 @@ fn described(operation: &Operation) -> String {
 }
 
 impl Recovery {
+    /// Returns the records of clients' state that the log has, with their numbers.
+    pub(crate) fn states(&self) -> Vec<(u64, Vec<u8>)> {
+        let states = self.recovery.found().states.iter();
+        states.map(|(number, bytes)| (*number, bytes.to_vec())).collect()
+    }
+
     /// Returns the facts that the log and a killed server have about inodes that may not exist any more.
     pub(crate) fn logged(&self) -> Logged {
         let found = self.recovery.found();

@@ -9,7 +9,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::export::handle_map::{HandleMap, SLOTS, dir_if_there, names, private_dir};
+use crate::export::handle_map::HandleMap;
+use crate::export::private_dir::{SLOTS, dir_if_there, names, private_dir};
 
 const ATTRIBUTE: &str = "user.forebay.intent";
 const LOST: &str = "lost";

@@ -1,6 +1,7 @@
 //! READ, WRITE and changes of size with the cache in between.
 
-use std::os::fd::AsFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use forebay_engine::buffer::BLOCK;
@@ -8,9 +9,11 @@ use forebay_engine::io::Time as CacheTime;
 use forebay_engine::{CachedObject as Cached, Engine, Logged as Accepted, Outcome};
 use forebay_runtime::block_on;
 
+use crate::admission::room::Rooms;
 use crate::attr::{Attr, Time};
 use crate::caches::inode::Inode;
 use crate::caches::overlay::{Undestaged, file_time};
+use crate::cred::Cred;
 use crate::durability::journal::{Data, SyncRequest};
 use crate::error::{Error, Result, from_cache};
 use crate::export::Target;
@@ -48,6 +51,25 @@ pub(crate) struct Written {
     pub(crate) stable: bool,
     /// The commit request of the reply, if the reply has to wait for one.
     pub(crate) intent: Option<CommitRequest>,
+}
+
+/// A change of bytes of a file that goes past the log.
+pub(crate) struct Bypass<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) cred: &'a Cred,
+    /// The bytes whose cached blocks do not count any more.
+    pub(crate) range: Range<u64>,
+}
+
+/// The part of a change that the backing file took.
+#[derive(Default)]
+pub(crate) struct Taken<'a> {
+    /// The contents from the start of the range on, as far as they may be cached.
+    pub(crate) contents: &'a [u8],
+    /// The file has at least this size.
+    pub(crate) size: u64,
+    /// Bytes of the backing store that the change may have taken.
+    pub(crate) space: u64,
 }
 
 /// The largest READ in bytes that an event loop begins itself. Copying a larger one would delay other requests.
@@ -174,7 +196,7 @@ impl Vfs {
             return Err(Error::WouldBlock);
         }
         let charge = linked.admission.charge(&write.attr);
-        let len = space_of(write.offset, write.data.len());
+        let len = space_of(write.offset, write.data.len() as u64);
         let Some(rooms) = linked.admission.room(cached, charge.as_deref(), len, wait)? else {
             return self.write_direct(linked, write, wait);
         };
@@ -188,7 +210,7 @@ impl Vfs {
             Outcome::Wait => return Err(Error::WouldBlock),
             Outcome::FromBacking(()) => Accepted { len: 0, frame: 0 },
         };
-        rooms.into_iter().for_each(|room| room.used(space_of(write.offset, accepted.len)));
+        rooms.into_iter().for_each(|room| room.used(space_of(write.offset, accepted.len as u64)));
         if accepted.len < write.data.len() {
             return self.write_rest(linked, write, accepted, wait);
         }
@@ -228,29 +250,19 @@ impl Vfs {
         if !wait.allowed() {
             return Err(Error::WouldBlock);
         }
-        let (target, len) = (write.target, write.data.len() as u64);
-        let engine = &linked.cache.engine;
-        if linked.logging.is_touched(&target.object.kernel) {
-            // Recovery might make the file again, and would find nothing of this in the log.
-            linked.cache.checkpoints.make_of(&target.export.fs)?;
-        }
+        let target = write.target;
         let cached = linked.object(&target.object)?;
         let charge = linked.admission.charge(&write.attr);
-        let space = space_of(write.offset, write.data.len());
+        let space = space_of(write.offset, write.data.len() as u64);
         let rooms = linked.admission.claim(cached, charge.as_deref(), space)?;
-        let fd = target.object.writer(&self.budget, true)?;
-        let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
-        let own = target.export.fs.own_write(&target.object);
-        let written = self
-            .act_as(write.caller.cred)
-            .and_then(|_acting| write_full(fd.as_fd(), write.data, write.offset));
-        drop(own);
-        let done = written.as_ref().ok().map(|len| (write.offset, &write.data[..*len]));
-        let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
-        let ended = block_on(engine.end_direct(cached, direct, done, end, cache_time(file_time())))
-            .map_err(from_cache);
-        let (len, frame) = (written?, ended?);
-        rooms.into_iter().for_each(|room| room.used(space_of(write.offset, len)));
+        let range = write.offset..write.offset + write.data.len() as u64;
+        let bypass = Bypass { target, cred: write.caller.cred, range };
+        let (taken, frame) = self.bypass(linked, &bypass, rooms, |fd| {
+            let len = write_full(fd, write.data, write.offset)?;
+            let (contents, end) = (&write.data[..len], write.offset + len as u64);
+            Ok(Taken { contents, size: end, space: space_of(write.offset, len as u64) })
+        })?;
+        let len = taken.contents.len();
         // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
         let stable = write.stable || !target.object.uncommitted.wrote();
         if !stable {
@@ -262,13 +274,42 @@ impl Vfs {
             len: len as u64,
             errors: write.errors,
         });
-        let frame = (frame > 0).then_some(LogFrame::Change(frame));
         let intent = (data.is_some() || frame.is_some()).then(|| CommitRequest {
             sync: SyncRequest { data, ..SyncRequest::default() },
             frame,
             ..CommitRequest::default()
         });
         Ok(Written { len, stable, intent })
+    }
+
+    /// Changes the backing file past the log, as the caller. No dirty block of the range is left before that, and no
+    /// older copy counts any more. Returns the part that was carried out, and the frame that must be durable before the
+    /// acknowledgement.
+    pub(crate) fn bypass<'d>(
+        &self,
+        linked: &Linked,
+        bypass: &Bypass<'_>,
+        rooms: Rooms<'_>,
+        change: impl FnOnce(BorrowedFd<'_>) -> Result<Taken<'d>>,
+    ) -> Result<(Taken<'d>, Option<LogFrame>)> {
+        let Bypass { target, cred, range } = bypass;
+        let engine = &linked.cache.engine;
+        // Recovery might make the file again, and would find nothing of this in the log.
+        linked.cache.checkpoints.make_of_touched(&target.export.fs, &target.object)?;
+        let cached = linked.object(&target.object)?;
+        let fd = target.object.writer(&self.budget, true)?;
+        let direct = block_on(engine.begin_direct(cached, range.start, range.end - range.start));
+        let direct = direct.map_err(from_cache)?;
+        let own = target.export.fs.own_write(&target.object);
+        let taken = self.act_as(cred).and_then(|_acting| change(fd.as_fd()));
+        drop(own);
+        let done = taken.as_ref().ok().map(|taken| (range.start, taken.contents));
+        let size = taken.as_ref().map_or(0, |taken| taken.size);
+        let ended = block_on(engine.end_direct(cached, direct, done, size, cache_time(file_time())))
+            .map_err(from_cache);
+        let (taken, frame) = (taken?, ended?);
+        rooms.into_iter().for_each(|room| room.used(taken.space));
+        Ok((taken, (frame > 0).then_some(LogFrame::Change(frame))))
     }
 
     /// Returns true if a WRITE may be answered without waiting for a disk.
@@ -304,12 +345,12 @@ impl Vfs {
 }
 
 /// Returns the bytes of the backing store that a write may take, in whole blocks.
-fn space_of(offset: u64, len: usize) -> u64 {
+pub(crate) fn space_of(offset: u64, len: u64) -> u64 {
     let block = BLOCK as u64;
     if len == 0 {
         return 0;
     }
-    ((offset + len as u64).div_ceil(block) - offset / block) * block
+    ((offset + len).div_ceil(block) - offset / block) * block
 }
 
 fn cache_time(time: Time) -> CacheTime {

@@ -59,7 +59,7 @@ pub struct Wrote {
 }
 
 /// Checks that the caller may access the file's contents.
-fn permitted(
+pub(super) fn permitted(
     vfs: &Vfs,
     target: &Target,
     DataCaller { cred, check }: DataCaller<'_>,
@@ -181,6 +181,21 @@ impl Vfs {
         stable: bool,
         wait: Wait,
     ) -> Outcome<Changed<Wrote>> {
+        self.change_contents(target, wait, |attr, errors| {
+            self.write_inner(Writing { target, caller, offset, data, stable, attr, errors }, wait)
+        })
+    }
+
+    /// Changes contents of a file beside other changes of its contents. `carry_out` gets the attributes of the file,
+    /// and [`Uncommitted::errors`](crate::caches::uncommitted::Uncommitted::errors) from before the change. It returns
+    /// the result and the commit request of the reply. The outcome is `Wait` only if the change would have to wait, and
+    /// then it has no effect.
+    pub(crate) fn change_contents<T>(
+        &self,
+        target: &Target,
+        wait: Wait,
+        mut carry_out: impl FnMut(Attr, u64) -> Result<(T, Option<CommitRequest>)>,
+    ) -> Outcome<Changed<T>> {
         loop {
             let side_by_side = match wait {
                 Wait::Yes => Some(target.object.changing.read()),
@@ -203,15 +218,13 @@ impl Vfs {
                     }
                 }
             }
-            let result = attr.and_then(|attr| {
-                self.write_inner(Writing { target, caller, offset, data, stable, attr, errors }, wait)
-            });
+            let result = attr.and_then(|attr| carry_out(attr, errors));
             if matches!(result, Err(Error::WouldBlock)) {
                 return Outcome::Wait;
             }
             let wcc = change.end();
             return Outcome::Done(match result {
-                Ok((wrote, intent)) => Changed { result: Ok(wrote), wcc, intent },
+                Ok((done, intent)) => Changed { result: Ok(done), wcc, intent },
                 Err(error) => {
                     target.object.rest();
                     Changed { result: Err(error), wcc, intent: None }

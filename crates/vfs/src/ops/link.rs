@@ -60,7 +60,7 @@ impl Vfs {
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let intent = result.is_ok().then(|| {
             let objects = renaming.logged().into_iter().chain(oplog::objects(&[&target.object])).collect();
-            let did = Did { bindings, objects, request, ..Did::default() };
+            let did = Did { bindings, objects, kept: request, ..Did::default() };
             metadata(&[dir, target], fs.changed(fs.way(), did))
         });
         let wcc = renaming.end(result.is_ok(), &[(name, kernel)]);

@@ -2,9 +2,11 @@
 
 pub(crate) mod cached;
 pub(crate) mod change;
+pub(crate) mod copy;
 pub(crate) mod create;
 pub(crate) mod data;
 pub(crate) mod data_caller;
+pub(crate) mod holes;
 pub(crate) mod link;
 pub(crate) mod list;
 pub(crate) mod lookup;
@@ -14,4 +16,6 @@ pub(crate) mod plus;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod rename_locks;
+pub(crate) mod seek;
 pub(crate) mod set_attr;
+pub(crate) mod xattr;

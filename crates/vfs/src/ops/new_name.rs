@@ -86,7 +86,7 @@ impl Vfs {
             if let Some(NewInode { access: Err(Unrecorded), .. }) = new {
                 whole = fs.made_durable();
             }
-            let did = Did { ticket, request, ..did(&renaming, name, target, attr, new) };
+            let did = Did { ticket, kept: request, ..did(&renaming, name, target, attr, new) };
             let intent = metadata(&[dir, target], fs.changed(way, did));
             if size.is_some() {
                 (_, sized) = fs.way_with_size(&target.object, size);

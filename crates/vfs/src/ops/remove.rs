@@ -88,7 +88,7 @@ impl Vfs {
         drop(changing);
         let intent = result.is_ok().then(|| {
             let objects = renaming.logged().into_iter().collect();
-            let did = Did { bindings, objects, request, ..Did::default() };
+            let did = Did { bindings, objects, kept: request, ..Did::default() };
             metadata(&[dir], fs.changed(fs.way(), did))
         });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);

@@ -113,9 +113,9 @@ impl Vfs {
         let intent = done.then(|| {
             let objects =
                 first.logged().into_iter().chain(second.as_ref().and_then(Renaming::logged)).collect();
-            let did = Did { bindings, objects, request, ..Did::default() };
+            let did = Did { bindings, objects, kept: request, ..Did::default() };
             let pending = match announced.take() {
-                Some(announced) => fs.carried_out(announced, did),
+                Some(announced) => Some(announced.carried_out(did)),
                 None => fs.changed(way, did),
             };
             metadata(&[from, to], pending)

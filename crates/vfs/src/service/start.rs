@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_engine::{Engine, UserRecord};
 
@@ -79,8 +80,9 @@ impl Vfs {
     ) -> std::io::Result<Vec<Box<[u8]>>> {
         let weak = store.filesystems().iter().map(|(number, fs)| (*number, Arc::downgrade(fs)));
         let under_way = recovery.under_way.clone();
+        self.state_is_lost.store(recovery.state_is_lost, Ordering::Release);
         let oplog = Arc::new(OpLog::new(Arc::new(CacheLog(engine.clone()))));
-        let checkpoints = Checkpoints::new(oplog.clone(), weak.collect(), tell);
+        let checkpoints = Checkpoints::new(oplog.clone(), weak.collect(), recovery.states(), tell);
         let cache = Cache::new(engine, self.verifier.clone(), downtime, under_way, oplog, checkpoints)?;
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number, fs.mount.clone()));

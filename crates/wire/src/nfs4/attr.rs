@@ -79,7 +79,7 @@ attributes! {
     RDATTR_ERROR rdattr_error: Nfsstat4 = 11,
     /// Access control list.
     ACL acl: Acl<'a> = 12,
-    /// Bits of [`super::acl_support`].
+    /// Types of access control entries that are supported, as bits.
     ACLSUPPORT aclsupport: u32 = 13,
     /// True if the file was archived.
     ARCHIVE archive: bool = 14,

@@ -120,7 +120,7 @@ fn nfsacl_messages() {
     layout(&nfsacl3::GetaclArgs { fh, mask: nfsacl3::mask::ALL }, &[fh_bytes, words![15]]);
     let entry = |tag, perm| nfsacl3::Entry { tag, id: 0, perm };
     let mut buffer = Vec::new();
-    let entries = [entry(nfsacl3::tag::USER_OBJ, 6), entry(nfsacl3::tag::OTHER, 4)];
+    let entries = [entry(0x01, 6), entry(0x20, 4)];
     let acl = nfsacl3::Secattr {
         mask: 3,
         acl_count: 2,

@@ -9,14 +9,16 @@ mod copies;
 mod database;
 mod disk;
 mod filter;
+mod locks;
 mod server;
 mod silent;
 
 pub(crate) use array::{Array, Hanging};
 pub(crate) use calls::{Listed, Page, Place, ReadDone, START, call, status_of};
-pub(crate) use client::{Client, User, user};
+pub(crate) use client::{Client, User, decode, user};
 pub(crate) use copies::Copies;
 pub(crate) use disk::{LoopDisk, serve_at};
+pub(crate) use locks::{Bytes, COOKIE, Host, OWNER, Process, Reaction, add_address, enter_own_network, make};
 pub(crate) use server::{Asker, Serve, Server};
 pub(crate) use silent::Silent;
 

@@ -1,6 +1,6 @@
 //! A `forebay serve` for one test.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -226,6 +226,16 @@ impl Drop for Starting {
     }
 }
 
+/// Adds the running test to the file in `FOREBAY_TEST_RECORD`, for a run in another mode. A thread without the name of
+/// a test adds `*`.
+fn record_test() {
+    let Some(path) = std::env::var_os("FOREBAY_TEST_RECORD") else { return };
+    let thread = std::thread::current();
+    let name = thread.name().filter(|name| name.contains("::")).unwrap_or("*");
+    let mut file = std::fs::File::options().create(true).append(true).open(path).unwrap();
+    file.write_all(format!("{name}\n").as_bytes()).unwrap();
+}
+
 impl Server {
     /// Returns a directory for the test, beside the served one.
     pub(crate) fn home(&self) -> &Path {
@@ -268,6 +278,7 @@ impl Server {
         let mode = mode.unwrap_or_else(|| "pass-through".to_owned());
         if told.is_none() {
             command.args(["--mode", &mode]);
+            record_test();
         }
         if mode == "pass-through" || self.flags.iter().any(|flag| flag == "--cache") {
             return;
@@ -382,11 +393,16 @@ impl Server {
 
     /// Returns a new connection from another address of this host.
     pub(crate) fn connect_from(&self, from: [u8; 4]) -> Client {
+        self.try_connect_from((from, 0).into()).unwrap()
+    }
+
+    /// Returns a new connection from an address and port of this host. Returns `None` if the port is in use.
+    pub(crate) fn try_connect_from(&self, from: SocketAddr) -> Option<Client> {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        bind(&fd, &SocketAddr::from((from, 0))).unwrap();
-        connect(&fd, &self.address()).unwrap();
-        Client::over(fd.into())
+        bind(&fd, &from).ok()?;
+        connect(&fd, &self.address()).ok()?;
+        Some(Client::over(fd.into()))
     }
 
     /// Returns the server's process id.

@@ -122,20 +122,8 @@ fn nothing_is_wasteful_while_it_is_loaded_or_is_too_much_to_write_again() {
 fn of_two_cold_legs_one_goes_that_is_not_being_repaired() {
     let segments = Segments::new(1, vec![vec![], vec![]], vec![1, 1]);
     let legs = [0, 1].map(|device| Place { device, segment: 0 });
-    let segment = Segment {
-        seq: 1,
-        position: 1,
-        kind: SegmentKind::Clean,
-        legs: legs.into(),
-        live: 0,
-        dirty: 0,
-        damaged: 0,
-        holds: 0,
-        durable: u16::MAX,
-        sealed: true,
-        warmth: Warmth::Cold,
-    };
-    let cold = segments.restore(segment, false);
+    let segment = Segment::new(1, 1, SegmentKind::Clean, legs.into());
+    let cold = segments.restore(segment.found(Warmth::Cold), false);
     let both = legs.map(|place| segments.begin_repair(cold, place).unwrap());
     assert!(!segments.free_cold_leg() && segments.get(cold).unwrap().legs.len() == 2);
     let [first, second] = both;

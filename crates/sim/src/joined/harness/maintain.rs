@@ -6,7 +6,7 @@ use super::files::Recovered;
 use super::*;
 use crate::joined::planted_bugs;
 
-impl Server {
+impl Harness {
     /// Returns true if changes have to wait for more than their records.
     #[cfg(test)]
     pub(in crate::joined) fn is_failing(&self) -> bool {
@@ -33,7 +33,10 @@ impl Server {
     }
 
     /// Concludes a recovery that has made the tree equal to the log. Service begins.
-    pub(in crate::joined) async fn settle(&self, mut recovery: Recovery) -> Result<(), StartError<Refused>> {
+    pub(in crate::joined) async fn conclude(
+        &self,
+        mut recovery: Recovery,
+    ) -> Result<(), StartError<Refused>> {
         let mut files = [(0, Recovered(self.store.clone()))];
         recovery.decide(&**self.sequence.log(), &mut files).await?;
         let replies = recovery.conclude(&self.sequence, &self.checkpoints, &mut files).await?;
@@ -42,9 +45,9 @@ impl Server {
         Ok(())
     }
 
-    /// Makes a checkpoint for a request.
-    pub(in crate::joined) async fn checkpoint(&self) -> Result<(), Refused> {
-        self.checkpoints.make_of(&self.volume, &self.files).await
+    /// Makes a checkpoint for a request that changes more of a file than the log has, if the log has any of the file.
+    pub(super) async fn checkpoint_touched(&self, file: Identity) -> Result<bool, Refused> {
+        self.checkpoints.make_of_touched(&self.volume, &self.files, &file).await
     }
 
     /// Makes a checkpoint each time `every` has passed, for ever.
@@ -66,7 +69,7 @@ impl Server {
 
     /// Stops cleanly, with no change in progress. Returns true if all answered changes are durable.
     pub(in crate::joined) async fn stop(&self) -> Result<bool, Error> {
-        let settled = self.store.settle().await.is_ok();
+        let synced = self.store.sync_all().await.is_ok();
         let made = self.checkpoints.make_last().await;
         if !made {
             self.hits.hit(Fault::JoinedStopWithout);
@@ -75,7 +78,7 @@ impl Server {
         if made {
             self.store.lock().volume.clear_slots();
         }
-        Ok(settled)
+        Ok(synced)
     }
 
     /// Returns the error for a journal of which only the failure is known.

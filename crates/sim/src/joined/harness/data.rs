@@ -1,13 +1,12 @@
 //! Contents and sizes of files.
 
-use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing as _, BackingError, Time};
 
 use super::*;
-use crate::front::{Writing, durable, put_log};
+use crate::front::{Writing, durable, put_log, sync_file, write_direct};
 use crate::joined::planted_bugs;
 
-impl Server {
+impl Harness {
     /// Returns the engine's object of a file. `None` if the handle is stale.
     pub(in crate::joined) fn object(&self, file: Identity) -> Option<Arc<CachedObject>> {
         let size = self.store.lock().content(file)?.size;
@@ -15,12 +14,7 @@ impl Server {
         Some(inner.objects.entry(file).or_insert_with(|| self.engine.object(&key(file), size)).clone())
     }
 
-    /// Returns true if recovery would make the object, or set its attributes, from the log.
-    fn is_touched(&self, object: Identity) -> bool {
-        self.volume.is_touched(&object)
-    }
-
-    /// Writes. The frame makes durable the bytes that the log has taken, and [`Server::commit`] the rest. If the write
+    /// Writes. The frame makes durable the bytes that the log has taken, and [`Harness::commit`] the rest. If the write
     /// is `stable`, the rest is durable at the return.
     pub(in crate::joined) async fn write(
         &self,
@@ -39,21 +33,13 @@ impl Server {
         }
         let (offset, data) = (offset + accepted.len as u64, &data[accepted.len..]);
         self.hits.hit(Fault::JoinedDirect);
-        if self.is_touched(file) {
-            // Recovery might recreate the file, and would find none of these bytes in the log.
+        if !planted_bugs::active("a write past the log does not wait for a checkpoint")
+            && self.checkpoint_touched(file).await.map_err(Self::io_error)?
+        {
             self.hits.hit(Fault::JoinedDirectOfNew);
-            if !planted_bugs::active("a write past the log does not wait for a checkpoint") {
-                self.checkpoint().await.map_err(Self::io_error)?;
-            }
         }
-        let direct = self.engine.begin_direct(&object, offset, data.len() as u64).await?;
-        let buffer = Arc::new(Buffer::from_bytes(data));
-        let slice = Slice::new(buffer, 0..data.len());
-        let written = self.store.write(&key(file), offset, slice).await;
-        let done = written.as_ref().ok().map(|()| (offset, data));
-        let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
-        let frame = self.engine.end_direct(&object, direct, done, end, self.now()).await?;
-        written?;
+        let rest = Writing { offset, data, ..write };
+        let frame = write_direct(&self.engine, &self.store, &rest, || ()).await?;
         if stable {
             self.sync(file, offset, data.len() as u64).await?;
         } else {
@@ -78,12 +64,8 @@ impl Server {
 
     /// Makes `len` bytes of a file durable as far as the file system has them; 0 stands for all bytes to its end.
     async fn sync(&self, file: Identity, offset: u64, len: u64) -> Result<(), Error> {
-        let syncing = self.object(file).and_then(|object| object.begin_sync(offset, len));
-        let synced = self.store.sync(vec![key(file)]).await.pop().unwrap_or(Ok(()));
-        if let Some(syncing) = syncing {
-            syncing.end(synced.is_ok());
-        }
-        Ok(synced?)
+        let object = self.object(file).ok_or(Error::Backing(BackingError::Gone))?;
+        sync_file(&self.store, &object, offset, len, || true).await
     }
 
     /// Carries out a SETATTR of a size, and of the mode. It is durable at the return. `begin` is called while no other
@@ -107,12 +89,12 @@ impl Server {
                 self.engine.truncate(&object, size, self.now()).await?;
             }
         }
-        let mut made = Ok(());
-        if self.is_touched(file) {
+        let made = match planted_bugs::active("a change of size does not wait for a checkpoint") {
+            true => Ok(false),
+            false => self.checkpoint_touched(file).await,
+        };
+        if made != Ok(false) {
             self.hits.hit(Fault::JoinedCutOfNew);
-            if !planted_bugs::active("a change of size does not wait for a checkpoint") {
-                made = self.checkpoint().await;
-            }
         }
         let changed = self.change_locked(xid, request, locked, true).await;
         // That commit may succeed though the checkpoint's commit was late, and recovery may still make the file.

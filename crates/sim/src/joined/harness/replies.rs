@@ -53,7 +53,7 @@ impl Replies {
     }
 }
 
-impl Server {
+impl Harness {
     /// Carries out a new request, and answers it. Also returns the object that lost its last name by it.
     pub(in crate::joined) async fn call(&self, xid: Xid, request: Request) -> (Answer, Option<Identity>) {
         if let Some(answer) = self.kept(xid).await {

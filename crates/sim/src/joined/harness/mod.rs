@@ -1,5 +1,11 @@
-//! A server above the cache and the file system, by the rules of docs/metadata-log.md. It carries requests out as `vfs`
-//! does. The real metadata log (`forebay_metalog`) numbers and logs the changes, and makes checkpoints.
+//! The harness of a joined world: one session of a simulated server. The engine and the metadata log
+//! (`forebay_metalog`) are the real ones. The harness has the parts of a server around them:
+//!
+//! - it carries requests out on the virtual file system, under locks, and repeats replies (`change.rs`, `replies.rs`);
+//! - it gives data to the engine, or to the file system past the log (`data.rs`);
+//! - it implements the traits of the metadata log over the virtual file system (`files.rs`) and over an engine whose
+//!   log it observes (`log.rs`);
+//! - it starts and ends a session (`maintain.rs`).
 
 mod change;
 mod data;
@@ -35,6 +41,9 @@ pub(super) use replies::{Answer, Xid};
 /// The numbers of slots. There are fewer slots than clients, so some RENAMEs have to wait for one.
 const SLOTS: [usize; 3] = [1, 2, 2];
 
+/// Stands for the holder of an exclusive lock.
+const ALONE: u32 = u32::MAX;
+
 /// Unstable writes of a file past the log, and the number of them that are known to be stable.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uncommitted {
@@ -45,8 +54,8 @@ struct Uncommitted {
 #[derive(Default)]
 struct Inner {
     removals: Removals<Arc<CachedObject>>,
-    locked: BTreeSet<Identity>,
-    writers: BTreeMap<Identity, u32>,
+    /// The number of holders of each lock, or [`ALONE`].
+    locks: BTreeMap<Identity, u32>,
     objects: BTreeMap<Identity, Arc<CachedObject>>,
     uncommitted: BTreeMap<Identity, Uncommitted>,
     replies: Replies,
@@ -68,8 +77,8 @@ pub(super) struct Ended {
     pub(super) dropped: BTreeSet<u64>,
 }
 
-/// The server of one session.
-pub(super) struct Server {
+/// The harness of one session.
+pub(super) struct Harness {
     executor: Executor,
     hits: Arc<Hits>,
     /// The served file system.
@@ -86,35 +95,29 @@ pub(super) struct Server {
     inner: Mutex<Inner>,
 }
 
-impl Drop for Server {
+impl Drop for Harness {
     fn drop(&mut self) {
         self.sequence.abandon();
     }
 }
 
-/// A lock on some objects, which a drop releases.
-struct Locked<'a>(&'a Server, BTreeSet<Identity>);
+/// Locks on some objects, which a drop releases.
+struct Locked<'a>(&'a Harness, BTreeSet<Identity>);
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let mut inner = self.0.inner.lock();
-        inner.locked.retain(|object| !self.1.contains(object));
-    }
-}
-
-/// A shared lock on a file that is written.
-struct Writing<'a>(&'a Server, Identity);
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        if let Some(writers) = self.0.inner.lock().writers.get_mut(&self.1) {
-            *writers -= 1;
+        let locks = &mut self.0.inner.lock().locks;
+        for object in &self.1 {
+            match locks.get_mut(object) {
+                Some(holders) if *holders != ALONE && *holders > 1 => *holders -= 1,
+                _ => _ = locks.remove(object),
+            }
         }
     }
 }
 
-impl Server {
-    /// Makes a server that has not concluded its recovery.
+impl Harness {
+    /// Makes the harness of a session that has not concluded its recovery.
     pub(super) fn new(
         executor: &Executor,
         store: &Store,
@@ -134,11 +137,11 @@ impl Server {
         };
         let served = vec![(0, Arc::downgrade(&files))];
         let clock = Arc::new(executor.clone());
-        let checkpoints = Checkpoints::new(sequence.clone(), clock, served, Arc::new(tell));
+        let checkpoints = Checkpoints::new(sequence.clone(), clock, served, Vec::new(), Arc::new(tell));
         let volume = checkpoints.volume(0).cloned().unwrap_or_else(|| unreachable!("it is served"));
         let (slots, making) = (Arc::new(Slots::new(rng.pick(&SLOTS))), Arc::default());
         let (rng, inner) = (Mutex::new(rng), Mutex::default());
-        Server {
+        Harness {
             executor,
             hits,
             store,
@@ -195,29 +198,34 @@ impl Server {
     async fn lock(&self, request: &Request) -> Locked<'_> {
         loop {
             let wanted = locks(&self.store.lock().volume, request);
-            {
-                let mut inner = self.inner.lock();
-                let written = |object: &Identity| inner.writers.get(object).is_some_and(|count| *count > 0);
-                if inner.locked.is_disjoint(&wanted) && !wanted.iter().any(written) {
-                    inner.locked.extend(&wanted);
-                    return Locked(self, wanted);
-                }
+            if let Some(locked) = self.try_lock(wanted, true) {
+                return locked;
             }
             self.wait().await;
         }
     }
 
-    async fn share(&self, object: Identity) -> Writing<'_> {
+    /// Locks a file that is written. Writers share the lock.
+    async fn share(&self, object: Identity) -> Locked<'_> {
         loop {
-            {
-                let mut inner = self.inner.lock();
-                if !inner.locked.contains(&object) {
-                    *inner.writers.entry(object).or_default() += 1;
-                    return Writing(self, object);
-                }
+            if let Some(locked) = self.try_lock(BTreeSet::from([object]), false) {
+                return locked;
             }
             self.wait().await;
         }
+    }
+
+    fn try_lock(&self, wanted: BTreeSet<Identity>, alone: bool) -> Option<Locked<'_>> {
+        let locks = &mut self.inner.lock().locks;
+        let is_free = |object| locks.get(object).is_none_or(|holders| !alone && *holders != ALONE);
+        if !wanted.iter().all(is_free) {
+            return None;
+        }
+        for object in &wanted {
+            let holders = locks.entry(*object).or_default();
+            *holders = if alone { ALONE } else { *holders + 1 };
+        }
+        Some(Locked(self, wanted))
     }
 }
 

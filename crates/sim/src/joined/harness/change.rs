@@ -6,7 +6,7 @@ use forebay_oplog::Operation;
 use super::*;
 use crate::joined::planted_bugs;
 
-impl Server {
+impl Harness {
     /// Carries out a change of names or attributes, and waits until it is durable. Also returns the object that lost
     /// its last name.
     pub(super) async fn change(

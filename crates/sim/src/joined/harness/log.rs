@@ -71,6 +71,10 @@ impl Log for Observed {
         noted.inspect(|noted| noted.iter().for_each(|(_, note)| self.has(record, *note)))
     }
 
+    async fn note_again(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        self.engine()?.note_again(record).await
+    }
+
     async fn commit(&self, frame: Seq) -> Result<(), Error> {
         self.engine()?.commit(frame).await
     }

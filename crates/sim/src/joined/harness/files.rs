@@ -47,7 +47,7 @@ impl Slot for SlotOf {
     }
 }
 
-/// The file system that the server of one session serves.
+/// The file system that one session serves.
 pub(super) struct Served {
     store: Store,
     executor: Executor,

@@ -1,0 +1,386 @@
+//! Call-backs of NFSv4.1 and delegations, with a client that answers call-backs on its connection.
+
+use forebay_wire::nfs3::{self, Procedure};
+use forebay_wire::nfs4::{
+    self, BindConnArgs, CbNotifyLockArgs, CbOp, CbResult, CbSequenceArgs, CbSequenceOk, ChannelAttrs,
+    ChannelDirFromClient, ClientOwner, CompoundRes, CompoundWriter, CreateHow, CreateSessionArgs, Delegation,
+    ExchangeIdArgs, Fattr, HandleArgs, LockArgs, LockRes, LockType, Locker, NameArgs, Nfsstat4, Op, OpResult,
+    OpenArgs, OpenClaim, OpenHow, OpenToLockOwner, ReclaimCompleteArgs, SequenceArgs, StateOwner,
+    StateProtectArgs, Stateid, TestStateidArgs, create_session, open_result, seq_status, share,
+};
+use forebay_wire::rpc::{MessageKind, ReplyHeader, ReplyStatus, message_kind};
+use forebay_wire::xdr::{Decode, Encode, Reader};
+use forebay_wire::{Array, Opaque};
+
+use crate::harness::*;
+
+const COMPOUND: (u32, u32, u32) = (nfs4::PROGRAM, nfs4::VERSION, nfs4::PROC_COMPOUND);
+const PROGRAM: u32 = 0x4000_0001;
+
+/// A call-back that has arrived.
+#[derive(Debug, Clone, PartialEq)]
+enum Seen {
+    Recall(Stateid),
+    NotifyLock(Vec<u8>),
+}
+
+/// A client with a back channel, which answers call-backs while it waits for a reply.
+struct Backed {
+    connection: Client,
+    id: u64,
+    session: [u8; 16],
+    sequence: u32,
+    seen: Vec<Seen>,
+    /// The status flags of the last SEQUENCE.
+    flags: u32,
+}
+
+fn results(bytes: &[u8]) -> (Nfsstat4, Vec<OpResult<'_>>) {
+    let reply = CompoundRes::<OpResult<'_>>::decode(&mut Reader::new(bytes)).unwrap();
+    (reply.status, reply.results.map(Result::unwrap).collect())
+}
+
+fn compound(operations: &[Op<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = CompoundWriter::begin(&mut out, b"test", 1);
+    operations.iter().for_each(|operation| writer.push(&mut out, operation));
+    out
+}
+
+impl Backed {
+    fn connect(server: &Server, name: &[u8]) -> Self {
+        let connection = server.connect();
+        let mut client =
+            Backed { connection, id: 0, session: [0; 16], sequence: 0, seen: Vec::new(), flags: 0 };
+        let owner = ClientOwner { verifier: [1; 8], id: Opaque(name) };
+        let state_protect = StateProtectArgs::None;
+        let args = ExchangeIdArgs { client_owner: owner, flags: 0, state_protect, impl_id: None };
+        let bytes = client.call(&[Op::ExchangeId(args)]);
+        let sequence = match results(&bytes).1[..] {
+            [OpResult::ExchangeId(Ok(made))] => {
+                client.id = made.clientid;
+                made.sequence
+            }
+            ref other => panic!("EXCHANGE_ID: {other:?}"),
+        };
+        let channel = ChannelAttrs {
+            max_request: 1 << 20,
+            max_response: 1 << 20,
+            max_response_cached: 4096,
+            max_operations: 16,
+            max_requests: 8,
+            ..ChannelAttrs::default()
+        };
+        let args = CreateSessionArgs {
+            clientid: client.id,
+            sequence,
+            flags: create_session::CONN_BACK_CHAN,
+            fore_channel: channel,
+            back_channel: channel,
+            cb_program: PROGRAM,
+            sec_parms: Array::EMPTY,
+        };
+        let bytes = client.call(&[Op::CreateSession(args)]);
+        match results(&bytes).1[..] {
+            [OpResult::CreateSession(Ok(made))] => {
+                assert_eq!(made.flags, create_session::CONN_BACK_CHAN);
+                client.session = made.sessionid;
+            }
+            ref other => panic!("CREATE_SESSION: {other:?}"),
+        };
+        client.run(&[Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })], |status, _| {
+            assert_eq!(status, Nfsstat4::Ok);
+        });
+        client
+    }
+
+    /// Sends a COMPOUND, and returns its reply. Answers call-backs meanwhile.
+    fn call(&mut self, operations: &[Op<'_>]) -> Vec<u8> {
+        let record = self.connection.call_bytes(COMPOUND, &compound(operations));
+        self.connection.send(&record);
+        loop {
+            let record = self.connection.receive().expect("the server closed the connection");
+            if message_kind(&record).unwrap().1 == MessageKind::Call {
+                self.answer(&record);
+                continue;
+            }
+            let mut reader = Reader::new(&record);
+            let header = ReplyHeader::decode(&mut reader).unwrap();
+            assert_eq!((header.xid, header.status), (self.connection.xid, ReplyStatus::Success));
+            return reader.rest().to_vec();
+        }
+    }
+
+    /// Waits for a call-back, and answers it.
+    fn wait(&mut self) -> Seen {
+        if self.seen.is_empty() {
+            let record = self.connection.receive().expect("the server closed the connection");
+            self.answer(&record);
+        }
+        self.seen.remove(0)
+    }
+
+    /// Answers a call-back.
+    fn answer(&mut self, record: &[u8]) {
+        let (xid, sequence, seen) = decode_callback(record);
+        assert_eq!(sequence.sessionid, self.session);
+        self.seen.push(seen);
+        let reply = reply_to(xid, &sequence, &self.seen[self.seen.len() - 1]);
+        self.connection.send(&reply);
+    }
+
+    /// Sends operations in the session; the results do not include that of SEQUENCE.
+    fn run<T>(&mut self, operations: &[Op<'_>], see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
+        self.sequence += 1;
+        let sequence = SequenceArgs {
+            sessionid: self.session,
+            sequence: self.sequence,
+            slot: 0,
+            highest_slot: 0,
+            cache_this: true,
+        };
+        let all: Vec<_> = std::iter::once(Op::Sequence(sequence)).chain(operations.iter().copied()).collect();
+        let bytes = self.call(&all);
+        let (status, results) = results(&bytes);
+        let Some(OpResult::Sequence(Ok(sequence))) = results.first() else { panic!("{results:?}") };
+        self.flags = sequence.status_flags;
+        see(status, &results[1..])
+    }
+
+    fn status(&mut self, operations: &[Op<'_>]) -> Nfsstat4 {
+        self.run(operations, |status, _| status)
+    }
+
+    /// Opens or makes a file in the root. Returns its open, its handle and its delegation.
+    fn open(&mut self, access: u32, how: OpenHow<'_>) -> Result<Opened, Nfsstat4> {
+        let open = OpenArgs {
+            seqid: 0,
+            share_access: access,
+            share_deny: 0,
+            owner: StateOwner { clientid: self.id, owner: Opaque(b"owner") },
+            how,
+            claim: OpenClaim::Null(b"file"),
+        };
+        self.run(&[Op::Putrootfh(()), Op::Open(open), Op::Getfh(())], |status, results| match *results {
+            [_, OpResult::Open(Ok(open)), OpResult::Getfh(Ok(handle))] => {
+                assert_ne!(open.rflags & open_result::MAY_NOTIFY_LOCK, 0);
+                let delegation = match open.delegation {
+                    Delegation::Read(read) => Some((read.stateid, false)),
+                    Delegation::Write(write) => Some((write.stateid, true)),
+                    _ => None,
+                };
+                Ok(Opened { stateid: open.stateid, handle: handle.object.0.to_vec(), delegation })
+            }
+            _ => Err(status),
+        })
+    }
+
+    fn lock(&mut self, file: &Opened, kind: LockType) -> Nfsstat4 {
+        let owner = StateOwner { clientid: self.id, owner: Opaque(b"locker") };
+        let open_stateid = file.stateid;
+        let new = OpenToLockOwner { open_seqid: 0, open_stateid, lock_seqid: 0, lock_owner: owner };
+        let locker = Locker::New(new);
+        let lock = Op::Lock(LockArgs { locktype: kind, reclaim: false, offset: 0, length: 10, locker });
+        self.run(&[putfh(&file.handle), lock], |_, results| match results[1] {
+            OpResult::Lock(LockRes::Ok(_)) => Nfsstat4::Ok,
+            _ => Nfsstat4::Denied,
+        })
+    }
+
+    fn give_back(&mut self, file: &[u8], stateid: Stateid) -> Nfsstat4 {
+        self.status(&[putfh(file), Op::Delegreturn(nfs4::StateidArgs { stateid })])
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Opened {
+    stateid: Stateid,
+    handle: Vec<u8>,
+    delegation: Option<(Stateid, bool)>,
+}
+
+/// Returns the transaction number, CB_SEQUENCE and the operation of a call-back.
+fn decode_callback(record: &[u8]) -> (u32, CbSequenceArgs<'_>, Seen) {
+    let mut reader = Reader::new(record);
+    let call = forebay_wire::rpc::CallHeader::decode(&mut reader).unwrap();
+    assert_eq!((call.prog, call.vers, call.proc), (PROGRAM, 1, 1));
+    assert_eq!(reader.opaque_var(100).unwrap(), b"", "the tag");
+    let words = [(); 3].map(|()| reader.u32().unwrap());
+    assert_eq!(words, [1, 0, 2], "minor version, identifier, operations");
+    let CbOp::Sequence(sequence) = CbOp::decode(&mut reader).unwrap() else { panic!("no CB_SEQUENCE") };
+    let seen = match CbOp::decode(&mut reader).unwrap() {
+        CbOp::Recall(recall) => Seen::Recall(recall.stateid),
+        CbOp::NotifyLock(CbNotifyLockArgs { lock_owner, .. }) => {
+            Seen::NotifyLock(lock_owner.owner.0.to_vec())
+        }
+        other => panic!("{other:?}"),
+    };
+    (call.xid, sequence, seen)
+}
+
+fn reply_to(xid: u32, sequence: &CbSequenceArgs<'_>, seen: &Seen) -> Vec<u8> {
+    let mut out = Vec::new();
+    ReplyHeader { xid, status: ReplyStatus::Success }.encode(&mut out);
+    for word in [0, 0, 2u32] {
+        word.encode(&mut out);
+    }
+    let ok = CbSequenceOk {
+        sessionid: sequence.sessionid,
+        sequence: sequence.sequence,
+        slot: sequence.slot,
+        highest_slot: sequence.highest_slot,
+        target_highest_slot: sequence.highest_slot,
+    };
+    CbResult::Sequence(Ok(ok)).encode(&mut out);
+    let number = if let Seen::Recall(_) = seen { 4u32 } else { 13 };
+    number.encode(&mut out);
+    0u32.encode(&mut out);
+    out
+}
+
+fn putfh(handle: &[u8]) -> Op<'_> {
+    Op::Putfh(HandleArgs { object: Opaque(handle) })
+}
+
+fn served(lease: &str) -> Server {
+    Serve::unsquashed().flags(&["--nfs4", "--lease", lease]).start()
+}
+
+fn make() -> OpenHow<'static> {
+    OpenHow::Create(CreateHow::Unchecked(Fattr::default()))
+}
+
+/// Makes the file, and opens it for reading with a delegation.
+fn with_delegation(client: &mut Backed, access: u32) -> (Vec<u8>, Stateid) {
+    let made = client.open(access | share::WANT_NO_DELEG, make()).unwrap();
+    assert_eq!(made.delegation, None);
+    let again = client.open(access, OpenHow::NoCreate).unwrap();
+    let (stateid, write) = again.delegation.expect("a delegation on the second open");
+    assert_eq!(write, access & share::WRITE != 0);
+    (made.handle, stateid)
+}
+
+#[test]
+fn another_client_recalls_a_delegation() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let (file, stateid) = with_delegation(&mut one, share::READ);
+    assert_eq!(two.open(share::WRITE, OpenHow::NoCreate), Err(Nfsstat4::Delay));
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    let remove = Op::Remove(NameArgs { name: b"file" });
+    assert_eq!(two.status(&[Op::Putrootfh(()), remove]), Nfsstat4::Delay);
+    assert_eq!(one.status(&[Op::Putrootfh(())]), Nfsstat4::Ok);
+    assert_eq!(one.seen, [], "one recall");
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    two.open(share::WRITE | share::WANT_NO_DELEG, OpenHow::NoCreate).unwrap();
+    assert_eq!(two.status(&[Op::Putrootfh(()), remove]), Nfsstat4::Ok);
+}
+
+#[test]
+fn a_client_of_version_3_recalls_a_delegation() {
+    let server = served("90s");
+    let mut one = Backed::connect(&server, b"one");
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    let mut two = server.connect();
+    let args = nfs3::ReadArgs { file: nfs3::FileHandle::new(&file).unwrap(), offset: 0, count: 10 };
+    let read = |two: &mut Client| {
+        let bytes = two.result_bytes((nfs3::PROGRAM, nfs3::VERSION, Procedure::Read as u32), &args);
+        u32::from_be_bytes(bytes[..4].try_into().unwrap())
+    };
+    assert_eq!(read(&mut two), nfs3::Nfsstat3::Jukebox as u32);
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    assert_eq!(read(&mut two), 0);
+}
+
+#[test]
+fn a_delegation_that_is_not_returned_is_revoked() {
+    let server = served("10s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let (_, stateid) = with_delegation(&mut one, share::READ);
+    let access = share::WRITE | share::WANT_NO_DELEG;
+    // The holder renews its lease all the time, but keeps the delegation.
+    while let Err(status) = two.open(access, OpenHow::NoCreate) {
+        assert_eq!(status, Nfsstat4::Delay);
+        assert_eq!(one.status(&[Op::Putrootfh(())]), Nfsstat4::Ok);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    let mut buffer = Vec::new();
+    let stateids = Array::encoded(&mut buffer, &[stateid]).unwrap();
+    one.run(&[Op::TestStateid(TestStateidArgs { stateids })], |_, results| match results[0] {
+        OpResult::TestStateid(Ok(tested)) => {
+            assert_eq!(tested.codes.iter().collect::<Vec<_>>(), [Nfsstat4::DelegRevoked]);
+        }
+        ref other => panic!("TEST_STATEID: {other:?}"),
+    });
+    assert_ne!(one.flags & seq_status::RECALLABLE_STATE_REVOKED, 0);
+    let free = Op::FreeStateid(nfs4::StateidArgs { stateid });
+    assert_eq!(one.status(&[free]), Nfsstat4::Ok);
+    one.status(&[]);
+    assert_eq!(one.flags & seq_status::RECALLABLE_STATE_REVOKED, 0);
+}
+
+#[test]
+fn a_client_that_waits_for_a_lock_is_told() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let access = share::BOTH | share::WANT_NO_DELEG;
+    let (first, second) = (one.open(access, make()).unwrap(), two.open(access, make()).unwrap());
+    assert_eq!(one.lock(&first, LockType::Write), Nfsstat4::Ok);
+    assert_eq!(two.lock(&second, LockType::WriteWait), Nfsstat4::Denied);
+    let close = Op::Close(nfs4::CloseArgs { seqid: 0, open_stateid: first.stateid });
+    assert_eq!(one.status(&[putfh(&first.handle), close]), Nfsstat4::Ok);
+    assert_eq!(two.wait(), Seen::NotifyLock(b"locker".to_vec()));
+    assert_eq!(two.lock(&second, LockType::WriteWait), Nfsstat4::Ok);
+}
+
+#[test]
+fn a_lost_connection_is_shown_and_its_call_back_is_sent_again() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let (file, stateid) = with_delegation(&mut one, share::READ);
+    assert_eq!(two.open(share::WRITE, OpenHow::NoCreate), Err(Nfsstat4::Delay));
+    // The call-back arrives, and its connection ends without a reply.
+    let first = one.connection.receive().unwrap();
+    let (_, sequence, _) = decode_callback(&first);
+    let number = (sequence.slot, sequence.sequence);
+    one.connection = server.connect();
+    while one.flags & seq_status::CB_PATH_DOWN == 0 {
+        one.status(&[]);
+    }
+    let bind =
+        BindConnArgs { sessionid: one.session, direction: ChannelDirFromClient::BackOrBoth, rdma: false };
+    one.call(&[Op::BindConnToSession(bind)]);
+    if one.seen.is_empty() {
+        let again = one.connection.receive().unwrap();
+        let (_, sequence, _) = decode_callback(&again);
+        assert_eq!((sequence.slot, sequence.sequence), number, "the call-back keeps its number");
+        one.answer(&again);
+    }
+    assert_eq!(one.seen, [Seen::Recall(stateid)]);
+    one.status(&[]);
+    assert_eq!(one.flags & seq_status::CB_PATH_DOWN, 0);
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+}
+
+#[test]
+fn forged_replies_harm_only_their_connection() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let (file, stateid) = with_delegation(&mut one, share::READ);
+    let mut forged = Vec::new();
+    ReplyHeader { xid: 1, status: ReplyStatus::Success }.encode(&mut forged);
+    // A connection that never had a call-back is closed.
+    let mut stranger = server.connect();
+    stranger.send(&forged);
+    assert_eq!(stranger.receive(), None);
+    assert_eq!(two.open(share::WRITE, OpenHow::NoCreate), Err(Nfsstat4::Delay));
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    // Replies to no call-back are dropped.
+    for xid in 100..110u32 {
+        forged[..4].copy_from_slice(&xid.to_be_bytes());
+        one.connection.send(&forged);
+    }
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    two.open(share::WRITE, OpenHow::NoCreate).unwrap();
+}

@@ -1,0 +1,155 @@
+//! NFSv4 clients over crashes of the server: what they hold is there again, without a grace period, and each request
+//! happens once.
+
+use forebay_wire::Opaque;
+use forebay_wire::nfs4::{
+    Bitmap, CloseArgs, CreateArgs, CreateHow, CreateType, Fattr, GetattrArgs, LockType, NameArgs, Nfsstat4,
+    Op, OpResult, OpenArgs, OpenClaim, OpenHow, RenameArgs, StableHow4, StateOwner, TO_END, WriteArgs, attr,
+    share,
+};
+
+use crate::harness::*;
+use crate::nfs4::{Client4, putfh, remove};
+
+fn served() -> Server {
+    Serve::unsquashed().flags(&["--nfs4", "--mode", "write-back"]).start()
+}
+
+fn make() -> OpenHow<'static> {
+    OpenHow::Create(CreateHow::Guarded(Fattr::default()))
+}
+
+#[test]
+fn locks_opens_and_sessions_survive_a_kill() {
+    let mut server = served();
+    let (mut one, mut two) = (Client4::connect(&server, b"one"), Client4::connect(&server, b"two"));
+    let (open, file) = one.open(b"file", make(), share::WRITE).unwrap();
+    assert_eq!(one.lock(&file, open, LockType::Write, 0, 10), Nfsstat4::Ok);
+    for _ in 0..3 {
+        server.kill();
+        server.start();
+        one.reconnect(&server);
+        two.reconnect(&server);
+        // No grace period: an ordinary open is possible at once, and meets the share that was there before.
+        assert_eq!(two.open(b"file", OpenHow::NoCreate, 0), Err(Nfsstat4::ShareDenied));
+        let write = WriteArgs { stateid: open, offset: 0, stable: StableHow4::FileSync, data: b"on" };
+        assert_eq!(one.status(&[putfh(&file), Op::Write(write)]), Nfsstat4::Ok);
+        assert_eq!(one.lock(&file, open, LockType::Write, 20, 1), Nfsstat4::Ok);
+    }
+    let close = Op::Close(CloseArgs { seqid: 0, open_stateid: open });
+    assert_eq!(one.status(&[putfh(&file), close]), Nfsstat4::Ok);
+    let (open, _) = two.open(b"file", OpenHow::NoCreate, 0).unwrap();
+    assert_eq!(two.lock(&file, open, LockType::Write, 0, TO_END), Nfsstat4::Ok, "CLOSE freed the locks");
+    server.kill();
+    server.start();
+    two.reconnect(&server);
+    one.reconnect(&server);
+    let (open, _) = one.open(b"file", OpenHow::NoCreate, 0).unwrap();
+    assert_eq!(one.lock(&file, open, LockType::Read, 100, 1), Nfsstat4::Denied);
+}
+
+#[test]
+fn a_clean_stop_keeps_the_state_of_clients_as_well() {
+    let mut server = served();
+    let mut one = Client4::connect(&server, b"one");
+    let (open, file) = one.open(b"file", make(), 0).unwrap();
+    assert_eq!(one.lock(&file, open, LockType::Write, 0, 10), Nfsstat4::Ok);
+    let mut two = Client4::connect(&server, b"two");
+    server.flush();
+    for _ in 0..2 {
+        server.stop();
+        server.start();
+        one.reconnect(&server);
+        two.reconnect(&server);
+        let (other, _) = two.open(b"file", OpenHow::NoCreate, 0).unwrap();
+        assert_eq!(two.lock(&file, other, LockType::Write, 9, 1), Nfsstat4::Denied);
+        assert_eq!(one.lock(&file, open, LockType::Write, 9, 1), Nfsstat4::Ok);
+    }
+}
+
+/// The reply is in the log with the change. The client did not get it.
+#[test]
+fn a_change_is_not_repeated_after_a_crash() {
+    let mut server = served();
+    let mut c = Client4::connect(&server, b"one");
+    let (_, file) = c.open(b"file", make(), 0).unwrap();
+    let size = Op::Getattr(GetattrArgs { request: Bitmap::of(&[attr::SIZE]) });
+    let made =
+        Op::Create(CreateArgs { objtype: CreateType::Dir, name: b"dir", attributes: Fattr::default() });
+    let rename = Op::Rename(RenameArgs { oldname: b"file", newname: b"new" });
+    let link = Op::Link(NameArgs { name: b"link" });
+    let changes: [&[Op<'_>]; 4] = [
+        &[Op::Putrootfh(()), made, Op::Getfh(()), size],
+        &[putfh(&file), Op::Savefh(()), Op::Putrootfh(()), link],
+        &[Op::Putrootfh(()), Op::Savefh(()), rename],
+        &remove(b"link"),
+    ];
+    for change in changes {
+        assert_eq!(c.status(change), Nfsstat4::Ok);
+        let replied = c.replied.clone();
+        server.kill();
+        server.start();
+        c.reconnect(&server);
+        assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "it is carried out a second time");
+        assert_eq!(c.replied, replied, "the same reply");
+    }
+    assert_eq!(c.status(&remove(b"link")), Nfsstat4::Noent);
+    let (_, _) = c.open(b"other", make(), 0).unwrap();
+    server.kill();
+    server.start();
+    c.reconnect(&server);
+    c.again(|status, results| {
+        assert_eq!(status, Nfsstat4::Ok);
+        assert!(matches!(results[1], OpResult::Open(Ok(_))), "{results:?}");
+    });
+}
+
+/// The client sends without waiting, and the server is killed at any moment.
+#[test]
+fn no_kill_makes_a_client_see_a_false_error() {
+    let mut server = served();
+    let mut c = Client4::connect(&server, b"one");
+    let root = Op::Putrootfh(());
+    for round in 0..20_u32 {
+        let name = format!("f{round}");
+        let open = OpenArgs {
+            seqid: 0,
+            share_access: share::BOTH | share::WANT_NO_DELEG,
+            share_deny: 0,
+            owner: StateOwner { clientid: c.id, owner: Opaque(b"owner") },
+            how: make(),
+            claim: OpenClaim::Null(name.as_bytes()),
+        };
+        c.send(&[root, Op::Open(open)]);
+        std::thread::sleep(std::time::Duration::from_micros(u64::from(round) * 37));
+        server.kill();
+        server.start();
+        c.reconnect(&server);
+        assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "OPEN of {name}");
+        c.send(&[root, Op::Remove(NameArgs { name: name.as_bytes() })]);
+        std::thread::sleep(std::time::Duration::from_micros(u64::from(round) * 23));
+        server.kill();
+        server.start();
+        c.reconnect(&server);
+        assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "REMOVE of {name}");
+    }
+}
+
+/// The log releases its records of clients while they live on.
+#[test]
+fn released_records_are_replaced() {
+    let mut server = served();
+    let (mut one, mut two) = (Client4::connect(&server, b"one"), Client4::connect(&server, b"two"));
+    let (open, file) = one.open(b"file", make(), share::WRITE).unwrap();
+    assert_eq!(one.lock(&file, open, LockType::Write, 0, 10), Nfsstat4::Ok);
+    for _ in 0..3 {
+        // The end of a flush is the release of all records.
+        server.flush();
+        server.kill();
+        server.start();
+        one.reconnect(&server);
+        two.reconnect(&server);
+        assert_eq!(two.open(b"file", OpenHow::NoCreate, 0), Err(Nfsstat4::ShareDenied));
+        assert_eq!(one.lock(&file, open, LockType::Write, 5, 10), Nfsstat4::Ok);
+    }
+}

@@ -1,0 +1,314 @@
+//! The state of clients in the cache's log: each request happens once, and a restarted server has no grace period.
+//!
+//! | a request has changed | its records | its reply |
+//! |---|---|---|
+//! | the state of its client | in one piece | at the end of the piece |
+//! | names or attributes | | in the record of the change |
+//! | both (OPEN that makes a file) | in a piece of their own, before the change | in the record of the change |
+//! | nothing | none | not in the log: the client may ask again |
+//!
+//! A piece gets its numbers under the lock of the state, so the order in the log is the order of the state. A kill may
+//! leave a change without its record. Then the request journal knows the key of the request, and the client that asks
+//! again gets a success ([`Compound::was_carried_out`]) or continues the creation (`vfs`).
+
+use std::sync::{Arc, mpsc};
+
+use forebay_clientstate::{Durability, Effects, Record, Recovery, State, decode_all, encode_all};
+use forebay_common::lock::Mutex;
+use forebay_rpc::OwnedReply;
+use forebay_vfs::{LoggedReply, STATE_MAX, Vfs};
+
+use super::compound::{Compound, Context, InSlot};
+use super::server::Server;
+use crate::shared::Shared;
+
+/// First byte of a piece of clients' records. Replies of NFSv3 begin with 4 or 6.
+const PIECE: u8 = 1;
+/// First byte of the key of a request that changes names or attributes.
+const CHANGE: u8 = 2;
+/// Length of a key in bytes: the first byte, session, slot, sequence number, digest.
+const KEY: usize = 1 + 16 + 4 + 4 + 8;
+/// The byte after the key: the reply follows.
+const WITH_REPLY: u8 = 0;
+/// The byte after the key: the change was carried out, and nobody knows the reply.
+const WITHOUT_REPLY: u8 = 1;
+/// Most bytes of a reply in the record of a change. A longer one leaves no room for the change.
+const REPLY_IN_CHANGE: usize = 1600;
+
+/// The bytes that distinguish a request from all others.
+pub(super) type Key = [u8; KEY];
+
+/// Bytes from the log.
+enum Logged {
+    Records(Vec<Record>),
+    CarriedOut(Key),
+}
+
+impl Logged {
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        match *bytes.first()? {
+            PIECE => decode_all(&bytes[1..]).map(Logged::Records),
+            CHANGE => {
+                let (key, rest) = bytes.split_first_chunk()?;
+                match rest.split_first()? {
+                    (&WITH_REPLY, reply) => decode_all(reply).map(Logged::Records),
+                    (&WITHOUT_REPLY, []) => Some(Logged::CarriedOut(*key)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns records as pieces that the log takes.
+fn pieces(records: &[Record]) -> Vec<Vec<u8>> {
+    let mut pieces: Vec<Vec<u8>> = Vec::new();
+    for record in records {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        match pieces.last_mut() {
+            Some(piece) if piece.len() + bytes.len() <= STATE_MAX => piece.extend_from_slice(&bytes),
+            _ => pieces.push([&[PIECE][..], &bytes].concat()),
+        }
+    }
+    pieces
+}
+
+impl InSlot {
+    fn key(&self) -> Key {
+        let mut key = [CHANGE; KEY];
+        key[1..17].copy_from_slice(&self.session.id().0);
+        key[17..21].copy_from_slice(&self.slot.to_le_bytes());
+        key[21..25].copy_from_slice(&self.sequence.to_le_bytes());
+        key[25..].copy_from_slice(&self.digest.to_le_bytes());
+        key
+    }
+}
+
+impl Server {
+    /// Continues from the records that the log has, in their order. If the log was lost in between, clients may reclaim
+    /// their state for the time of a lease.
+    pub(crate) fn recover<'a>(&self, logged: impl Iterator<Item = &'a [u8]>, is_lost: bool) {
+        let mut all = Vec::new();
+        let mut carried_out = self.carried_out.lock();
+        for logged in logged.filter_map(Logged::decode) {
+            match logged {
+                Logged::Records(records) => all.extend(records),
+                Logged::CarriedOut(key) => _ = carried_out.insert(key),
+            }
+        }
+        let mut state = self.state();
+        let origin = self.origin(all.iter().map(Record::epoch).max());
+        if is_lost {
+            let owners = self.known.owners();
+            let known = (!self.has_lost_locks && !owners.is_empty()).then_some(owners);
+            *state = State::without_log(self.limits.clone(), origin, known, self.now());
+            state.count_delegations_in(self.delegations.clone());
+            return;
+        }
+        let mut recovery = Recovery::new(self.limits.clone(), origin);
+        all.iter().for_each(|record| recovery.apply(record));
+        *state = recovery.finish(self.now());
+        if self.has_lost_locks {
+            state.begin_grace(self.now());
+        }
+        state.count_delegations_in(self.delegations.clone());
+    }
+
+    /// Returns pieces that replace all older ones, each with a number.
+    pub(crate) fn snapshot(&self, number: &dyn Fn() -> u64) -> Vec<(u64, Vec<u8>)> {
+        let clients = self.state().client_ids();
+        let mut numbered = Vec::new();
+        let mut put = |state: &mut State, records: Vec<Record>| {
+            let all = [state.take_revoked(), records].concat();
+            numbered.extend(pieces(&all).into_iter().map(|piece| (number(), piece)));
+        };
+        for client in clients {
+            let mut state = self.state();
+            let records = state.snapshot_of(client);
+            put(&mut state, records);
+        }
+        let mut state = self.state();
+        let records = state.snapshot_hosts();
+        put(&mut state, records);
+        numbered
+    }
+
+    /// Gives the effects of a change to the log, and waits until their promise holds. The caller is a worker, and
+    /// answers NLM.
+    pub(crate) fn log_and_wait(&self, vfs: &Vfs, fx: &mut Effects) {
+        let Some(logging) =
+            Some(vfs).filter(|vfs| vfs.logs_state()).and_then(|vfs| self.number(vfs, fx, None))
+        else {
+            return;
+        };
+        let (sender, receiver) = mpsc::channel();
+        let passage = Arc::new(Passage::default());
+        logging.append(vfs, &passage);
+        passage.pass(move || _ = sender.send(()));
+        let _ = receiver.recv();
+    }
+
+    /// Numbers the records of a request for the log, with that of its reply. Returns `None` if it has none.
+    fn number(&self, vfs: &Vfs, fx: &mut Effects, reply: Option<Record>) -> Option<Logging> {
+        let mut state = self.state();
+        let revoked = state.take_revoked();
+        if revoked.is_empty() && fx.records.is_empty() {
+            return None;
+        }
+        let records = [revoked, std::mem::take(&mut fx.records), reply.into_iter().collect()].concat();
+        let numbered = pieces(&records).into_iter().map(|piece| Some((vfs.number_state()?, piece)));
+        let pieces = numbered.collect::<Option<Vec<_>>>()?;
+        Some(Logging { pieces, waits: fx.durability == Durability::BeforeReply })
+    }
+}
+
+/// Pieces with their numbers, on their way to the log.
+struct Logging {
+    pieces: Vec<(u64, Vec<u8>)>,
+    /// True if the reply waits for the last piece.
+    waits: bool,
+}
+
+/// A passage that opens when the records of a request are durable. Nothing can wait there: completions come from
+/// threads that serve the log.
+#[derive(Default)]
+pub(super) struct Passage(Mutex<Stage>);
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Closed,
+    Awaited(Box<dyn FnOnce() + Send>),
+    Open,
+}
+
+impl Passage {
+    /// Calls `then` once the passage is open.
+    pub(super) fn pass(&self, then: impl FnOnce() + Send + 'static) {
+        let mut stage = self.0.lock();
+        if let Stage::Open = *stage {
+            drop(stage);
+            return then();
+        }
+        *stage = Stage::Awaited(Box::new(then));
+    }
+
+    fn open(&self) {
+        let before = std::mem::replace(&mut *self.0.lock(), Stage::Open);
+        if let Stage::Awaited(then) = before {
+            then();
+        }
+    }
+}
+
+impl Logging {
+    /// Appends the pieces. The passage opens when the reply may leave.
+    fn append(self, vfs: &Vfs, passage: &Arc<Passage>) {
+        let Logging { mut pieces, waits } = self;
+        let last = if waits { pieces.pop() } else { None };
+        for (number, piece) in pieces {
+            vfs.log_state(number, piece, None);
+        }
+        match last {
+            Some((number, piece)) => {
+                let passage = passage.clone();
+                // If the log does not take the piece, that is recorded, and the running server has the state.
+                vfs.log_state(number, piece, Some(Box::new(move |_| passage.open())));
+            }
+            None => passage.open(),
+        }
+    }
+}
+
+impl Compound {
+    /// Returns true if the log has to have records of this request before its reply.
+    pub(super) fn has_records(&self, shared: &Shared) -> bool {
+        !self.effects.records.is_empty() && shared.vfs.logs_state()
+    }
+
+    /// Gives the records of the request to the log, then makes its change durable and answers.
+    pub(super) fn log_and_commit(mut self: Box<Self>, shared: Arc<Shared>, mut reply: OwnedReply) {
+        let passage = Arc::new(Passage::default());
+        let Some(server) = shared.serves_nfs4().filter(|_| shared.vfs.logs_state()) else {
+            passage.open();
+            return self.commit_change(shared, reply, passage);
+        };
+        let own = if self.change_keeps_reply() { None } else { self.reply_record(reply.head()) };
+        self.is_logged = own.is_some() && !self.effects.records.is_empty();
+        match server.number(&shared.vfs, &mut self.effects, own) {
+            Some(logging) => logging.append(&shared.vfs, &passage),
+            None => passage.open(),
+        }
+        self.commit_change(shared, reply, passage);
+    }
+
+    /// Returns the bytes for the record of the change, which keep the reply of the request.
+    pub(super) fn logged_answer(&mut self, shared: &Shared, reply: &[u8]) -> Vec<u8> {
+        let (true, Some(slot)) = (shared.vfs.logs_state(), &self.slot) else { return Vec::new() };
+        let mut answer = slot.key().to_vec();
+        match self.reply_record(reply).map(|record| encode_all(&[record])) {
+            Some(record) if record.len() <= REPLY_IN_CHANGE => {
+                answer.push(WITH_REPLY);
+                answer.extend_from_slice(&record);
+                self.is_logged = true;
+            }
+            _ => answer.push(WITHOUT_REPLY),
+        }
+        answer
+    }
+
+    fn reply_record(&self, reply: &[u8]) -> Option<Record> {
+        let InSlot { session, slot, .. } = self.slot.as_ref()?;
+        session.reply_record(*slot, self.kept_reply(reply))
+    }
+
+    /// Returns the request for the request journal, if it is the first change of this COMPOUND. A creation goes on if
+    /// the client asks again. `is_creation` is false for changes that one call makes.
+    pub(super) fn logged_reply(&self, cx: &Context<'_>, is_creation: bool) -> Option<LoggedReply> {
+        let slot = self.slot.as_ref().filter(|_| !self.has_changed && cx.shared.vfs.logs_state())?;
+        let mut answer = slot.key().to_vec();
+        if !is_creation {
+            answer.push(WITHOUT_REPLY);
+        }
+        Some(LoggedReply { answer, key: KEY })
+    }
+
+    /// Returns true, once, if a killed server has carried out the first change of this request without answering it.
+    pub(super) fn was_carried_out(&self, cx: &Context<'_>) -> bool {
+        let Some(slot) = self.slot.as_ref().filter(|_| !self.has_changed) else { return false };
+        let mut carried_out = cx.server.carried_out.lock();
+        !carried_out.is_empty() && carried_out.remove(&slot.key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_clientstate::ClientId;
+
+    use super::*;
+
+    #[test]
+    fn pieces_have_all_records_in_order_and_fit() {
+        let records: Vec<_> = (0..2000).map(|id| Record::ClientRemoved(ClientId(id))).collect();
+        let pieces = pieces(&records);
+        assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() <= STATE_MAX));
+        let read = pieces.iter().flat_map(|piece| match Logged::decode(piece) {
+            Some(Logged::Records(records)) => records,
+            _ => panic!("no piece"),
+        });
+        assert_eq!(read.collect::<Vec<_>>(), records);
+    }
+
+    #[test]
+    fn a_key_without_more_is_no_answer() {
+        let key = [CHANGE; KEY];
+        assert!(Logged::decode(&key).is_none());
+        assert!(
+            matches!(Logged::decode(&[&key[..], &[WITHOUT_REPLY]].concat()), Some(Logged::CarriedOut(it)) if it == key)
+        );
+        assert!(Logged::decode(&[&key[..], &[WITHOUT_REPLY, 0]].concat()).is_none());
+        assert!(Logged::decode(&[4; 60]).is_none(), "a reply of NFSv3");
+    }
+}

@@ -1,0 +1,248 @@
+"""Checks of mounts as an administrator types them, in a guest beside its server: `mounts.py HOST SHARE`.
+
+Every check is a function below, with the mount options in its first line; each prints `ok NAME` or `not ok NAME: WHY`.
+The host kills the server and starts it again when the file `kill` appears in SHARE, and then removes the file.
+"""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+
+HOST, SHARE = sys.argv[1:]
+MOUNT = "/mnt"
+
+
+def run(*words):
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, f"{' '.join(words)} ended with {done.returncode}: {done.stdout.decode()[-400:]}"
+    return done.stdout.decode()
+
+
+@contextlib.contextmanager
+def mounted(at=MOUNT, *options):
+    os.makedirs(at, exist_ok=True)
+    run("mount", "-t", "nfs", *options, f"{HOST}:/", at)
+    try:
+        yield at
+    finally:
+        os.chdir("/")
+        run("umount", at)
+
+
+def options_of(at):
+    with open("/proc/mounts") as mounts:
+        return next(line.split()[3].split(",") for line in mounts if line.split()[1] == at)
+
+
+def write(path, content=b""):
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def in_child(check):
+    """Runs `check` in another process and returns its process id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            check()
+        except BaseException:  # noqa: B902: the status tells the parent
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def succeeds(child):
+    _, status = os.waitpid(child, 0)
+    return status == 0
+
+
+def is_locked(path, lock):
+    """Tries to lock in another process, without waiting."""
+    def check():
+        with open(path, "r+b") as file:
+            try:
+                lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                assert error.errno in (errno.EAGAIN, errno.EACCES), error
+                os._exit(2)
+    _, status = os.waitpid(in_child(check), 0)
+    assert os.WEXITSTATUS(status) in (0, 2), status
+    return os.WEXITSTATUS(status) == 2
+
+
+def locks_of_processes_conflict(path, other):
+    """Locks a file by its path, and by its path on another mount."""
+    write(path, bytes(100))
+    for lock in (fcntl.flock, fcntl.lockf):
+        with open(path, "r+b") as file:
+            lock(file, fcntl.LOCK_EX)
+            assert is_locked(other, lock), lock.__name__
+
+            def waits():
+                with open(other, "r+b") as own:
+                    lock(own, fcntl.LOCK_EX)
+                    assert read(other)[:5] == b"first"
+            child = in_child(waits)
+            os.pwrite(file.fileno(), b"first", 0)
+            os.fsync(file.fileno())
+            lock(file, fcntl.LOCK_UN)
+            assert succeeds(child), f"{lock.__name__}: the process that waited"
+        assert not is_locked(other, lock), lock.__name__
+    with open(path, "r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 10, 20)
+        assert is_locked(other, lambda own, how: fcntl.lockf(own, how, 1, 29))
+        assert not is_locked(other, lambda own, how: fcntl.lockf(own, how, 1, 30))
+        assert not is_locked(other, lambda own, how: fcntl.lockf(own, how, 20, 0))
+
+
+# The checks
+
+def plain_mount_is_4_2():
+    with mounted():
+        assert "vers=4.2" in options_of(MOUNT), options_of(MOUNT)
+        figures = os.statvfs(MOUNT)
+        assert 0 < figures.f_bavail <= figures.f_blocks and figures.f_files > 0
+        assert f"{HOST}:/" in run("df", MOUNT)
+
+
+def programs_and_mappings():
+    with mounted():
+        shutil.copy("/bin/true", f"{MOUNT}/program")
+        os.chmod(f"{MOUNT}/program", 0o755)
+        run(f"{MOUNT}/program")
+        write(f"{MOUNT}/mapped", bytes(100_000))
+        with open(f"{MOUNT}/mapped", "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            memory[70_000:70_004] = b"text"
+            memory.flush()
+    with mounted():
+        assert read(f"{MOUNT}/mapped")[70_000:70_004] == b"text"
+
+
+def exclusive_creates():
+    with mounted():
+        os.close(os.open(f"{MOUNT}/once", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640))
+        try:
+            os.open(f"{MOUNT}/once", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            raise AssertionError("made twice")
+        except FileExistsError:
+            pass
+
+
+def removed_while_open():
+    with mounted():
+        os.mkdir(f"{MOUNT}/open")
+        with open(f"{MOUNT}/open/file", "w+b") as file:
+            file.write(b"before")
+            file.flush()
+            os.unlink(f"{MOUNT}/open/file")
+            file.write(b" after")
+            file.seek(0)
+            assert file.read() == b"before after"
+        os.rmdir(f"{MOUNT}/open")
+
+
+def locks():
+    with mounted():
+        locks_of_processes_conflict(f"{MOUNT}/locked", f"{MOUNT}/locked")
+
+
+def start_lock_services():
+    """Starts what a client needs to lock files of NFSv3: rpcbind, and the status monitor."""
+    run("rpcbind", "-w")
+    run("rpc.statd")
+
+
+def locks_of_version_3():
+    start_lock_services()
+    with mounted(MOUNT, "-o", "vers=3"):
+        assert not any(option in options_of(MOUNT) for option in ("nolock", "local_lock=all"))
+        locks_of_processes_conflict(f"{MOUNT}/locked-3", f"{MOUNT}/locked-3")
+
+
+def locks_of_both_versions():
+    with mounted(MOUNT, "-o", "vers=3"), mounted("/mnt-4"):
+        locks_of_processes_conflict(f"{MOUNT}/locked-both", "/mnt-4/locked-both")
+        locks_of_processes_conflict("/mnt-4/locked-both-4", f"{MOUNT}/locked-both-4")
+
+
+def locks_of_version_3_over_a_crash_of_the_server():
+    with mounted(MOUNT, "-o", "vers=3"):
+        write(f"{MOUNT}/kept-3", b"old")
+        with open(f"{MOUNT}/kept-3", "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            write(f"{SHARE}/kill")
+            while os.path.exists(f"{SHARE}/kill"):
+                time.sleep(0.1)
+            # The client waits for the end of the grace period.
+            assert is_locked(f"{MOUNT}/kept-3", fcntl.lockf)
+        assert not is_locked(f"{MOUNT}/kept-3", fcntl.lockf)
+
+
+def several_connections():
+    with mounted(MOUNT, "-o", "nconnect=4"):
+        for number in range(40):
+            write(f"{MOUNT}/connection-{number}", b"x")
+        with open("/proc/net/tcp") as table:
+            # 0801 is port 2049, 01 is an established connection.
+            connections = [line for line in table if line.split()[2].endswith(":0801") and line.split()[3] == "01"]
+        assert len(connections) == 4, len(connections)
+
+
+def files_and_locks_over_a_crash_of_the_server():
+    with mounted():
+        write(f"{MOUNT}/kept", b"old")
+        with open(f"{MOUNT}/kept", "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            file.write(b"new")
+            write(f"{SHARE}/kill")
+            while os.path.exists(f"{SHARE}/kill"):
+                time.sleep(0.1)
+            file.write(b" and newer")
+            file.flush()
+            os.fsync(file.fileno())
+            assert is_locked(f"{MOUNT}/kept", fcntl.lockf)
+        assert not is_locked(f"{MOUNT}/kept", fcntl.lockf)
+        assert read(f"{MOUNT}/kept") == b"new and newer"
+
+
+def the_kernel_is_silent():
+    log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    said = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            said.append(os.read(log, 8192).decode(errors="replace").split(";", 1)[-1].strip())
+    words = ("nfs", "rpc", "lockd", "bug:", "warning:", "error")
+    # A killed server is a server that does not answer for a while.
+    known = ("not responding", "OK", "Installing knfsd", "Registered", "registered", "id_resolver", "Key type")
+    found = [line for line in said if any(word in line.lower() for word in words)
+             and not any(word in line for word in known)]
+    assert not found, found
+
+
+def main():
+    for check in [plain_mount_is_4_2, programs_and_mappings, exclusive_creates, removed_while_open, locks,
+                  locks_of_version_3, locks_of_both_versions, locks_of_version_3_over_a_crash_of_the_server,
+                  several_connections, files_and_locks_over_a_crash_of_the_server, the_kernel_is_silent]:
+        try:
+            check()
+            print(f"ok {check.__name__}", flush=True)
+        except Exception as error:
+            line = traceback.extract_tb(error.__traceback__)[-1].lineno
+            text = str(error).replace("\n", " ") or "assertion"
+            print(f"not ok {check.__name__}: line {line}: {type(error).__name__}: {text}", flush=True)
+
+
+main()

@@ -1,0 +1,88 @@
+//! Mounts as an administrator types them: without options, from a guest on a network with the server alone. The server
+//! has port 2049, and the guest ports below 1024, because the network is one of its own.
+
+use std::{fs, path::PathBuf, thread, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use crate::{
+    server::Server,
+    suites::{Case, Counts, Outcome, asset, reported, whole},
+    vm::{Guest, Network},
+};
+
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// The arguments of `cargo x mounts`.
+#[derive(Parser)]
+pub(crate) struct Mounts {
+    /// Binary to use in place of target/release/forebay
+    #[arg(long, value_name = "PATH")]
+    forebay: Option<PathBuf>,
+}
+
+impl Mounts {
+    /// Runs the cases, prints the failures, and counts.
+    pub(crate) fn run(&self) -> Result<Counts> {
+        // A network belongs to a thread and to all that it starts.
+        let cases = thread::scope(|scope| scope.spawn(|| self.cases()).join());
+        let cases = cases.map_err(|_| anyhow::anyhow!("the run panicked"))??;
+        let mut counts = Counts::default();
+        for Case { name, outcome } in cases {
+            match outcome {
+                Outcome::Passed => counts.passed += 1,
+                Outcome::Skipped => counts.skipped += 1,
+                Outcome::Failed(why) => {
+                    println!("FAILED {name}: {why}");
+                    counts.failed += 1;
+                }
+            }
+        }
+        println!("mounts: {} passed, {} failed", counts.passed, counts.failed);
+        Ok(counts)
+    }
+
+    fn cases(&self) -> Result<Vec<Case>> {
+        let network = Network::new()?;
+        let (script, share) = (asset("mounts.py"), tempfile::tempdir()?);
+        let mut server = Server::start_on(&network, self.forebay.as_deref())?;
+        let mut cases = Vec::new();
+        let mut report = |line: &[u8]| {
+            let line = String::from_utf8_lossy(line);
+            eprint!("{line}");
+            cases.extend(reported(&line));
+        };
+        let words = ["/usr/bin/python3", &script.to_string_lossy(), network.host(), "/share"];
+        let guest = Guest {
+            nfs: None,
+            shares: vec![(share.path().to_owned(), "/share".into())],
+            command: words.map(str::to_owned).into(),
+            limit: LIMIT,
+            memory: 2048,
+            all_modules: true,
+            network: Some(network),
+        };
+        let kill = share.path().join("kill");
+        let status = thread::scope(|scope| -> Result<_> {
+            let client = scope.spawn(|| guest.run(&mut report));
+            while !client.is_finished() {
+                if kill.exists() {
+                    server.crash_and_restart(false)?;
+                    fs::remove_file(&kill).context("cannot tell the guest")?;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            Ok(client.join())
+        })?;
+        let problem = match status {
+            Ok(Ok(0)) => None,
+            Ok(Ok(status)) => Some(format!("the guest ended with {status}")),
+            Ok(Err(error)) => Some(format!("{error:#}")),
+            Err(_) => Some("the guest's thread panicked".into()),
+        };
+        cases.push(whole("the run", problem));
+        server.stop()?;
+        Ok(cases)
+    }
+}
