@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use forebay_rpc::{OwnedReply, Ticket};
 use forebay_vfs::{
-    Attr, Changed, CommitRequest, Create, Error, Export, LoggedReply, Outcome, Special, Target, Wait,
+    Attr, Changed, CommitRequest, Create, DataCaller, Error, Export, LoggedReply, Outcome, Special, Target,
+    Wait,
 };
 use forebay_wire::nfs3::{
     CommitArgs, CreateArgs, CreateHow, CreateOk, Failed, FileHandle, LinkArgs, LinkWcc, MkdirArgs, MknodArgs,
@@ -173,7 +174,14 @@ impl Shared {
         }
         let at = self.at_to_change(call, &args.file, wait)?;
         let stable = args.stable != StableHow::Unstable;
-        let tried = self.vfs.write(&at.target, &at.caller.cred, args.offset, args.data, stable, wait);
+        let tried = self.vfs.write(
+            &at.target,
+            DataCaller::without_open(&at.caller.cred),
+            args.offset,
+            args.data,
+            stable,
+            wait,
+        );
         let Outcome::Done(changed) = tried else {
             call.keep(at.caller);
             return Err(Stop::Later);
@@ -192,8 +200,12 @@ impl Shared {
     fn commit(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: CommitArgs = call.args()?;
         let at = self.at(call, &args.file, Wait::Yes)?;
-        let (changed, seen) =
-            self.vfs.commit_range(&at.target, &at.caller.cred, args.offset, args.count.into());
+        let (changed, seen) = self.vfs.commit_range(
+            &at.target,
+            DataCaller::without_open(&at.caller.cred),
+            args.offset,
+            args.count.into(),
+        );
         let file_wcc = wcc(&changed.wcc, at.fsid());
         // The verifier is appended when the sync is done.
         let mut executed = put(out, &at, changed.result.map(|()| file_wcc), file_wcc, changed.intent);

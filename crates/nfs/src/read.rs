@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_rpc::{Reply, Workers};
 use forebay_runtime::tasks;
-use forebay_vfs::{Outcome, ReadInto, ReadOut, SsdRead, Wait};
+use forebay_vfs::{DataCaller, Outcome, ReadInto, ReadOut, SsdRead, Wait};
 use forebay_wire::nfs3::{self, Fattr3, Nfsstat3, Procedure, ReadArgs, encode_read_header};
 
 use crate::MAX_TRANSFER;
@@ -66,7 +66,14 @@ impl Shared {
         let tried = self.at(call, &args.file, wait).and_then(|at| {
             let (fsid, At { target, caller }) = (at.fsid(), at);
             let into = &mut IntoReply(reply);
-            let tried = self.vfs.read(&target, &caller.cred, args.offset, count, wait, into)?;
+            let tried = self.vfs.read(
+                &target,
+                DataCaller::without_open(&caller.cred),
+                args.offset,
+                count,
+                wait,
+                into,
+            )?;
             let rest = |ReadOut { len, eof, attr }, client| {
                 let attributes = fattr(&attr, fsid);
                 RestOfReply { xid: call.xid(), attributes, len, eof, client }

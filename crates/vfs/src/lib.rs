@@ -63,6 +63,7 @@ pub use ops::change::Changed;
 pub use ops::copy::{Copied, CopyRange};
 pub use ops::create::Create;
 pub use ops::data::{ReadInto, ReadOut, Wrote};
+pub use ops::data_caller::{DataCaller, DataCheck};
 pub use ops::list::{Entry, EntryPlus, ListEnd};
 pub use ops::lookup::{Access, Found};
 pub use ops::make::Special;

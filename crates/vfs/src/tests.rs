@@ -95,7 +95,8 @@ impl Served {
     }
 
     fn write(&self, file: &Target, stable: bool) -> Option<CommitRequest> {
-        let written = self.vfs.write(file, &self.cred, 0, &[7; 4096], stable, Wait::Yes);
+        let written =
+            self.vfs.write(file, DataCaller::without_open(&self.cred), 0, &[7; 4096], stable, Wait::Yes);
         let Outcome::Done(Changed { result, intent, .. }) = written else { panic!("the write waits") };
         assert_eq!(result.unwrap().stable, stable);
         intent
@@ -187,7 +188,8 @@ fn the_cache_knows_what_of_a_file_is_synced() {
             served.commit(intent);
         } else {
             assert!(intent.is_none());
-            let (Changed { intent, .. }, _) = served.vfs.commit_range(&file, &served.cred, 0, 0);
+            let (Changed { intent, .. }, _) =
+                served.vfs.commit_range(&file, DataCaller::without_open(&served.cred), 0, 0);
             served.commit(intent);
         }
         assert!(is_synced(), "stable: {stable}");
@@ -354,12 +356,13 @@ fn the_reply_to_a_copy_waits_for_all_its_pieces() {
         }
         let [source, target] = &files;
         let data = vec![7; 5 << 19];
-        let written = served.vfs.write(source, &served.cred, 0, &data, true, Wait::Yes);
+        let written =
+            served.vfs.write(source, DataCaller::without_open(&served.cred), 0, &data, true, Wait::Yes);
         let Outcome::Done(Changed { result, intent, .. }) = written else { panic!("the write waits") };
         served.commit(intent);
         assert_eq!(result.unwrap().len, data.len());
         let user = served.vfs.creds.intern(&Identity { uid: 7, gid: 7, groups: Default::default() });
-        let (reader, writer) = (&served.cred, &user);
+        let (reader, writer) = (DataCaller::without_open(&served.cred), DataCaller::without_open(&user));
         let copy = CopyRange { source, reader, source_offset: 100, target, writer, offset: 50, len: 0 };
         let Changed { result, intent, .. } = served.vfs.copy(&copy, |_| true);
         let copied = result.unwrap();

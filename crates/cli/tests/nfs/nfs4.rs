@@ -398,3 +398,47 @@ fn retransmissions_of_a_running_request_get_its_reply() {
     wait_for(|| inflight() == 0);
     assert!(array.at.join("made").is_dir());
 }
+
+#[test]
+fn an_open_decides_about_access_and_without_one_the_mode_does_also_for_the_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    needs_root!();
+    let server = served();
+    let chmod = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    chmod(&server.data, 0o777);
+    let path = server.data.join("file");
+    let mut c = Client4::connect(&server, b"one");
+    c.connection.user = user(1000, 1000, &[]);
+    let mut buffer = Vec::new();
+    let set = Attributes { mode: Some(0o400), ..Attributes::default() };
+    let how = OpenHow::Create(CreateHow::Guarded(Fattr::encoded(&mut buffer, &set)));
+    let (open, file) = c.open(b"file", how, 0).unwrap();
+    let write = |c: &mut Client4, stateid| {
+        let write = WriteArgs { stateid, offset: 0, stable: StableHow4::FileSync, data: b"text" };
+        c.status(&[putfh(&file), Op::Write(write)])
+    };
+    let read = |c: &mut Client4, stateid| {
+        c.status(&[putfh(&file), Op::Read(ReadArgs { stateid, offset: 0, count: 10 })])
+    };
+    assert_eq!(write(&mut c, open), Nfsstat4::Ok);
+    assert_eq!(write(&mut c, Stateid::ANONYMOUS), Nfsstat4::Access);
+    assert_eq!(read(&mut c, Stateid::ANONYMOUS), Nfsstat4::Ok);
+    let wire = FileHandle::new(&file).unwrap();
+    assert!(c.connection.write(&wire, 0, b"text", StableHow::FileSync).is_ok(), "version 3 has no open");
+    chmod(&path, 0);
+    for special in [Stateid::ANONYMOUS, Stateid::BYPASS] {
+        assert_eq!(read(&mut c, special), Nfsstat4::Access);
+    }
+    std::os::unix::fs::chown(&path, Some(2000), Some(2000)).unwrap();
+    assert_eq!((read(&mut c, open), write(&mut c, open)), (Nfsstat4::Ok, Nfsstat4::Ok));
+    // Denials of an open count for requests without one.
+    chmod(&path, 0o666);
+    let close = Op::Close(CloseArgs { seqid: 0, open_stateid: open });
+    assert_eq!(c.status(&[putfh(&file), close]), Nfsstat4::Ok);
+    c.open(b"file", OpenHow::NoCreate, share::BOTH).unwrap();
+    assert_eq!(read(&mut c, Stateid::ANONYMOUS), Nfsstat4::Locked);
+    assert_eq!(read(&mut c, Stateid::BYPASS), Nfsstat4::Ok);
+    assert_eq!(write(&mut c, Stateid::BYPASS), Nfsstat4::Locked);
+}

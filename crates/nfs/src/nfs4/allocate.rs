@@ -2,7 +2,7 @@
 
 use forebay_clientstate::WRITE;
 use forebay_rpc::Reply;
-use forebay_vfs::{Changed, Cred, Outcome, Target, Vfs};
+use forebay_vfs::{Changed, DataCaller, Outcome, Target, Vfs};
 use forebay_wire::nfs4::{AllocateArgs, Nfsstat4, Opcode};
 
 use super::compound::{Change, Compound, Context, Stop};
@@ -18,7 +18,7 @@ pub(super) fn require_regular(place: &mut Place, cx: &Context<'_>) -> Result<(),
 }
 
 /// A change of a range of a file.
-type ChangeRange = fn(&Vfs, &Target, &Cred, u64, u64) -> Outcome<Changed<()>>;
+type ChangeRange = fn(&Vfs, &Target, DataCaller<'_>, u64, u64) -> Outcome<Changed<()>>;
 
 impl Compound {
     pub(super) fn allocate(
@@ -49,7 +49,7 @@ impl Compound {
     ) -> Result<Option<Change>, Stop> {
         may_wait(cx)?;
         require_regular(self.place()?, cx)?;
-        self.check_io(cx, args.stateid, WRITE)?;
+        let check = self.check_io(cx, args.stateid, WRITE)?;
         let at = self.place()?.resolve(cx)?;
         if at.caller.read_only {
             return Err(Stop::Fail(Nfsstat4::Rofs));
@@ -57,7 +57,8 @@ impl Compound {
         if args.length == 0 || args.offset.checked_add(args.length).is_none() {
             return Err(Stop::Fail(Nfsstat4::Inval));
         }
-        let changed = change(&cx.shared.vfs, &at.target, &at.caller.cred, args.offset, args.length);
+        let caller = DataCaller::new(&at.caller.cred, check);
+        let changed = change(&cx.shared.vfs, &at.target, caller, args.offset, args.length);
         let Outcome::Done(changed) = changed else { return Err(Stop::Later) };
         let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
         self.reply.start(reply.head(), number);

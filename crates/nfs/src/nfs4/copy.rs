@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_clientstate::{READ, WRITE};
 use forebay_rpc::Reply;
-use forebay_vfs::{CopyRange, Outcome};
+use forebay_vfs::{CopyRange, DataCaller, DataCheck, Outcome};
 use forebay_wire::nfs4::{
     CloneArgs, CopyArgs, CopyOk, CopyRequirements, Nfsstat4, Opcode, StableHow4, Stateid, WriteResponse,
 };
@@ -14,6 +14,7 @@ use forebay_wire::nfs4::{
 use super::allocate::require_regular;
 use super::compound::{Change, Compound, Context, Stop, put};
 use super::convert::{file_key, state_id};
+use super::io::check_after;
 use super::place::may_wait;
 use crate::caller::At;
 
@@ -22,9 +23,15 @@ const LONGEST: Duration = Duration::from_millis(250);
 /// The most bytes of one COPY, which have to become durable before its reply.
 const MOST: u64 = 64 << 20;
 
+/// A file of a COPY or CLONE, and the check of access that is left.
+struct Opened {
+    at: At,
+    check: DataCheck,
+}
+
 impl Compound {
     /// Checks that a state id allows to read the saved file, and returns that file.
-    fn source(&mut self, cx: &Context<'_>, stateid: Stateid) -> Result<At, Stop> {
+    fn source(&mut self, cx: &Context<'_>, stateid: Stateid) -> Result<Opened, Stop> {
         let client = self.client()?;
         let saved = self.saved.as_mut().ok_or(Stop::Fail(Nfsstat4::Nofilehandle))?;
         require_regular(&mut saved.place, cx)?;
@@ -34,15 +41,19 @@ impl Compound {
         let mut state = cx.server.state();
         state.io(Some(client), state_id(stateid), &file, READ, cx.now, &mut self.effects)?;
         drop(state);
-        Ok(saved.place.resolve(cx)?.clone())
+        Ok(Opened { at: saved.place.resolve(cx)?.clone(), check: check_after(stateid) })
     }
 
     /// Checks that a state id allows to write the current file, and returns that file.
-    fn destination(&mut self, cx: &Context<'_>, stateid: Stateid) -> Result<At, Stop> {
+    fn destination(&mut self, cx: &Context<'_>, stateid: Stateid) -> Result<Opened, Stop> {
         require_regular(self.place()?, cx)?;
-        self.check_io(cx, stateid, WRITE)?;
+        let check = self.check_io(cx, stateid, WRITE)?;
         let at = self.place()?.resolve(cx)?;
-        if at.caller.read_only { Err(Stop::Fail(Nfsstat4::Rofs)) } else { Ok(at.clone()) }
+        if at.caller.read_only {
+            Err(Stop::Fail(Nfsstat4::Rofs))
+        } else {
+            Ok(Opened { at: at.clone(), check })
+        }
     }
 
     pub(super) fn copy(
@@ -58,7 +69,7 @@ impl Compound {
         }
         let (from, to) = (self.source(cx, args.src_stateid)?, self.destination(cx, args.dst_stateid)?);
         let copy = range(&from, &to, (args.src_offset, args.dst_offset, args.count));
-        let begun = Instant::now();
+        let (from, to, begun) = (&from.at, &to.at, Instant::now());
         let changed = cx.shared.vfs.copy(&copy, |len| len < MOST && begun.elapsed() < LONGEST);
         let (copied, change) = Change::of(cx, &to.target.export, changed.result, changed.intent)?;
         cx.shared.stats.bytes_read.fetch_add(copied.len, Ordering::Relaxed);
@@ -83,14 +94,20 @@ impl Compound {
         let (from, to) = (self.source(cx, args.src_stateid)?, self.destination(cx, args.dst_stateid)?);
         let copy = range(&from, &to, (args.src_offset, args.dst_offset, args.count));
         let Outcome::Done(changed) = cx.shared.vfs.clone_range(&copy) else { return Err(Stop::Later) };
-        let ((), change) = Change::of(cx, &to.target.export, changed.result, changed.intent)?;
+        let ((), change) = Change::of(cx, &to.at.target.export, changed.result, changed.intent)?;
         self.reply.start(reply.head(), Opcode::Clone);
         Ok(change)
     }
 }
 
 /// Returns the range of a COPY or CLONE: offset in the source, offset in the destination, and number of bytes.
-fn range<'a>(from: &'a At, to: &'a At, (source_offset, offset, len): (u64, u64, u64)) -> CopyRange<'a> {
-    let (source, reader) = (&from.target, &from.caller.cred);
-    CopyRange { source, reader, source_offset, target: &to.target, writer: &to.caller.cred, offset, len }
+fn range<'a>(
+    from: &'a Opened,
+    to: &'a Opened,
+    (source_offset, offset, len): (u64, u64, u64),
+) -> CopyRange<'a> {
+    let caller = |opened: &'a Opened| DataCaller::new(&opened.at.caller.cred, opened.check);
+    let (reader, writer) = (caller(from), caller(to));
+    let (source, target) = (&from.at.target, &to.at.target);
+    CopyRange { source, reader, source_offset, target, writer, offset, len }
 }

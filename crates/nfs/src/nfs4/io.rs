@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_clientstate::{READ, WRITE};
 use forebay_rpc::Reply;
-use forebay_vfs::{Outcome, ReadInto, Wait};
+use forebay_vfs::{DataCaller, DataCheck, Outcome, ReadInto, Wait};
 use forebay_wire::nfs4::{
     CommitArgs, CommitOk, Nfsstat4, Opcode, ReadArgs, StableHow4, Stateid, WriteArgs, WriteOk,
     encode_read_header,
@@ -35,6 +35,15 @@ impl ReadInto for IntoBuffer {
     }
 }
 
+/// Returns the check that is left after that of a state id: an open has decided about the access, and without one the mode
+/// decides, also for the owner.
+pub(super) fn check_after(stateid: Stateid) -> DataCheck {
+    match stateid {
+        Stateid::ANONYMOUS | Stateid::BYPASS => DataCheck::Mode,
+        _ => DataCheck::Granted,
+    }
+}
+
 impl Compound {
     /// Returns the state id that a request means: the current one for the special value (RFC 8881 section 16.2.3.1.2).
     pub(super) fn resolve_stateid(&self, wire: Stateid) -> Result<Stateid, Stop> {
@@ -51,14 +60,20 @@ impl Compound {
         }
     }
 
-    /// Checks that a state id allows to read or write the current file.
-    pub(super) fn check_io(&mut self, cx: &Context<'_>, stateid: Stateid, access: u8) -> Result<(), Stop> {
+    /// Checks that a state id allows to read or write the current file. Returns the check that is left to do.
+    pub(super) fn check_io(
+        &mut self,
+        cx: &Context<'_>,
+        stateid: Stateid,
+        access: u8,
+    ) -> Result<DataCheck, Stop> {
         let stateid = self.resolve_stateid(stateid)?;
         let client = self.client()?;
         let handle = self.place()?.handle(cx);
         let file = file_key(handle.as_bytes())?;
         let mut state = cx.server.state();
-        Ok(state.io(Some(client), state_id(stateid), &file, access, cx.now, &mut self.effects)?)
+        state.io(Some(client), state_id(stateid), &file, access, cx.now, &mut self.effects)?;
+        Ok(check_after(stateid))
     }
 
     pub(super) fn read(
@@ -69,19 +84,19 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
         require_file(self.place()?, cx)?;
-        self.check_io(cx, args.stateid, READ)?;
+        let check = self.check_io(cx, args.stateid, READ)?;
         let room = self.reply.room(reply.head()).saturating_sub(64);
         let count = (args.count.min(MAX_TRANSFER) as usize).min(room);
         let has_payload = self.may_have_payload(is_last);
         let at = self.place()?.resolve(cx)?;
-        let (target, cred) = (&at.target, &at.caller.cred);
+        let (target, by) = (&at.target, DataCaller::new(&at.caller.cred, check));
         let client = at.caller.client.clone();
         let (out, data) = if has_payload {
             let into = &mut crate::read::IntoReply(reply);
-            (cx.shared.vfs.read(target, cred, args.offset, count, cx.wait, into)?, None)
+            (cx.shared.vfs.read(target, by, args.offset, count, cx.wait, into)?, None)
         } else {
             let mut into = IntoBuffer(Vec::new());
-            let out = cx.shared.vfs.read(target, cred, args.offset, count, cx.wait, &mut into)?;
+            let out = cx.shared.vfs.read(target, by, args.offset, count, cx.wait, &mut into)?;
             (out, Some(into.0))
         };
         // Data on the cache devices is read by a worker.
@@ -116,14 +131,14 @@ impl Compound {
             return Err(Stop::Later);
         }
         require_file(self.place()?, cx)?;
-        self.check_io(cx, args.stateid, WRITE)?;
+        let check = self.check_io(cx, args.stateid, WRITE)?;
         let at = self.place()?.resolve(cx)?;
         if at.caller.read_only {
             return Err(Stop::Fail(Nfsstat4::Rofs));
         }
         let stable = args.stable != StableHow4::Unstable;
-        let (target, cred) = (&at.target, &at.caller.cred);
-        let written = cx.shared.vfs.write(target, cred, args.offset, args.data, stable, cx.wait);
+        let (target, by) = (&at.target, DataCaller::new(&at.caller.cred, check));
+        let written = cx.shared.vfs.write(target, by, args.offset, args.data, stable, cx.wait);
         let Outcome::Done(changed) = written else { return Err(Stop::Later) };
         let (wrote, change) = Change::of(cx, &target.export, changed.result, changed.intent)?;
         let bytes = wrote.len as u64;
@@ -144,8 +159,12 @@ impl Compound {
         may_wait(cx)?;
         require_file(self.place()?, cx)?;
         let at = self.place()?.resolve(cx)?;
-        let (changed, seen) =
-            cx.shared.vfs.commit_range(&at.target, &at.caller.cred, args.offset, args.count.into());
+        let (changed, seen) = cx.shared.vfs.commit_range(
+            &at.target,
+            DataCaller::without_open(&at.caller.cred),
+            args.offset,
+            args.count.into(),
+        );
         let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
         let target = at.target.clone();
         let body = CommitOk { verifier: cx.shared.vfs.verifier.get() };

@@ -2,7 +2,7 @@
 
 use forebay_clientstate::READ;
 use forebay_rpc::Reply;
-use forebay_vfs::{Content, Sought};
+use forebay_vfs::{Content, DataCaller, Sought};
 use forebay_wire::nfs4::{Bitmap, IoAdviseArgs, IoAdviseOk, Nfsstat4, Opcode, SeekArgs, SeekOk, content};
 
 use super::compound::{Compound, Context, Stop, put};
@@ -18,14 +18,15 @@ impl Compound {
     ) -> Result<(), Stop> {
         may_wait(cx)?;
         require_file(self.place()?, cx)?;
-        self.check_io(cx, args.stateid, READ)?;
+        let check = self.check_io(cx, args.stateid, READ)?;
         let wanted = match args.content {
             content::DATA => Content::Data,
             content::HOLE => Content::Hole,
             _ => return Err(Stop::Fail(Nfsstat4::UnionNotsupp)),
         };
         let at = self.place()?.resolve(cx)?;
-        let Sought { offset, eof } = cx.shared.vfs.seek(&at.target, &at.caller.cred, args.offset, wanted)?;
+        let caller = DataCaller::new(&at.caller.cred, check);
+        let Sought { offset, eof } = cx.shared.vfs.seek(&at.target, caller, args.offset, wanted)?;
         put(&mut self.reply, reply.head(), Opcode::Seek, &SeekOk { eof, offset });
         Ok(())
     }

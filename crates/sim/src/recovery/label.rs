@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 const TABLE: &str = include_str!("../../../../docs/on-disk-format.md");
 const TESTS: [&str; 3] = [include_str!("segments.rs"), include_str!("log.rs"), include_str!("records.rs")];
-const CODE: [&str; 4] = [
+const CODE: [&str; 5] = [
     include_str!("../../../engine/src/recover/mod.rs"),
     include_str!("../../../engine/src/recover/headers.rs"),
     include_str!("../../../engine/src/recover/frames.rs"),
     include_str!("../../../engine/src/recover/apply.rs"),
+    include_str!("../../../engine/src/recover/image.rs"),
 ];
 
 /// Returns the numbers that follow `before` and precede one of `behind`.

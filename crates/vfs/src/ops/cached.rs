@@ -25,6 +25,7 @@ use crate::export::vfs::Vfs;
 use crate::file_io::{read_full, write_full};
 use crate::oplog::commit::CommitRequest;
 use crate::ops::data::ReadOut;
+use crate::ops::data_caller::DataCaller;
 use crate::wait::Wait;
 
 /// Set-uid and set-gid. A write by any user but root removes them.
@@ -33,7 +34,7 @@ const SET_ID: u32 = 0o6000;
 /// A checked WRITE.
 pub(crate) struct Writing<'a> {
     pub(crate) target: &'a Target,
-    pub(crate) cred: &'a Cred,
+    pub(crate) caller: DataCaller<'a>,
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
     pub(crate) stable: bool,
@@ -188,7 +189,7 @@ impl Vfs {
         }
         let engine = &linked.cache.engine;
         // The kernel takes the set-id bits away when the write is the caller's own.
-        if write.attr.mode & SET_ID != 0 && write.cred.uid() != 0 {
+        if write.attr.mode & SET_ID != 0 && write.caller.cred.uid() != 0 {
             return self.write_direct(linked, write, wait);
         }
         if !wait.allowed() && linked.admission.is_charge_due() {
@@ -255,7 +256,7 @@ impl Vfs {
         let space = space_of(write.offset, write.data.len() as u64);
         let rooms = linked.admission.claim(cached, charge.as_deref(), space)?;
         let range = write.offset..write.offset + write.data.len() as u64;
-        let bypass = Bypass { target, cred: write.cred, range };
+        let bypass = Bypass { target, cred: write.caller.cred, range };
         let (taken, frame) = self.bypass(linked, &bypass, rooms, |fd| {
             let len = write_full(fd, write.data, write.offset)?;
             let (contents, end) = (&write.data[..len], write.offset + len as u64);

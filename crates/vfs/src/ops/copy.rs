@@ -9,7 +9,6 @@ use rustix::io::Errno;
 
 use crate::admission::room::Needs;
 use crate::caches::access_cache::want;
-use crate::cred::Cred;
 use crate::error::{Error, Result, from_cache};
 use crate::export::Target;
 use crate::export::cache::LogFrame;
@@ -18,6 +17,7 @@ use crate::oplog::commit::CommitRequest;
 use crate::ops::cached::{Bypass, Taken, space_of};
 use crate::ops::change::Changed;
 use crate::ops::data::{ReadInto, ReadOut, Wrote, permitted};
+use crate::ops::data_caller::DataCaller;
 use crate::ops::holes::durable;
 use crate::sys;
 use crate::wait::Wait;
@@ -30,13 +30,13 @@ pub struct CopyRange<'a> {
     /// The file to read.
     pub source: &'a Target,
     /// The caller, under the rules of the source's export.
-    pub reader: &'a Cred,
+    pub reader: DataCaller<'a>,
     /// Offset in the source.
     pub source_offset: u64,
     /// The file to write.
     pub target: &'a Target,
     /// The caller, under the rules of the target's export.
-    pub writer: &'a Cred,
+    pub writer: DataCaller<'a>,
     /// Offset in the target.
     pub offset: u64,
     /// Number of bytes; 0 means to the end of the source.
@@ -182,7 +182,7 @@ impl Vfs {
                 return Ok(((), None));
             }
             let range = offset..offset + len;
-            let bypass = Bypass { target, cred: writer, range: range.clone() };
+            let bypass = Bypass { target, cred: writer.cred, range: range.clone() };
             // Shared blocks take no space, but their owners are charged for them.
             let quota = space_of(offset, len);
             let from = source.object.reader(&self.budget, true)?;

@@ -8,7 +8,6 @@ use rustix::io::Errno;
 
 use crate::attr::{Attr, Wcc};
 use crate::caches::access_cache::want;
-use crate::cred::Cred;
 use crate::durability::journal::{Data, SyncRequest};
 use crate::error::{Error, Result};
 use crate::export::Target;
@@ -19,6 +18,7 @@ use crate::file_io::{read_full, write_full};
 use crate::oplog::commit::CommitRequest;
 use crate::ops::cached::{SsdRead, Writing, Written};
 use crate::ops::change::Changed;
+use crate::ops::data_caller::{DataCaller, DataCheck};
 use crate::sys::resident;
 use crate::wait::Wait;
 
@@ -58,12 +58,11 @@ pub struct Wrote {
     pub verifier: [u8; 8],
 }
 
-/// Checks that the caller may access the file's contents. The owner may read and write whatever the mode says: a file
-/// created read-only is still written by its creator (RFC 1813 section 4.4).
+/// Checks that the caller may access the file's contents.
 pub(super) fn permitted(
     vfs: &Vfs,
     target: &Target,
-    cred: &Cred,
+    DataCaller { cred, check }: DataCaller<'_>,
     attr: &Attr,
     want: u8,
     wait: Wait,
@@ -73,8 +72,10 @@ pub(super) fn permitted(
         FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
         _ => return Err(Error::INVALID),
     }
-    if vfs.owns(cred, attr) {
-        return Ok(());
+    match check {
+        DataCheck::Granted => return Ok(()),
+        DataCheck::ModeUnlessOwner if vfs.owns(cred, attr) => return Ok(()),
+        DataCheck::ModeUnlessOwner | DataCheck::Mode => {}
     }
     match vfs.require(target, cred, attr, want, wait) {
         // A file that may be executed must be readable to be executed over NFS.
@@ -92,7 +93,7 @@ impl Vfs {
     pub fn read(
         &self,
         target: &Target,
-        cred: &Cred,
+        caller: DataCaller<'_>,
         offset: u64,
         count: usize,
         wait: Wait,
@@ -100,7 +101,7 @@ impl Vfs {
     ) -> Result<Outcome<ReadOut, SsdRead>> {
         let mut read = || {
             let mut attr = target.attr()?;
-            permitted(self, target, cred, &attr, want::READ, wait)?;
+            permitted(self, target, caller, &attr, want::READ, wait)?;
             let there = attr.size.saturating_sub(offset);
             if there == 0 {
                 return Ok(Outcome::Done(ReadOut { len: 0, eof: true, attr }));
@@ -174,14 +175,14 @@ impl Vfs {
     pub fn write(
         &self,
         target: &Target,
-        cred: &Cred,
+        caller: DataCaller<'_>,
         offset: u64,
         data: &[u8],
         stable: bool,
         wait: Wait,
     ) -> Outcome<Changed<Wrote>> {
         self.change_contents(target, wait, |attr, errors| {
-            self.write_inner(Writing { target, cred, offset, data, stable, attr, errors }, wait)
+            self.write_inner(Writing { target, caller, offset, data, stable, attr, errors }, wait)
         })
     }
 
@@ -250,8 +251,8 @@ impl Vfs {
     }
 
     fn write_inner(&self, write: Writing<'_>, wait: Wait) -> Result<(Wrote, Option<CommitRequest>)> {
-        let Writing { target, cred, offset, data, stable, attr, errors } = write;
-        permitted(self, target, cred, &attr, want::WRITE, wait)?;
+        let Writing { target, caller, offset, data, stable, attr, errors } = write;
+        permitted(self, target, caller, &attr, want::WRITE, wait)?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > target.export.fs.largest_file) {
             return Err(Error::Os(Errno::FBIG));
         }
@@ -266,7 +267,7 @@ impl Vfs {
         let fd = target.object.writer(&self.budget, true)?;
         let len = {
             // As the caller, so that quotas, reserved blocks and set-uid bits are treated as its own.
-            let _acting = self.act_as(cred)?;
+            let _acting = self.act_as(caller.cred)?;
             write_full(fd.as_fd(), data, offset)?
         };
         // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
@@ -286,13 +287,19 @@ impl Vfs {
     /// Returns the commit request for a COMMIT; it is empty if the file has no unstable data. The caller gives the
     /// count to [`Vfs::committed`] once the request is durable. A range that no file can have stands for the whole
     /// file.
-    pub fn commit_range(&self, target: &Target, cred: &Cred, offset: u64, count: u64) -> (Changed<()>, u64) {
+    pub fn commit_range(
+        &self,
+        target: &Target,
+        caller: DataCaller<'_>,
+        offset: u64,
+        count: u64,
+    ) -> (Changed<()>, u64) {
         let (offset, count) = within(offset, count, target.export.fs.largest_file);
         let errors = target.object.uncommitted.errors();
         let seen = target.object.uncommitted.writes();
         let attr = target.attr();
         let result = match &attr {
-            Ok(attr) => permitted(self, target, cred, attr, want::WRITE, Wait::Yes),
+            Ok(attr) => permitted(self, target, caller, attr, want::WRITE, Wait::Yes),
             Err(error) => Err(*error),
         };
         let linked = target.export.fs.linked().filter(|_| target.object.link.get().is_some());

@@ -12,7 +12,6 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::admission::room::Needs;
 use crate::attr::Attr;
 use crate::caches::access_cache::want;
-use crate::cred::Cred;
 use crate::durability::journal::{Data, SyncRequest};
 use crate::error::{Error, Result};
 use crate::export::Target;
@@ -22,19 +21,26 @@ use crate::oplog::commit::CommitRequest;
 use crate::ops::cached::{Bypass, Taken, space_of};
 use crate::ops::change::Changed;
 use crate::ops::data::permitted;
+use crate::ops::data_caller::DataCaller;
 use crate::wait::Wait;
 
 impl Vfs {
     /// Makes `len` bytes at `offset` read as zeros, and frees their space in the file system. The size stays. The
     /// outcome is `Wait` only if the file system or the cache would not answer.
-    pub fn deallocate(&self, target: &Target, cred: &Cred, offset: u64, len: u64) -> Outcome<Changed<()>> {
+    pub fn deallocate(
+        &self,
+        target: &Target,
+        caller: DataCaller<'_>,
+        offset: u64,
+        len: u64,
+    ) -> Outcome<Changed<()>> {
         self.change_contents(target, Wait::Yes, |attr, errors| {
-            permitted(self, target, cred, &attr, want::WRITE, Wait::Yes)?;
+            permitted(self, target, caller, &attr, want::WRITE, Wait::Yes)?;
             let range = offset..offset.saturating_add(len).min(attr.size);
             if range.is_empty() {
                 return Ok(((), None));
             }
-            let bypass = Bypass { target, cred, range: range.clone() };
+            let bypass = Bypass { target, cred: caller.cred, range: range.clone() };
             let frame = self.change_past_log(&bypass, &attr, Needs::default(), |fd| {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 allocate(fd, flags, &range)?;
@@ -45,9 +51,15 @@ impl Vfs {
     }
 
     /// Reserves space for `len` bytes at `offset` in the file system. The file grows if the range ends behind its end.
-    pub fn allocate(&self, target: &Target, cred: &Cred, offset: u64, len: u64) -> Outcome<Changed<()>> {
+    pub fn allocate(
+        &self,
+        target: &Target,
+        caller: DataCaller<'_>,
+        offset: u64,
+        len: u64,
+    ) -> Outcome<Changed<()>> {
         self.change_contents(target, Wait::Yes, |attr, errors| {
-            permitted(self, target, cred, &attr, want::WRITE, Wait::Yes)?;
+            permitted(self, target, caller, &attr, want::WRITE, Wait::Yes)?;
             let end = offset.checked_add(len).filter(|end| *end <= target.export.fs.largest_file);
             let range = offset..end.ok_or(Error::Os(Errno::FBIG))?;
             if range.is_empty() {
@@ -57,7 +69,7 @@ impl Vfs {
             let grown = attr.size.next_multiple_of(BLOCK as u64)..range.end;
             let grows = range.end > attr.size;
             let grown = if grown.is_empty() { 0..0 } else { grown };
-            let bypass = Bypass { target, cred, range: grown.clone() };
+            let bypass = Bypass { target, cred: caller.cred, range: grown.clone() };
             let space = space_of(offset, len);
             let frame = self.change_past_log(&bypass, &attr, Needs { space, quota: space }, |fd| {
                 allocate_in_file(fd, &range, &grown)?;

@@ -5,6 +5,7 @@ pub(crate) mod change;
 pub(crate) mod copy;
 pub(crate) mod create;
 pub(crate) mod data;
+pub(crate) mod data_caller;
 pub(crate) mod holes;
 pub(crate) mod link;
 pub(crate) mod list;

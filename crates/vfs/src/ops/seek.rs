@@ -8,11 +8,11 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use crate::caches::access_cache::want;
-use crate::cred::Cred;
 use crate::error::{Error, Result, from_cache};
 use crate::export::Target;
 use crate::export::vfs::Vfs;
 use crate::ops::data::permitted;
+use crate::ops::data_caller::DataCaller;
 use crate::wait::Wait;
 
 /// The content that a SEEK looks for.
@@ -35,9 +35,15 @@ pub struct Sought {
 
 impl Vfs {
     /// Returns the first `content` at or behind `offset`. Fails with ENXIO at and behind the end of the file.
-    pub fn seek(&self, target: &Target, cred: &Cred, offset: u64, content: Content) -> Result<Sought> {
+    pub fn seek(
+        &self,
+        target: &Target,
+        caller: DataCaller<'_>,
+        offset: u64,
+        content: Content,
+    ) -> Result<Sought> {
         let attr = target.attr()?;
-        permitted(self, target, cred, &attr, want::READ, Wait::Yes)?;
+        permitted(self, target, caller, &attr, want::READ, Wait::Yes)?;
         if offset >= attr.size {
             return Err(Error::Os(Errno::NXIO));
         }
