@@ -9,7 +9,7 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 20] = [
+const PACKAGES: [&str; 21] = [
     "acl",
     "btrfs-progs",
     "busybox-static",
@@ -18,6 +18,7 @@ const PACKAGES: [&str; 20] = [
     "g++",
     "gcc",
     "git",
+    "iproute2",
     "kmod",
     "libc6-dev",
     "libnfs-utils",
@@ -34,7 +35,7 @@ const PACKAGES: [&str; 20] = [
 ];
 
 /// Packages for comparisons with nfs-ganesha only.
-const PEERS: [&str; 4] = ["iproute2", "nfs-ganesha", "nfs-ganesha-vfs", "rpcbind"];
+const PEERS: [&str; 3] = ["nfs-ganesha", "nfs-ganesha-vfs", "rpcbind"];
 
 struct Tool {
     name: &'static str,

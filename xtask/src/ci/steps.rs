@@ -7,7 +7,7 @@ use super::{
     Step, fuzz, modes, one, sim, step, tests,
 };
 use crate::{
-    boot, dist, documents,
+    boot, dist, documents, mounts,
     process::{command, target_dir},
     quota, readme,
     server::Kind,
@@ -119,6 +119,14 @@ fn guests() -> Vec<Step> {
         .after(&["release"])
     });
     let mut steps: Vec<_> = suites.collect();
+    // The suites of which NFSv4 has most: opens, attributes, and clients that carry on over a crash.
+    let again = [("pjdfstest", "pjdfstest 4.2"), ("restart", "restart 4.2")];
+    steps.extend(again.into_iter().filter_map(|(suite, name)| {
+        let suite = SUITES.iter().find(|known| known.name == suite)?;
+        let check =
+            move || suites::run(suite, Kind::Forebay, Target::start(Kind::Forebay, None, Version::V4_2)?);
+        Some(step(name, "the suite again, mounted with NFSv4.2", check).after(&["release"]))
+    }));
     steps.extend([
         // Both this step and the tests search for free loop devices, and a search disturbs another one.
         step("untar", "power cuts under a kernel client that unpacks a tree", untar::check).after(&[
@@ -127,6 +135,8 @@ fn guests() -> Vec<Step> {
             "release",
         ]),
         // This machine's kernel may have no quotas, but the guest's has.
+        step("mounts", "mounts without options, and locks of NFSv3 and NFSv4", mounts::check)
+            .after(&["release"]),
         step("quota", "quotas of the served file system, in a guest", quota::check).after(&["release"]),
         step("boot", "the shipped unit under systemd", boot::check).after(&["release"]),
     ]);
