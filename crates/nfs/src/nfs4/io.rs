@@ -35,8 +35,8 @@ impl ReadInto for IntoBuffer {
     }
 }
 
-/// Returns the check that is left after that of a state id: an open has decided about the access, and without one the mode
-/// decides, also for the owner.
+/// Returns the check that is left after that of a state id: an open has decided about the access, and without one the
+/// mode decides, also for the owner.
 pub(super) fn check_after(stateid: Stateid) -> DataCheck {
     match stateid {
         Stateid::ANONYMOUS | Stateid::BYPASS => DataCheck::Mode,
