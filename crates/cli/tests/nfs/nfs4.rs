@@ -117,6 +117,14 @@ impl Client4 {
         Some(see(status, &results[1..]))
     }
 
+    /// Ends the session.
+    pub(crate) fn leave(mut self) {
+        let session = DestroySessionArgs { sessionid: self.session };
+        let request = compound_of(self.minor_version, &[Op::DestroySession(session)]);
+        let (_, bytes) = self.connection.call(COMPOUND, &request);
+        assert_eq!(results(&bytes).0, Nfsstat4::Ok);
+    }
+
     /// Continues the session on a new connection.
     pub(crate) fn reconnect(&mut self, server: &Server) {
         self.connection = server.connect();

@@ -118,6 +118,8 @@ fn crash(server: &mut Server, expected: &mut Expected, before: u64, end: impl Fn
     let mut c = connect(server, b"one");
     let found = open(&mut c, b"file").read(&mut c, 0, 2 * LEN);
     expected.check(found, &asked);
+    // A client has a bounded number of sessions.
+    c.leave();
 }
 
 /// Makes the files of [`crash`].

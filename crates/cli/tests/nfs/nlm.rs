@@ -257,7 +257,7 @@ fn free_all_frees_the_locks_and_shares_of_one_host() {
 
 #[test]
 fn locks_of_before_a_restart_can_be_reclaimed_in_the_grace_period_only() {
-    let mut server = Serve::unsquashed().flags(&["--lease", "10s"]).start();
+    let mut server = Serve::unsquashed().flags(&["--lease", "10s"]).plain().start();
     let file = file(&server);
     let mut one = process(&server, 1);
     assert_eq!(one.lock(&file, ALL, true), Stats::Granted);
@@ -270,6 +270,37 @@ fn locks_of_before_a_restart_can_be_reclaimed_in_the_grace_period_only() {
     assert_eq!(one.reclaim(&file, ALL), Stats::Granted);
     wait_for(|| elsewhere(&server).lock(&file, ALL, true) != Stats::DeniedGracePeriod);
     assert_eq!(two.lock(&file, ALL, true), Stats::Denied, "the lock was reclaimed");
+}
+
+/// The log has the locks, so there is nothing to reclaim and no grace period.
+#[test]
+fn locks_in_the_log_outlive_a_kill_and_a_stop() {
+    let mut server = Serve::unsquashed().cached().start();
+    let file = file(&server);
+    let mut one = process(&server, 1);
+    assert_eq!(one.lock(&file, (0, 10), true), Stats::Granted);
+    assert_eq!(one.lock(&file, (20, 10), true), Stats::Granted);
+    assert_eq!(one.unlock(&file, (20, 5)), Stats::Granted);
+    for round in 0..3 {
+        if round == 1 {
+            server.stop()
+        } else {
+            server.kill()
+        }
+        server.start();
+        let (mut one, mut two) = (process(&server, 1), elsewhere(&server));
+        assert_eq!(two.lock(&file, (9, 1), true), Stats::Denied);
+        assert_eq!(two.lock(&file, (25, 1), true), Stats::Denied);
+        assert_eq!(two.lock(&file, (20, 5), true), Stats::Granted, "no grace period");
+        assert_eq!(two.unlock(&file, (20, 5)), Stats::Granted);
+        assert_eq!(one.lock(&file, (9, 1), true), Stats::Granted, "it is its own");
+        assert_eq!(one.reclaim(&file, (0, 10)), Stats::DeniedGracePeriod);
+    }
+    let mut one = process(&server, 1);
+    assert_eq!(one.unlock(&file, ALL), Stats::Granted);
+    server.kill();
+    server.start();
+    assert_eq!(elsewhere(&server).lock(&file, ALL, true), Stats::Granted);
 }
 
 #[test]
