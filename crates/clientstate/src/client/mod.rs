@@ -81,7 +81,8 @@ impl State {
     /// | 1 | no | none | - | - | a new unconfirmed record |
     /// | 2 | no | yes | same | same | the confirmed record |
     /// | 3 | no | yes, with a live lease and state | any | other | `ClidInuse` |
-    /// | 3 | no | yes, expired or without state | any | other | a new unconfirmed record; see below |
+    /// | 3 | no | yes, without sessions and state | any | other | a new unconfirmed record replaces it |
+    /// | 3 | no | yes, expired | any | other | a new unconfirmed record; see below |
     /// | 4 | no | any; there is an unconfirmed record | - | - | as 1 or 5; the unconfirmed record is replaced |
     /// | 5 | no | yes | other | same | a new unconfirmed record; see below |
     /// | 6 | yes | yes | same | same | the confirmed record |
@@ -111,6 +112,9 @@ impl State {
             if client.principal != args.principal {
                 if !self.may_be_replaced(id, now) {
                     return Err(Error::ClidInuse);
+                }
+                if client.states == 0 && client.sessions.is_empty() {
+                    self.remove_client(id, fx);
                 }
             } else if client.verifier == args.verifier {
                 return Ok(self.exchanged(id));

@@ -41,8 +41,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The smallest size that holds a request of SEQUENCE and one more operation.
-    const SMALLEST: u32 = 512;
+    /// The smallest size that holds a request of SEQUENCE and one more operation, with a short credential.
+    const SMALLEST: u32 = 256;
 
     /// Returns what the server grants of a fore channel that a client asks for.
     pub(crate) fn fore(self, limits: &Limits) -> Result<Channel, Error> {

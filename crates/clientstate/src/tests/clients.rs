@@ -38,6 +38,18 @@ fn row_3_another_principal_collides_with_a_record_in_use() {
 }
 
 #[test]
+fn row_3_another_principal_replaces_a_record_without_state() {
+    let mut rig = Rig::new();
+    let id = rig.client("a");
+    let session = rig.session_of(id).id();
+    rig.call(|state, _, fx| state.destroy_session(session, None, fx)).unwrap();
+    let new = rig.exchange("a", 2, "mallory", 0).unwrap().client;
+    assert_eq!(rig.session(id, 2, "root"), Err(Error::StaleClientid));
+    assert_eq!(described(&rig.recovered()), described(&rig.state), "the removal is in the log");
+    rig.session(new, 1, "mallory").unwrap();
+}
+
+#[test]
 fn row_4_an_unconfirmed_record_is_replaced() {
     let mut rig = Rig::new();
     let first = rig.exchange("a", 1, "root", 0).unwrap().client;

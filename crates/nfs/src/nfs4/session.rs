@@ -77,6 +77,8 @@ impl Compound {
     ) -> Result<(), Stop> {
         // A new client is written down.
         may_wait(cx)?;
+        // No request may have come for long, and the record of the client may have expired.
+        cx.server.tick(&cx.shared.vfs);
         let security = security(self.minor(), args.sec_parms.iter());
         let request = CreateSession {
             client: ClientId(args.clientid),
