@@ -31,7 +31,9 @@ pub fn messages() -> Vec<Vec<u8>> {
     };
     let my_id = nsm::MyId { my_name: Opaque(b"localhost"), my_prog: 100_021, my_vers: 4, my_proc: 16 };
     let mon_id = nsm::MonId { mon_name: Opaque(b"client"), my_id };
-    let entry = nfsacl3::Entry { tag: nfsacl3::tag::USER_OBJ, id: 0, perm: 6 };
+    // The tag of the owner (acl(5)).
+    const USER_OBJ: u32 = 1;
+    let entry = nfsacl3::Entry { tag: USER_OBJ, id: 0, perm: 6 };
     let mut entries = Vec::new();
     let acl = nfsacl3::Secattr {
         mask: nfsacl3::mask::ALL,
