@@ -1,7 +1,7 @@
 //! Delegations: granted on a second open, recalled by a conflict, returned or revoked.
 
 use std::hash::BuildHasher;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use foldhash::fast::FixedState;
 
@@ -145,7 +145,7 @@ impl State {
         let file = self.files.get_or_add(file);
         let delegation = Delegation { stateid, client, file, write, recalled: None, is_revoked: false };
         let number = self.delegations.insert(delegation) as u32;
-        self.delegated.store(self.delegations.len(), Relaxed);
+        self.counters.delegations.store(self.delegations.len(), Release);
         self.delegation_index.insert((file, client), number);
         self.files.at_mut(file).delegations += 1;
         self.attach(client, stateid, Ref::Delegation(number));
@@ -251,17 +251,17 @@ impl State {
         if let Some(at) = delegation.recalled.take() {
             self.recalled.remove(&(at, number));
         }
-        self.revoked.push(Record::DelegationReturned(delegation.stateid.other));
-        fx.durability = Durability::BeforeReply;
-        self.freed.insert(delegation.file);
-        if let Some(client) = self.clients.get(&delegation.client) {
+        let (stateid, file, client) = (delegation.stateid, delegation.file, delegation.client);
+        self.revoke(Record::DelegationReturned(stateid.other), fx);
+        self.freed.insert(file);
+        if let Some(client) = self.clients.get(&client) {
             client.lease.revoked_delegations.fetch_add(1, Relaxed);
         }
     }
 
     pub(crate) fn remove_delegation(&mut self, number: u32, _fx: &mut Effects) {
         let Some(delegation) = self.delegations.try_remove(number as usize) else { return };
-        self.delegated.store(self.delegations.len(), Relaxed);
+        self.counters.delegations.store(self.delegations.len(), Release);
         if let Some(at) = delegation.recalled {
             self.recalled.remove(&(at, number));
         }

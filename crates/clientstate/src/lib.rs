@@ -67,7 +67,7 @@ pub use session::{
     Answer, CONN_BACK_CHAN, CallbackEnd, Channel, Directions, PERSIST, Request, Sequenced, Session, Waiter,
     status,
 };
-pub use state::{Counts, Origin, State};
+pub use state::{Counters, Counts, Origin, State};
 pub use types::{
     Address, ClientId, Conflict, Connection, Cookie, FileKey, HostKey, HostName, LockKind, LockOwner,
     NlmOwner, Now, Other, OwnerName, Principal, READ, Range, SECOND, SessionId, Share, StateId, WRITE,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
 use slab::Slab;
 
@@ -17,7 +17,7 @@ use crate::record::Record;
 use crate::session::Session;
 use crate::tables::{Files, Holder, Map, Owners};
 use crate::waiters::Waiters;
-use crate::{ClientId, FileKey, HostKey, Limits, Now, Other, OwnerName, SessionId};
+use crate::{ClientId, Durability, Effects, FileKey, HostKey, Limits, Now, Other, OwnerName, SessionId};
 
 /// A state behind a state id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,8 +71,8 @@ pub struct State {
     /// The lock states that began with each open.
     pub(crate) locks_of_open: BTreeSet<(u32, u32)>,
     pub(crate) delegations: Slab<Delegation>,
-    /// The number of delegations, for readers without the lock.
-    pub(crate) delegated: Arc<AtomicUsize>,
+    /// For readers without the lock.
+    pub(crate) counters: Arc<Counters>,
     /// By file and client.
     pub(crate) delegation_index: BTreeMap<(u32, ClientId), u32>,
     /// Recalled delegations by the time of their revocation.
@@ -92,6 +92,16 @@ pub struct State {
     pub(crate) freed: BTreeSet<u32>,
     /// Records of state that was taken from clients, until [`State::take_revoked`].
     pub(crate) revoked: Vec<Record>,
+}
+
+/// Counters that requests read without the lock around the state.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Delegations. A request that reads 0 is in the way of none.
+    pub delegations: AtomicUsize,
+    /// Records of state that was taken from clients, until the caller has made them durable and subtracts them. A
+    /// request that reads another number than 0 may rely on a revocation, so its reply has to wait.
+    pub revocations: AtomicUsize,
 }
 
 /// Numbers of entries, for metrics and tests.
@@ -144,7 +154,7 @@ impl State {
             lock_index: BTreeMap::new(),
             locks_of_open: BTreeSet::new(),
             delegations: Slab::new(),
-            delegated: Arc::default(),
+            counters: Arc::default(),
             delegation_index: BTreeMap::new(),
             recalled: BTreeSet::new(),
             opened_before: Vec::new(),
@@ -171,11 +181,17 @@ impl State {
         file.is_some_and(|file| file.opens > 0 || file.root != crate::ranges::EMPTY)
     }
 
-    /// Keeps the number of delegations up to date in a counter, which other threads read without the lock around the
-    /// state: a request that reads 0 is in the way of no delegation.
-    pub fn count_delegations_in(&mut self, counter: Arc<AtomicUsize>) {
-        counter.store(self.delegations.len(), Relaxed);
-        self.delegated = counter;
+    /// Keeps counters up to date, which other threads read without the lock around the state.
+    pub fn count_in(&mut self, counters: Arc<Counters>) {
+        counters.delegations.store(self.delegations.len(), Release);
+        self.counters = counters;
+    }
+
+    /// Notes that state was taken from a client.
+    pub(crate) fn revoke(&mut self, record: Record, fx: &mut Effects) {
+        self.counters.revocations.fetch_add(1, Release);
+        self.revoked.push(record);
+        fx.durability = Durability::BeforeReply;
     }
 
     /// Returns the ids of all client records.

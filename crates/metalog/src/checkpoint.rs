@@ -4,6 +4,7 @@
 //! One commit of the journal is enough: it orders all changes, and an operation that has a number was carried out
 //! before. The commits of all file systems run in parallel, and a commit that does not end in time is not waited for.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub struct Checkpoints<F: Files> {
     snapshot: OnceLock<Snapshot>,
     /// The records of it from earlier starts: the snapshot until there is a newer one.
     recovered: Vec<(u64, Vec<u8>)>,
+    /// True if the last snapshot was not empty.
+    keeps_state: AtomicBool,
     /// One at a time.
     under_way: Turnstile,
 }
@@ -81,7 +84,8 @@ impl<F: Files> Checkpoints<F> {
         let volume = |number| Arc::new(Volume::new(sequence.clone(), number));
         let served = filesystems.into_iter().map(|(number, files)| (volume(number), files)).collect();
         let snapshot = OnceLock::new();
-        Checkpoints { sequence, clock, served, tell, snapshot, recovered, under_way: Turnstile::default() }
+        let (keeps_state, under_way) = (AtomicBool::new(false), Turnstile::default());
+        Checkpoints { sequence, clock, served, tell, snapshot, recovered, keeps_state, under_way }
     }
 
     /// Keeps the state of clients in the log from now on: the snapshot replaces records that are released. The first
@@ -144,9 +148,7 @@ impl<F: Files> Checkpoints<F> {
     pub async fn make_last(&self) -> bool {
         let made = self.make_and(Release::All).await;
         // The state of clients stays in the log, for the next start.
-        let snapshot = self.snapshot.get().map(|snapshot| snapshot(&|| 0));
-        let keeps_state = !snapshot.as_ref().unwrap_or(&self.recovered).is_empty();
-        if made && !keeps_state {
+        if made && !self.keeps_state.load(Ordering::Acquire) {
             // The record of this checkpoint stays as long as anything before it does.
             self.sequence.log.let_go(UserRecordId::MAX);
         }
@@ -216,6 +218,7 @@ impl<F: Files> Checkpoints<F> {
                     None => self.recovered.clone(),
                     Some(snapshot) => self.sequence.snapshot(snapshot),
                 };
+                self.keeps_state.store(!state.is_empty(), Ordering::Release);
                 let Some(replaced) = self.sequence.note_snapshot(state).await else { return false };
                 log.let_go(if let Release::Upto(upto) = release { upto.min(replaced) } else { replaced });
             }

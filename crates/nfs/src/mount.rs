@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use forebay_common::lock::Mutex;
-use forebay_rpc::Reply;
-use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Outcome, Target, Wait};
+use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Target, Wait};
 use forebay_wire::mount3::{
     DirPath, ExportEntry, ExportList, MAX_NAME, MAX_PATH, MountEntry, MountList, MountOk, MountRes,
     Mountstat3, Procedure,
@@ -16,7 +15,6 @@ use smallvec::SmallVec;
 
 use crate::caller::{client_address, groups, rule_for};
 use crate::convert::handle;
-use crate::read::SsdReply;
 use crate::request::{Call, Request};
 use crate::result::{Stop, garbage, success};
 use crate::shared::Shared;
@@ -54,22 +52,6 @@ impl Mounts {
 }
 
 impl Shared {
-    /// Answers NULL on the event loop.
-    pub(crate) fn attempt_mount3(
-        &self,
-        procedure: Procedure,
-        call: &Call<'_>,
-        reply: &mut Reply<'_>,
-    ) -> Outcome<(), SsdReply> {
-        match procedure {
-            Procedure::Null => {
-                success(reply.head(), call.xid());
-                Outcome::Done(())
-            }
-            _ => Outcome::Wait,
-        }
-    }
-
     /// Answers on a worker.
     pub(crate) fn carry_out_mount3(&self, procedure: Procedure, request: Request) {
         let mut reply = request.ticket.reply();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_acl::nfsacl::{Entry, Owners, Role, from_list, to_list};
 use forebay_acl::{Invalid, PosixAcl, xattr};
 use forebay_rpc::Reply;
-use forebay_vfs::{CommitRequest, Export, Outcome, SetAcls, Wait};
+use forebay_vfs::{CommitRequest, Export, SetAcls, Wait};
 use forebay_wire::Array;
 use forebay_wire::nfs3::{Failed, Nfsstat3, PostOpAttr};
 use forebay_wire::nfsacl3::{
@@ -16,7 +16,6 @@ use forebay_wire::xdr::Encode;
 
 use crate::acl::read;
 use crate::convert::{fattr, status};
-use crate::read::SsdReply;
 use crate::request::{Call, Request};
 use crate::result::{Stop, garbage, success};
 use crate::shared::Shared;
@@ -28,22 +27,6 @@ struct Executed {
 }
 
 impl Shared {
-    /// Answers NULL on the event loop.
-    pub(crate) fn attempt_nfsacl(
-        &self,
-        procedure: Procedure,
-        call: &Call<'_>,
-        reply: &mut Reply<'_>,
-    ) -> Outcome<(), SsdReply> {
-        match procedure {
-            Procedure::Null => {
-                success(reply.head(), call.xid());
-                Outcome::Done(())
-            }
-            Procedure::Getacl | Procedure::Setacl => Outcome::Wait,
-        }
-    }
-
     /// Answers on a worker.
     pub(crate) fn carry_out_nfsacl(self: &Arc<Self>, procedure: Procedure, request: Request) {
         let (mut reply, call, xid) = (request.ticket.reply(), request.call(), request.head.xid);

@@ -3,14 +3,11 @@
 
 use std::net::SocketAddr;
 
-use forebay_rpc::Reply;
-use forebay_vfs::Outcome;
 use forebay_wire::nsm::{PROGRAM, Procedure, StatChange, VERSION};
 use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode};
 
-use crate::read::SsdReply;
-use crate::request::{Call, Rejected, Request, header};
+use crate::request::{Rejected, Request, header};
 use crate::result::{garbage, success};
 use crate::service::Nfs;
 use crate::shared::Shared;
@@ -21,22 +18,6 @@ pub(crate) fn is_served(procedure: Procedure) -> bool {
 }
 
 impl Shared {
-    /// Answers NULL on the event loop.
-    pub(crate) fn attempt_nsm(
-        &self,
-        procedure: Procedure,
-        call: &Call<'_>,
-        reply: &mut Reply<'_>,
-    ) -> Outcome<(), SsdReply> {
-        match procedure {
-            Procedure::Null => {
-                success(reply.head(), call.xid());
-                Outcome::Done(())
-            }
-            _ => Outcome::Wait,
-        }
-    }
-
     /// Answers on a worker.
     pub(crate) fn carry_out_nsm(&self, request: Request) {
         let mut reply = request.ticket.reply();

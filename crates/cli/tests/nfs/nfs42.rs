@@ -353,7 +353,7 @@ fn space_that_is_not_there_is_refused_and_accepted_writes_keep_theirs() {
             if kind == "xfs" { Nfsstat4::Nospc } else { Nfsstat4::Fbig }
         );
         assert_eq!(large.attributes(&mut c).0, 0);
-        // What failed takes no space.
+        // A failed ALLOCATE takes no space.
         assert_eq!(large.allocate(&mut c, 0, 100 * MIB), Nfsstat4::Ok);
         file.write(&mut c, 10 * MIB, &contents);
         server.flush();

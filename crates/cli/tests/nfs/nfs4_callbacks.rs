@@ -187,6 +187,16 @@ impl Backed {
         })
     }
 
+    /// Returns the status of a state.
+    fn test(&mut self, stateid: Stateid) -> Nfsstat4 {
+        let mut buffer = Vec::new();
+        let stateids = Array::encoded(&mut buffer, &[stateid]).unwrap();
+        self.run(&[Op::TestStateid(TestStateidArgs { stateids })], |_, results| match results[0] {
+            OpResult::TestStateid(Ok(tested)) => tested.codes.iter().next().unwrap(),
+            ref other => panic!("TEST_STATEID: {other:?}"),
+        })
+    }
+
     fn give_back(&mut self, file: &[u8], stateid: Stateid) -> Nfsstat4 {
         self.status(&[putfh(file), Op::Delegreturn(nfs4::StateidArgs { stateid })])
     }
@@ -305,19 +315,31 @@ fn a_delegation_that_is_not_returned_is_revoked() {
         assert_eq!(one.status(&[Op::Putrootfh(())]), Nfsstat4::Ok);
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
-    let mut buffer = Vec::new();
-    let stateids = Array::encoded(&mut buffer, &[stateid]).unwrap();
-    one.run(&[Op::TestStateid(TestStateidArgs { stateids })], |_, results| match results[0] {
-        OpResult::TestStateid(Ok(tested)) => {
-            assert_eq!(tested.codes.iter().collect::<Vec<_>>(), [Nfsstat4::DelegRevoked]);
-        }
-        ref other => panic!("TEST_STATEID: {other:?}"),
-    });
+    assert_eq!(one.test(stateid), Nfsstat4::DelegRevoked);
     assert_ne!(one.flags & seq_status::RECALLABLE_STATE_REVOKED, 0);
     let free = Op::FreeStateid(nfs4::StateidArgs { stateid });
     assert_eq!(one.status(&[free]), Nfsstat4::Ok);
     one.status(&[]);
     assert_eq!(one.flags & seq_status::RECALLABLE_STATE_REVOKED, 0);
+}
+
+/// The holder would otherwise have its delegation back after a crash, and would not see the write.
+#[test]
+fn a_revocation_is_in_the_log_before_a_write_that_relies_on_it_is_answered() {
+    let mut server = Serve::unsquashed().flags(&["--nfs4", "--lease", "10s"]).cached().start();
+    let mut one = Backed::connect(&server, b"one");
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    let file = nfs3::FileHandle::new(&file).unwrap();
+    let mut two = server.connect();
+    while let Err(failed) = two.write(&file, 0, b"newer", StableHow::FileSync) {
+        assert_eq!(failed.status, nfs3::Nfsstat3::Jukebox);
+        assert_eq!(one.status(&[Op::Putrootfh(())]), Nfsstat4::Ok);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    server.kill();
+    server.start();
+    one.connection = server.connect();
+    assert_eq!(one.test(stateid), Nfsstat4::BadStateid);
 }
 
 #[test]

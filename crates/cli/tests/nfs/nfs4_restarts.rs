@@ -74,12 +74,11 @@ fn a_change_is_not_repeated_after_a_crash() {
     let mut c = Client4::connect(&server, b"one");
     let (_, file) = c.open(b"file", make(), 0).unwrap();
     let size = Op::Getattr(GetattrArgs { request: Bitmap::of(&[attr::SIZE]) });
-    let made =
-        Op::Create(CreateArgs { objtype: CreateType::Dir, name: b"dir", attributes: Fattr::default() });
+    let made = CreateArgs { objtype: CreateType::Dir, name: b"dir", attributes: Fattr::default() };
     let rename = Op::Rename(RenameArgs { oldname: b"file", newname: b"new" });
     let link = Op::Link(NameArgs { name: b"link" });
     let changes: [&[Op<'_>]; 4] = [
-        &[Op::Putrootfh(()), made, Op::Getfh(()), size],
+        &[Op::Putrootfh(()), Op::Create(made), Op::Getfh(()), size],
         &[putfh(&file), Op::Savefh(()), Op::Putrootfh(()), link],
         &[Op::Putrootfh(()), Op::Savefh(()), rename],
         &remove(b"link"),
@@ -93,6 +92,27 @@ fn a_change_is_not_repeated_after_a_crash() {
         assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "it is carried out a second time");
         assert_eq!(c.replied, replied, "the same reply");
     }
+    // The record of a change has no room for a long reply. Then it says that the change was carried out.
+    let look = Op::Getattr(GetattrArgs {
+        request: Bitmap::of(&[
+            attr::FILEHANDLE,
+            attr::OWNER,
+            attr::FSID,
+            attr::TIME_ACCESS,
+            attr::TIME_MODIFY,
+            attr::TIME_METADATA,
+            attr::OWNER_GROUP,
+            attr::SUPPORTED_ATTRS,
+        ]),
+    });
+    let create = [Op::Putrootfh(()), Op::Create(CreateArgs { name: b"long", ..made })];
+    let long: Vec<_> = create.into_iter().chain(std::iter::repeat_n(look, 13)).collect();
+    assert_eq!(c.status(&long), Nfsstat4::Ok);
+    assert!((1700..4096).contains(&c.replied.len()), "{}", c.replied.len());
+    server.kill();
+    server.start();
+    c.reconnect(&server);
+    assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "it is carried out a second time");
     assert_eq!(c.status(&remove(b"link")), Nfsstat4::Noent);
     let (_, _) = c.open(b"other", make(), 0).unwrap();
     server.kill();

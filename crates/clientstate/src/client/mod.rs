@@ -225,6 +225,10 @@ impl State {
         let (sessions, confirmed, owner) =
             (client.sessions.clone(), client.is_confirmed, client.owner.clone());
         client.lease.end();
+        if confirmed {
+            // Before its delegations are gone for readers of the counters.
+            self.revoke(Record::ClientRemoved(id), fx);
+        }
         for session in sessions {
             self.remove_session(session);
         }
@@ -241,8 +245,6 @@ impl State {
             }
         }
         if confirmed {
-            self.revoked.push(Record::ClientRemoved(id));
-            fx.durability = Durability::BeforeReply;
             fx.act(Action::ClientGone(id));
         }
     }

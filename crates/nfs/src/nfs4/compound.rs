@@ -246,6 +246,10 @@ impl Compound {
             }
             self.settle(cx, reply)?;
         }
+        // The records may have to wait for room in the log, and a request that is turned away has none.
+        if has_records(op) && cx.shared.vfs.logs_state() {
+            super::place::may_wait(cx)?;
+        }
         let result = self.execute(cx, op, rest, reply);
         self.has_changed |= is_change(op) && !matches!(result, Err(Stop::Later));
         result
@@ -465,6 +469,15 @@ fn is_change(op: &Op<'_>) -> bool {
 /// Returns true for the operations that minor version 2 has added.
 fn is_of_version_2(number: Opcode) -> bool {
     (Opcode::Allocate as u32..=Opcode::Removexattr as u32).contains(&(number as u32))
+}
+
+/// Returns true for operations that change the state of clients: the log gets records of them.
+fn has_records(op: &Op<'_>) -> bool {
+    let of_client = matches!(op, Op::ExchangeId(_) | Op::CreateSession(_) | Op::ReclaimComplete(_))
+        || matches!(op, Op::DestroySession(_) | Op::DestroyClientid(_));
+    let of_file = matches!(op, Op::Open(_) | Op::OpenDowngrade(_) | Op::Close(_) | Op::Delegreturn(_))
+        || matches!(op, Op::Lock(_) | Op::Locku(_) | Op::FreeStateid(_));
+    of_client || of_file
 }
 
 fn kind(number: Opcode) -> Kind {

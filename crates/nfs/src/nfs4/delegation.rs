@@ -80,7 +80,8 @@ impl Compound {
 
 impl Shared {
     /// Recalls delegations that are in the way of a request of NFSv3. The request gets NFS3ERR_JUKEBOX until they are
-    /// returned. Costs the read of a counter while no client has a delegation.
+    /// returned, or waits until their revocation is durable. Costs the read of two counters while no client has a
+    /// delegation.
     #[inline]
     pub(crate) fn announce_v3(
         &self,
@@ -89,7 +90,9 @@ impl Shared {
         wait: Wait,
     ) -> Result<(), crate::result::Stop> {
         match &self.nfs4 {
-            Some(server) if server.has_delegations() => self.recall_for_v3(server, procedure, call, wait),
+            Some(server) if server.has_delegations() || server.has_revocations() => {
+                self.recall_for_v3(server, procedure, call, wait)
+            }
             _ => Ok(()),
         }
     }
@@ -108,6 +111,13 @@ impl Shared {
             let Some(file) = FileKey::new(handle.as_bytes()) else { continue };
             let writes = procedure != Procedure::Read;
             waits |= server.state().announce(None, &file, writes, server.now(), &mut effects).is_err();
+        }
+        if server.has_revocations() && self.vfs.logs_state() {
+            // The request may rely on them.
+            if wait == Wait::No {
+                return Err(crate::result::Stop::Later);
+            }
+            server.log_and_wait(&self.vfs, &mut effects);
         }
         server.act(&mut effects);
         if waits { Err(crate::result::Stop::Fail(Nfsstat3::Jukebox)) } else { Ok(()) }

@@ -11,9 +11,10 @@
 //! leave a change without its record. Then the request journal knows the key of the request, and the client that asks
 //! again gets a success ([`Compound::was_carried_out`]) or continues the creation (`vfs`).
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-use forebay_clientstate::{Durability, Effects, Record, Recovery, State, decode_all, encode_all};
+use forebay_clientstate::{Counters, Durability, Effects, Record, Recovery, State, decode_all, encode_all};
 use forebay_common::lock::Mutex;
 use forebay_rpc::OwnedReply;
 use forebay_vfs::{LoggedReply, STATE_MAX, Vfs};
@@ -104,7 +105,7 @@ impl Server {
             let owners = self.known.owners();
             let known = (!self.has_lost_locks && !owners.is_empty()).then_some(owners);
             *state = State::without_log(self.limits.clone(), origin, known, self.now());
-            state.count_delegations_in(self.delegations.clone());
+            state.count_in(self.counters.clone());
             return;
         }
         let mut recovery = Recovery::new(self.limits.clone(), origin);
@@ -113,25 +114,24 @@ impl Server {
         if self.has_lost_locks {
             state.begin_grace(self.now());
         }
-        state.count_delegations_in(self.delegations.clone());
+        state.count_in(self.counters.clone());
     }
 
-    /// Returns pieces that replace all older ones, each with a number.
+    /// Returns pieces that replace all older ones, each with a number. Revocations stay for the next request: older
+    /// records of their clients are released only when the snapshot without them is durable.
     pub(crate) fn snapshot(&self, number: &dyn Fn() -> u64) -> Vec<(u64, Vec<u8>)> {
         let clients = self.state().client_ids();
         let mut numbered = Vec::new();
-        let mut put = |state: &mut State, records: Vec<Record>| {
-            let all = [state.take_revoked(), records].concat();
-            numbered.extend(pieces(&all).into_iter().map(|piece| (number(), piece)));
+        let mut put = |records: Vec<Record>| {
+            numbered.extend(pieces(&records).into_iter().map(|piece| (number(), piece)));
         };
         for client in clients {
-            let mut state = self.state();
-            let records = state.snapshot_of(client);
-            put(&mut state, records);
+            let state = self.state();
+            put(state.snapshot_of(client));
         }
-        let mut state = self.state();
-        let records = state.snapshot_hosts();
-        put(&mut state, records);
+        let state = self.state();
+        put(state.snapshot_hosts());
+        drop(state);
         numbered
     }
 
@@ -150,17 +150,26 @@ impl Server {
         let _ = receiver.recv();
     }
 
-    /// Numbers the records of a request for the log, with that of its reply. Returns `None` if it has none.
+    /// Numbers the records of a request for the log, with that of its reply. Returns `None` if it has none, and relies
+    /// on no revocation that is not durable.
     fn number(&self, vfs: &Vfs, fx: &mut Effects, reply: Option<Record>) -> Option<Logging> {
         let mut state = self.state();
-        let revoked = state.take_revoked();
-        if revoked.is_empty() && fx.records.is_empty() {
+        let relies = self.has_revocations();
+        if !relies && fx.records.is_empty() {
             return None;
         }
+        let revoked = state.take_revoked();
+        let revocations = revoked.len();
         let records = [revoked, std::mem::take(&mut fx.records), reply.into_iter().collect()].concat();
-        let numbered = pieces(&records).into_iter().map(|piece| Some((vfs.number_state()?, piece)));
+        let mut pieces = pieces(&records);
+        if pieces.is_empty() {
+            // Another request has the revocations on their way. A piece behind them is durable after them.
+            pieces.push(vec![PIECE]);
+        }
+        let numbered = pieces.into_iter().map(|piece| Some((vfs.number_state()?, piece)));
         let pieces = numbered.collect::<Option<Vec<_>>>()?;
-        Some(Logging { pieces, waits: fx.durability == Durability::BeforeReply })
+        let waits = relies || fx.durability == Durability::BeforeReply;
+        Some(Logging { pieces, waits, revocations, counters: self.counters.clone() })
     }
 }
 
@@ -169,6 +178,9 @@ struct Logging {
     pieces: Vec<(u64, Vec<u8>)>,
     /// True if the reply waits for the last piece.
     waits: bool,
+    /// The number of revocations among the records.
+    revocations: usize,
+    counters: Arc<Counters>,
 }
 
 /// A passage that opens when the records of a request are durable. Nothing can wait there: completions come from
@@ -206,7 +218,7 @@ impl Passage {
 impl Logging {
     /// Appends the pieces. The passage opens when the reply may leave.
     fn append(self, vfs: &Vfs, passage: &Arc<Passage>) {
-        let Logging { mut pieces, waits } = self;
+        let Logging { mut pieces, waits, revocations, counters } = self;
         let last = if waits { pieces.pop() } else { None };
         for (number, piece) in pieces {
             vfs.log_state(number, piece, None);
@@ -215,7 +227,11 @@ impl Logging {
             Some((number, piece)) => {
                 let passage = passage.clone();
                 // If the log does not take the piece, that is recorded, and the running server has the state.
-                vfs.log_state(number, piece, Some(Box::new(move |_| passage.open())));
+                let durable = move |_| {
+                    counters.revocations.fetch_sub(revocations, Ordering::Release);
+                    passage.open();
+                };
+                vfs.log_state(number, piece, Some(Box::new(durable)));
             }
             None => passage.open(),
         }
@@ -223,9 +239,11 @@ impl Logging {
 }
 
 impl Compound {
-    /// Returns true if the log has to have records of this request before its reply.
+    /// Returns true if the log has to have records before the reply: of this request, or revocations that it may rely
+    /// on.
     pub(super) fn has_records(&self, shared: &Shared) -> bool {
-        !self.effects.records.is_empty() && shared.vfs.logs_state()
+        let relies = || shared.serves_nfs4().is_some_and(Server::has_revocations);
+        shared.vfs.logs_state() && (!self.effects.records.is_empty() || relies())
     }
 
     /// Gives the records of the request to the log, then makes its change durable and answers.

@@ -2,7 +2,8 @@
 //! of the last start. docs/on-disk-format.md has its lines.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use forebay_clientstate::OwnerName;
@@ -39,17 +40,26 @@ impl Known {
         self.inner.lock().1.iter().filter_map(|name| OwnerName::new(name)).collect()
     }
 
-    /// Begins a start with this number, durably.
-    pub(super) fn begin(&self, epoch: u32) -> io::Result<()> {
+    /// Begins a start with this number, durably. The file names these clients then, or those of before.
+    pub(super) fn begin(&self, epoch: u32, owners: Option<&[OwnerName]>) -> io::Result<()> {
         let mut inner = self.inner.lock();
         inner.0 = epoch;
+        if let Some(owners) = owners {
+            inner.1 = owners.iter().map(|owner| owner.as_bytes().to_vec()).collect();
+        }
         self.write(&inner)
     }
 
-    /// Adds a client, durably, unless the file names it.
+    /// Adds a client at the end of the file, durably, unless the file names it.
     pub(super) fn add(&self, owner: &OwnerName) -> io::Result<()> {
         let mut inner = self.inner.lock();
-        if inner.1.insert(owner.as_bytes().to_vec()) { self.write(&inner) } else { Ok(()) }
+        if !inner.1.insert(owner.as_bytes().to_vec()) {
+            return Ok(());
+        }
+        let Some(path) = &self.path else { return Ok(()) };
+        let mut file = File::options().append(true).open(path)?;
+        file.write_all(line(owner.as_bytes()).as_bytes())?;
+        file.sync_data()
     }
 
     /// Removes all clients but these, durably.
@@ -65,12 +75,16 @@ impl Known {
         let Some(path) = &self.path else { return Ok(()) };
         let mut text = format!("epoch {epoch}\n");
         for name in owners {
-            text += "client ";
-            name.iter().for_each(|byte| text += &format!("{byte:02x}"));
-            text += "\n";
+            text += &line(name);
         }
         state_file::replace(path, text)
     }
+}
+
+/// Returns the line of a client.
+fn line(name: &[u8]) -> String {
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("client {name}\n")
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -90,10 +104,12 @@ mod tests {
         let owner = |name: &[u8]| OwnerName::new(name).unwrap();
         let known = Known::open(path.clone()).unwrap();
         assert_eq!((known.epoch, known.owners().len()), (None, 0));
-        known.begin(7).unwrap();
+        known.begin(7, None).unwrap();
         [&b"one"[..], b"two", b"one"].iter().for_each(|name| known.add(&owner(name)).unwrap());
         let text = std::fs::read_to_string(home.path().join("nfs4-clients")).unwrap();
         assert_eq!(text, "epoch 7\nclient 6f6e65\nclient 74776f\n");
+        // A line that a power cut has torn names nobody.
+        std::fs::write(home.path().join("nfs4-clients"), format!("{text}client 7")).unwrap();
         let found = Known::open(path.clone()).unwrap();
         assert_eq!((found.epoch, found.owners()), (Some(7), vec![owner(b"one"), owner(b"two")]));
         found.keep(&[owner(b"two"), owner(b"three")]).unwrap();

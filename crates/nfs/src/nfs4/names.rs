@@ -206,6 +206,14 @@ impl Compound {
         };
         limits::special(&special)?;
         let set = set_attr_of_new(&args.attributes)?;
+        if self.was_carried_out(cx) {
+            let cinfo = change_info(&self.unchanged(cx)?);
+            let place = self.find(cx, args.name)?;
+            let body = CreateOk { cinfo, attrset: set_mask(&args.attributes) };
+            put(&mut self.reply, reply.head(), Opcode::Create, &body);
+            self.set_place(place);
+            return Ok(None);
+        }
         let at = self.dir_to_change(cx)?;
         let acls = acl::wanted(&args.attributes, &at.target, kind(&special))?;
         let asked = self.logged_reply(cx, true);

@@ -138,6 +138,11 @@ impl Compound {
     }
 
     fn make(&mut self, cx: &Context<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Found, Stop> {
+        if self.was_carried_out(cx)
+            && let Some(found) = self.find_existing(cx, name, &SetAttr::default())?
+        {
+            return Ok(found);
+        }
         let at = self.dir_to_change(cx)?;
         let exclusive = |attributes: &Fattr<'_>| match attributes.mask.is_subset(&EXCLUSIVE_CREATE) {
             true => Ok(()),

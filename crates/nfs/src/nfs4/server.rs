@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_clientstate::{
-    Action, Effects, Granted, Limits, Now, Origin, Record, SECOND, Session, SessionId, State, Waiter,
+    Action, Counters, Effects, Granted, Limits, Now, Origin, Record, SECOND, Session, SessionId, State,
+    Waiter,
 };
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
@@ -43,8 +44,7 @@ pub(crate) struct Server {
     /// Requests that may be retransmissions of running ones, with their transaction numbers.
     waiting: Mutex<HashMap<Waiter, (Ticket, u32)>>,
     next_waiter: AtomicU64,
-    /// The number of delegations.
-    pub(super) delegations: Arc<AtomicUsize>,
+    pub(super) counters: Arc<Counters>,
     pub(crate) callbacks: Arc<Callbacks>,
     /// Requests that a killed server carried out, and that no client was told of.
     pub(super) carried_out: Mutex<HashSet<Key>>,
@@ -73,14 +73,14 @@ impl Server {
             limits.delegations = 0;
         }
         let keys = RandomState::new();
-        let delegations = Arc::default();
+        let counters = Arc::default();
         let mut state = match has_lost_locks {
             true => State::without_log(limits.clone(), origin(&keys, None), None, 0),
             false => State::new(limits.clone(), origin(&keys, None)),
         };
-        state.count_delegations_in(Arc::clone(&delegations));
+        state.count_in(Arc::clone(&counters));
         Ok(Server {
-            delegations,
+            counters,
             callbacks: Arc::default(),
             state: Mutex::new(state),
             has_lost_locks,
@@ -116,13 +116,11 @@ impl Server {
             let origin = self.origin(None);
             let known = (!self.has_lost_locks).then(|| self.known.owners());
             *state = State::without_log(self.limits.clone(), origin, known, self.now());
-            state.count_delegations_in(self.delegations.clone());
-        } else if !state.in_grace(self.now()) {
-            let owners = state.client_owners();
-            self.known.keep(&owners)?;
-            owners.iter().try_for_each(|owner| self.known.add(owner))?;
+            state.count_in(self.counters.clone());
         }
-        self.known.begin(state.epoch())
+        let has_all = vfs.logs_state() && !state.in_grace(self.now());
+        let owners = has_all.then(|| state.client_owners());
+        self.known.begin(state.epoch(), owners.as_deref())
     }
 
     /// Adds clients that these records confirm to the known ones, before they learn that they are.
@@ -227,16 +225,22 @@ impl Server {
         let mut state = self.state();
         state.tick(now, &mut effects);
         if !vfs.logs_state() {
-            state.take_revoked();
+            let forgotten = state.take_revoked().len();
+            self.counters.revocations.fetch_sub(forgotten, Ordering::Release);
         }
         drop(state);
         self.act(&mut effects);
         self.callbacks.tick();
     }
 
+    /// Returns true if state was taken from clients, and the log does not have that durably yet. Takes no lock.
+    pub(crate) fn has_revocations(&self) -> bool {
+        self.counters.revocations.load(Ordering::Acquire) > 0
+    }
+
     /// Returns true if clients have delegations. Takes no lock.
     pub(crate) fn has_delegations(&self) -> bool {
-        self.delegations.load(Ordering::Relaxed) > 0
+        self.counters.delegations.load(Ordering::Acquire) > 0
     }
 
     /// Returns a number for a request that may turn out to be the retransmission of a running one.

@@ -26,8 +26,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use forebay_clientstate::{Effects, Now, State};
-use forebay_rpc::Reply;
-use forebay_vfs::Outcome;
 use forebay_wire::nfs3::Nfsstat3;
 use forebay_wire::nlm4::{self, Procedure};
 use forebay_wire::xdr::Encode;
@@ -36,8 +34,7 @@ use self::calls::{Calls, Job, Purpose};
 use self::monitored::Monitored;
 use crate::caller::client_address;
 use crate::nfs4::Server;
-use crate::read::SsdReply;
-use crate::request::{Call, Request};
+use crate::request::Request;
 use crate::result::{Stop, garbage, success};
 use crate::shared::Shared;
 
@@ -97,23 +94,6 @@ impl Locks {
 }
 
 impl Shared {
-    /// Answers NULL on the event loop.
-    pub(crate) fn attempt_nlm(
-        &self,
-        procedure: Procedure,
-        call: &Call<'_>,
-        reply: &mut Reply<'_>,
-    ) -> Outcome<(), SsdReply> {
-        self.clients.count_request(call.peer);
-        match procedure {
-            Procedure::Null => {
-                success(reply.head(), call.xid());
-                Outcome::Done(())
-            }
-            _ => Outcome::Wait,
-        }
-    }
-
     /// Answers on a worker.
     pub(crate) fn carry_out_nlm(&self, procedure: Procedure, request: Request) {
         self.answer_nlm(procedure, request, false);
@@ -128,6 +108,7 @@ impl Shared {
     fn answer_nlm(&self, procedure: Procedure, request: Request, is_turned_away: bool) {
         let mut reply = request.ticket.reply();
         let call = request.call();
+        self.clients.count_request(call.peer);
         match self.nlm_result(procedure, &call, is_turned_away) {
             Ok(result) => {
                 success(reply.head(), call.xid());
