@@ -77,6 +77,7 @@ pub mod threads {
         "a fetch ends before its contents are in memory",
         "a frame is durable before it is waited for",
         "a change comes between the look and the wait",
+        "a segment is sealed before the log leaves it",
     ];
 
     /// Unlocks a state for a moment if `bug` is planted.

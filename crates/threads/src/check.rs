@@ -109,6 +109,8 @@ impl Scenario {
             drop(act);
         }
         let left = world.cut();
+        let is_false = self.mirrored == Mirrored::Always && world.was_degraded();
+        assert!(!is_false, "the engine reports data on one device");
         drop((client, world));
         if self.mirrored == Mirrored::Always || self.mirrored == Mirrored::InTheEnd && whole {
             // Either device may be lost.

@@ -45,6 +45,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario { name: "write against destage", act: write_against_destage, settings: busy, ..CALM },
     Scenario { name: "write against roll", act: write_against_roll, ..CALM },
+    Scenario { name: "roll against destage", act: roll_against_destage, settings: busy, ..CALM },
     Scenario { name: "write past the log", act: write_past_the_log, settings: busy, ..CALM },
 ];
 
@@ -276,6 +277,24 @@ fn write_against_roll(world: World, client: Client) -> Io<()> {
         })
         .run(touch)
         .run(touch);
+    Box::pin(clients.end())
+}
+
+/// Fills segments of the log while their blocks become clean, so that the last segment may lose its second copy at once.
+fn roll_against_destage(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client)
+        .run(|client| async move {
+            for _ in 0..6 {
+                client.fill(60).await;
+                client.flush().await;
+            }
+        })
+        .run(|client| async move {
+            for block in 8..14 {
+                client.write(block..block + 1, 2).await;
+                client.flush().await;
+            }
+        });
     Box::pin(clients.end())
 }
 

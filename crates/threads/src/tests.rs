@@ -99,6 +99,12 @@ fn a_write_against_the_next_segment() {
 }
 
 #[test]
+fn the_next_segment_against_destaging() {
+    holds("roll against destage", 100);
+    finds("a segment is sealed before the log leaves it", "roll against destage", 200);
+}
+
+#[test]
 fn writes_past_the_log() {
     holds("write past the log", 100);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_engine::io::{Clock, Device, Io, Key, Spawn};
 use forebay_engine::pool::Pool;
-use forebay_engine::{Engine, Env, Settings};
+use forebay_engine::{Engine, Env, Event, Settings};
 use shuttle::current;
 use shuttle::rand::Rng as _;
 
@@ -43,6 +43,7 @@ pub struct World {
     /// The changes that clients made to file 1.
     pub history: Arc<History>,
     quick: Arc<AtomicBool>,
+    degraded: Arc<AtomicBool>,
     machine: Machine,
     settings: Settings,
 }
@@ -139,6 +140,7 @@ impl World {
             store: Store::new(files, &quick),
             history: Arc::new(history),
             quick,
+            degraded: Arc::default(),
             machine: Machine::default(),
             settings,
         }
@@ -167,13 +169,19 @@ impl World {
             false => Pool::open(devices).await,
         };
         let machine = Arc::new(self.machine.clone());
+        let degraded = self.degraded.clone();
+        let events = move |event| {
+            if let Event::Degraded { .. } = event {
+                degraded.store(true, Relaxed);
+            }
+        };
         let env = Env {
             clock: machine.clone(),
             spawn: machine,
             backing: Arc::new(self.store.clone()),
             witness: None,
             deliver: Arc::new(|batch| batch()),
-            events: Arc::new(|_| ()),
+            events: Arc::new(events),
         };
         let pool = pool.map_err(|error| error.to_string())?;
         let opening = Engine::begin(pool, env, self.settings).await.map_err(|error| error.to_string())?;
@@ -181,6 +189,11 @@ impl World {
         let (engine, _) = opening.finish().await.map_err(|error| error.to_string())?;
         let size = self.store.files().get(&key(1)).map_or(0, |file| file.now.len() as u64);
         Ok(Client::new(engine, size, &self.history))
+    }
+
+    /// Returns true if the engine has reported that some data is on one device.
+    pub fn was_degraded(&self) -> bool {
+        self.degraded.load(Relaxed)
     }
 
     /// Delays the engine's tasks of these names until [`World::begin`].

@@ -140,7 +140,7 @@ pub(crate) async fn record_losses(core: &Core) {
 /// Determines again if all dirty data is on two devices, and reports a change.
 pub(crate) fn look_at_mirror(core: &Core) {
     let mut known = core.mirror.lock();
-    let now = core.segments.is_mirrored(core.log.segment());
+    let now = core.log.with_segment(|head| core.segments.is_mirrored(head));
     // A task that sees `mirrored` set must find that the log accepts its data.
     if now {
         core.log.set_mirrored(true);

@@ -239,6 +239,12 @@ impl Log {
         self.state.lock().current.as_ref().map(|current| current.opened.id)
     }
 
+    /// Calls `look` with the segment that is written to. The log does not leave it meanwhile, so it is not sealed.
+    pub(crate) fn with_segment<T>(&self, look: impl FnOnce(Option<SegmentId>) -> T) -> T {
+        let state = self.state.lock();
+        look(state.current.as_ref().map(|current| current.opened.id))
+    }
+
     /// Returns true if the log does not write to `segment` any more.
     pub(crate) fn has_left(&self, segment: SegmentId) -> bool {
         let state = self.state.lock();

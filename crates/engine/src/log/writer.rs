@@ -10,7 +10,7 @@ use crate::io::Durability;
 use crate::log::mirror_io::{look_at_mirror, lose, record_losses, write_legs};
 use crate::log::undurable::give_up_undurable;
 use crate::log::{Closed, LOG_RESERVE, Moving, Step};
-use crate::planted_bugs;
+use crate::planted_bugs::{self, threads};
 use crate::segments::{Opened, SegmentId};
 
 /// Writes frames until the log is closed.
@@ -92,11 +92,14 @@ async fn roll(core: &Core) {
     for device in core.members.save_newest(opened.seq, core.log.durable()).await {
         lose(core, device).await;
     }
-    if let Some((old, _)) = old {
-        core.segments.seal(old.id);
+    let seal = || old.iter().for_each(|(old, _)| core.segments.seal(old.id));
+    if threads::active("a segment is sealed before the log leaves it") {
+        seal();
     }
     core.look_for_room();
     core.log.continue_in(opened);
+    // Only now: a sealed segment may lose its second leg, and the segment that the log writes to must have two.
+    seal();
     core.notes.changed.wake();
     look_at_mirror(core);
     // The segment before may leave the log.
