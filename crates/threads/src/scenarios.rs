@@ -280,7 +280,8 @@ fn write_against_roll(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
-/// Fills segments of the log while their blocks become clean, so that the last segment may lose its second copy at once.
+/// Fills segments of the log while their blocks become clean, so that the last segment may lose its second copy at
+/// once.
 fn roll_against_destage(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
         .run(|client| async move {
