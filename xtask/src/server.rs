@@ -208,7 +208,7 @@ fn launch(kind: Kind, binary: &Path, place: &Place<'_>, mode: &str) -> Result<Gu
             if let Some(clients) = clients {
                 arguments.extend(["--allow", clients].map(OsString::from));
             }
-            arguments.extend(["--cache-size", "256MiB", "--nfs4", "--lease", LEASE].map(OsString::from));
+            arguments.extend(["--cache-size", "256MiB", "--lease", LEASE].map(OsString::from));
             // A cache file may have been deleted between two starts.
             if ssd.join("state").exists() && LEGS.iter().any(|leg| !ssd.join(leg).exists()) {
                 arguments.push("--make-missing".into());

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 
 use forebay_config::{
-    Access, ClientRule, Export, Portmap, PrivilegedPort, Settings, Squash, is_loopback, state_base,
+    Access, ClientRule, DEFAULT_PORT, Export, Portmap, PrivilegedPort, Settings, Squash, is_loopback,
+    state_base,
 };
 use forebay_control::HandleMode;
 use forebay_server::Ready;
@@ -33,13 +34,9 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     lines.push(format!("Listening on {}", addresses.join(", ")));
     // An IPv4 address is preferred, because the mount options for it are the simplest.
     if let Some(address) = listen.iter().find(|address| address.is_ipv4()).or(listen.first()) {
-        let finds_locks = clients_find_locks(settings);
         lines.push("Mount it with the kernel client, as root:".to_owned());
         lines.extend(
-            settings
-                .exports
-                .iter()
-                .map(|export| format!("  {}", mount_command(address, export, finds_locks))),
+            settings.exports.iter().map(|export| format!("  {}", mount_command(address, export, settings))),
         );
         lines.push("Or look at it without root, with the libnfs utilities:".to_owned());
         lines.extend(settings.exports.iter().map(|export| format!("  {}", libnfs_command(address, export))));
@@ -128,17 +125,24 @@ fn clients_find_locks(settings: &Settings) -> bool {
     settings.locks && is_found
 }
 
-/// Returns the command for Linux's own client. The command names version and ports, so that no portmapper is asked for
-/// them (nfs(5)). It has `nolock` if clients do not find the lock manager.
-fn mount_command(address: &SocketAddr, export: &Export, finds_locks: bool) -> String {
+/// Returns the command for Linux's own client. NFSv4 needs no options on its own port.
+fn mount_command(address: &SocketAddr, export: &Export, settings: &Settings) -> String {
+    let options = match (settings.nfs4, address.port()) {
+        (true, DEFAULT_PORT) => String::new(),
+        (true, port) => format!(" -o port={port}"),
+        (false, _) => nfs3_options(address, clients_find_locks(settings)),
+    };
+    format!("mount -t nfs{options} {} /mnt", quoted(&format!("{}:{}", client_host(address), export.name)))
+}
+
+/// Returns the options for a mount with NFSv3. They name version and ports, so that no portmapper is asked for them
+/// (nfs(5)). They have `nolock` if clients do not find the lock manager.
+fn nfs3_options(address: &SocketAddr, finds_locks: bool) -> String {
     let by_address = !address.ip().is_unspecified();
     let proto = if address.is_ipv6() && by_address { "tcp6" } else { "tcp" };
     let port = address.port();
     let nolock = if finds_locks { "" } else { ",nolock" };
-    format!(
-        "mount -t nfs -o vers=3,proto={proto},port={port},mountport={port}{nolock} {} /mnt",
-        quoted(&format!("{}:{}", client_host(address), export.name))
-    )
+    format!(" -o vers=3,proto={proto},port={port},mountport={port}{nolock}")
 }
 
 /// Returns the command of libnfs that lists the export.
@@ -185,16 +189,24 @@ mod tests {
     }
 
     #[test]
-    fn mount_commands_name_version_and_ports() {
-        let at = |address: &str, name: &str| mount_command(&address.parse().unwrap(), &export(name), false);
-        let command = "mount -t nfs -o vers=3,proto=tcp,port=12049,mountport=12049,nolock 127.0.0.1:/ /mnt";
-        assert_eq!(at("127.0.0.1:12049", "/"), command);
-        let command =
-            "mount -t nfs -o vers=3,proto=tcp6,port=2049,mountport=2049,nolock '[fd00::1]:/data' /mnt";
-        assert_eq!(at("[fd00::1]:2049", "/data"), command);
-        let command = mount_command(&"10.0.0.1:2049".parse().unwrap(), &export("/"), true);
-        assert_eq!(command, "mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049 10.0.0.1:/ /mnt");
+    fn mounts_with_nfs4_name_a_port_that_is_not_the_usual_one() {
+        let flags = forebay_config::Flags { dir: Some("/tmp".into()), ..forebay_config::Flags::default() };
+        let settings = forebay_config::resolve(&flags).unwrap().settings;
+        let at =
+            |address: &str, name: &str| mount_command(&address.parse().unwrap(), &export(name), &settings);
+        assert_eq!(at("127.0.0.1:2049", "/"), "mount -t nfs 127.0.0.1:/ /mnt");
+        assert_eq!(at("[fd00::1]:12049", "/data"), "mount -t nfs -o port=12049 '[fd00::1]:/data' /mnt");
         assert!(at("0.0.0.0:2049", "/it's").ends_with(r":/it'\''s' /mnt"));
+    }
+
+    #[test]
+    fn mounts_with_nfs3_name_version_and_ports() {
+        let options = |address: &str, finds_locks| nfs3_options(&address.parse().unwrap(), finds_locks);
+        let expected = " -o vers=3,proto=tcp,port=12049,mountport=12049,nolock";
+        assert_eq!(options("127.0.0.1:12049", false), expected);
+        let expected = " -o vers=3,proto=tcp6,port=2049,mountport=2049,nolock";
+        assert_eq!(options("[fd00::1]:2049", false), expected);
+        assert_eq!(options("10.0.0.1:2049", true), " -o vers=3,proto=tcp,port=2049,mountport=2049");
     }
 
     #[test]

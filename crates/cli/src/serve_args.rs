@@ -78,9 +78,9 @@ pub(crate) struct ServeArgs {
     /// [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     locks: Option<bool>,
-    /// Serve NFSv4.1 and 4.2 as well. In development: locks and opens of NFSv4 clients end with the server
-    #[arg(long)]
-    nfs4: bool,
+    /// Serve NFSv4.1 and 4.2, on the port of NFS; false serves NFSv3 only [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    nfs4: Option<bool>,
     /// Give NFSv4 clients no delegations: no client caches a file without asking the server
     #[arg(long)]
     no_nfs4_delegations: bool,

@@ -43,7 +43,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         cache,
         exports,
         locks: draft.locks.unwrap_or(true),
-        nfs4: draft.nfs4,
+        nfs4: draft.nfs4.unwrap_or(true),
         nfs4_delegations: draft.nfs4_delegations.unwrap_or(true),
         portmap: draft.portmap.map_or(Portmap::Auto, |portmap| portmap.value),
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),

@@ -24,7 +24,7 @@ pub(crate) struct Draft {
     pub(crate) cache: CacheDraft,
     pub(crate) portmap: Option<Located<Portmap>>,
     pub(crate) locks: Option<bool>,
-    pub(crate) nfs4: bool,
+    pub(crate) nfs4: Option<bool>,
     pub(crate) nfs4_delegations: Option<bool>,
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) limits: Limits,
@@ -77,7 +77,7 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     draft.cache.ram = root.parsed("ram", problems, parse_ram);
     draft.portmap = root.parsed("portmap", problems, str::parse);
     draft.locks = root.boolean("locks", problems).map(|flag| flag.value);
-    draft.nfs4 = root.boolean("nfs4", problems).is_some_and(|flag| flag.value);
+    draft.nfs4 = root.boolean("nfs4", problems).map(|flag| flag.value);
     draft.nfs4_delegations = root.boolean("nfs4_delegations", problems).map(|flag| flag.value);
     draft.sandbox = root.parsed("sandbox", problems, str::parse).map(|sandbox| sandbox.value);
     if let Some(mut table) = root.table("limits", "[limits]", problems) {

@@ -44,8 +44,8 @@ pub struct Flags {
     pub portmap: Option<Portmap>,
     /// False to serve no locks of NFSv3 clients.
     pub locks: Option<bool>,
-    /// True to serve NFSv4.1 and 4.2 as well.
-    pub nfs4: bool,
+    /// False to serve NFSv3 only.
+    pub nfs4: Option<bool>,
     /// True to give clients of NFSv4 no delegations.
     pub no_nfs4_delegations: bool,
     /// Filter of system calls.
@@ -135,7 +135,7 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
         draft.portmap = Some(Located::flag(portmap, "--portmap"));
     }
     draft.locks = flags.locks.or(draft.locks);
-    draft.nfs4 |= flags.nfs4;
+    draft.nfs4 = flags.nfs4.or(draft.nfs4);
     if flags.no_nfs4_delegations {
         draft.nfs4_delegations = Some(false);
     }

@@ -30,7 +30,7 @@ pub struct Settings {
     pub portmap: Portmap,
     /// True if NFSv3 clients can lock files (NLM and NSM).
     pub locks: bool,
-    /// True if NFSv4.1 and 4.2 are served beside NFSv3. In development: opens and locks do not outlive the server.
+    /// True if NFSv4.1 and 4.2 are served beside NFSv3.
     pub nfs4: bool,
     /// True if clients of NFSv4 get delegations.
     pub nfs4_delegations: bool,

@@ -94,7 +94,7 @@ fn on_host(path: &Path) -> String {
 }
 
 fn served() -> Server {
-    Serve::unsquashed().flags(&["--nfs4"]).start()
+    Serve::unsquashed().start()
 }
 
 /// Returns a client of its own that acts as a user.
@@ -404,7 +404,7 @@ fn lists_and_modes_survive_a_power_cut_in_their_order() {
     for fs in ["xfs", "ext4"] {
         let home = tempfile::tempdir().unwrap();
         let Some(disk) = LoopDisk::new(home.path(), fs, 320 << 20) else { return };
-        let mut server = disk.serve().cached().flags(&["--nfs4"]).start();
+        let mut server = disk.serve().cached().start();
         let mut c = server.connect();
         let root = c.root();
         let names = ["before", "after", "both", "new", "four"];
@@ -449,7 +449,7 @@ fn a_killed_server_has_undone_no_acknowledged_list() {
     needs_root!();
     let home = tempfile::tempdir().unwrap();
     let Some(disk) = LoopDisk::new(home.path(), "xfs", 320 << 20) else { return };
-    let mut server = disk.serve().cached().flags(&["--nfs4"]).start();
+    let mut server = disk.serve().cached().start();
     let root = server.connect().root();
     let file = server.connect().new_file(&root, b"file", 0o600);
     let path = disk.at.join("file");

@@ -220,7 +220,7 @@ pub(crate) fn remove(name: &[u8]) -> [Op<'_>; 2] {
 }
 
 fn served() -> Server {
-    Serve::unsquashed().flags(&["--nfs4"]).start()
+    Serve::unsquashed().start()
 }
 
 #[test]
@@ -304,8 +304,8 @@ fn a_request_that_breaks_the_rules_is_refused() {
 }
 
 #[test]
-fn without_the_flag_only_version_3_is_served() {
-    let server = Serve::new().start();
+fn without_nfs4_only_version_3_is_served() {
+    let server = Serve::new().flags(&["--nfs4=false"]).start();
     let (status, _) = server.connect().call(COMPOUND, &compound(&[Op::Putrootfh(())]));
     assert_eq!(status, ReplyStatus::ProgMismatch { low: 3, high: 3 });
 }
@@ -340,7 +340,7 @@ fn the_directories_above_the_exports_lead_to_them_and_back() {
     for (root, roots) in [("/", true), ("/other", false)] {
         let exports =
             format!("[[export]]\npath='@/data/a'\nname='{root}'\n[[export]]\npath='@/data/b'\nname='/x/y'\n");
-        let server = Serve::new().exports(&exports).flags(&["--nfs4"]).start_on(|data| {
+        let server = Serve::new().exports(&exports).start_on(|data| {
             ["a", "b", "b/in"].iter().for_each(|name| std::fs::create_dir(data.join(name)).unwrap());
         });
         let mut c = Client4::connect(&server, b"one");
@@ -369,7 +369,7 @@ fn the_directories_above_the_exports_lead_to_them_and_back() {
 fn retransmissions_of_a_running_request_get_its_reply() {
     needs_root!();
     let Some(array) = Array::instant("xfs") else { return };
-    let server = serve_at(&array.at).plain().flags(&["--nfs4"]).start();
+    let server = serve_at(&array.at).plain().start();
     let mut c = Client4::connect(&server, b"one");
     let inflight = || server.status()["inflight"].as_u64().unwrap();
     let hanging = Hanging::begin(&array);

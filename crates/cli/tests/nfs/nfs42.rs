@@ -29,7 +29,7 @@ pub(crate) fn connect(server: &Server, name: &[u8]) -> Client4 {
 }
 
 pub(crate) fn served() -> Server {
-    Serve::unsquashed().flags(&["--nfs4"]).start()
+    Serve::unsquashed().start()
 }
 
 /// Opens a file in the root, and makes it if need be.
@@ -162,7 +162,7 @@ fn allocated(path: &Path) -> u64 {
 
 #[test]
 fn seek_finds_data_that_only_the_cache_has() {
-    let server = Serve::unsquashed().flags(&["--nfs4"]).start_on(|data| {
+    let server = Serve::unsquashed().start_on(|data| {
         use std::os::unix::fs::FileExt;
         let file = std::fs::File::create(data.join("file")).unwrap();
         file.set_len(4 * MIB).unwrap();
@@ -273,7 +273,7 @@ fn a_deallocated_range_reads_as_zeros_and_its_space_is_free() {
 /// Neither memory, nor the cache devices, nor the log may bring the old bytes back.
 #[test]
 fn a_deallocated_range_stays_empty_over_eviction_and_the_loss_of_a_device() {
-    let mut server = Serve::unsquashed().flags(&["--nfs4"]).cached().start();
+    let mut server = Serve::unsquashed().cached().start();
     let mut c = connect(&server, b"one");
     let file = open(&mut c, b"file");
     file.write(&mut c, 0, &pattern(1, 1 << 20));
@@ -342,7 +342,7 @@ fn space_that_is_not_there_is_refused_and_accepted_writes_keep_theirs() {
     for kind in ["ext4", "xfs"] {
         let home = tempfile::tempdir().unwrap();
         let Some(disk) = LoopDisk::new(home.path(), kind, 400 * MIB) else { return };
-        let server = disk.serve().flags(&["--nfs4"]).start();
+        let server = disk.serve().start();
         let mut c = connect(&server, b"one");
         let (file, large) = (open(&mut c, b"file"), open(&mut c, b"large"));
         let contents = pattern(9, 10 << 20);
@@ -410,7 +410,7 @@ fn a_copy_within_the_server_has_the_same_contents() {
 
 #[test]
 fn a_large_copy_is_short_and_goes_on() {
-    let server = Serve::unsquashed().flags(&["--nfs4"]).start_on(|data| {
+    let server = Serve::unsquashed().start_on(|data| {
         let file = std::fs::File::create(data.join("from")).unwrap();
         file.set_len(150 * MIB).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"end", 150 * MIB).unwrap();
@@ -429,7 +429,7 @@ fn a_copy_goes_from_one_export_to_another() {
     let exports = "[[export]]\npath='@/data/a'\nname='/a'\n[[export]]\npath='@/data/b'\nname='/b'\n";
     let exports = exports.replace("\n[[", "\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n[[");
     let exports = exports + "[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\naccess='ro'\n";
-    let server = Serve::new().exports(&exports).flags(&["--nfs4"]).start_on(|data| {
+    let server = Serve::new().exports(&exports).start_on(|data| {
         ["a", "b"].iter().for_each(|name| std::fs::create_dir(data.join(name)).unwrap());
         std::fs::write(data.join("a/file"), "one").unwrap();
         std::fs::write(data.join("b/file"), "two").unwrap();
@@ -460,7 +460,7 @@ fn a_clone_shares_contents_that_only_the_cache_had() {
     for (kind, flags) in [("xfs", &["-m", "reflink=1"][..]), ("btrfs", &[])] {
         let home = tempfile::tempdir().unwrap();
         let Some(disk) = LoopDisk::with(home.path(), kind, 512 * MIB, flags) else { return };
-        let mut server = disk.serve().flags(&["--nfs4"]).start();
+        let mut server = disk.serve().start();
         let mut c = connect(&server, b"one");
         let (from, to) = (open(&mut c, b"from"), open(&mut c, b"to"));
         assert_eq!(from.attributes(&mut c).3, 4096);
@@ -504,7 +504,7 @@ fn a_file_system_that_cannot_clone_says_so() {
         LoopDisk::with(&home, kind, 400 * MIB, &[flag])
     });
     for disk in disks.iter().flatten() {
-        let server = disk.serve().flags(&["--nfs4"]).start();
+        let server = disk.serve().start();
         let mut c = connect(&server, b"one");
         let (from, to) = (open(&mut c, b"from"), open(&mut c, b"to"));
         from.write(&mut c, 0, &[1; BLOCK]);
@@ -519,7 +519,7 @@ fn a_file_system_that_cannot_reserve_space_says_so() {
     needs_root!();
     let home = tempfile::tempdir().unwrap();
     let Some(disk) = LoopDisk::with(home.path(), "ext4", 64 * MIB, &["-O", "^extent,^64bit"]) else { return };
-    let server = disk.serve().flags(&["--nfs4"]).start();
+    let server = disk.serve().start();
     let mut c = connect(&server, b"one");
     let file = open(&mut c, b"file");
     file.write(&mut c, 0, b"text");

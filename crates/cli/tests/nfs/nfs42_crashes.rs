@@ -169,7 +169,7 @@ fn bytes_beside_a_deallocated_range_stay_as_they_are() {
 
 #[test]
 fn after_a_kill_each_block_is_as_before_or_as_after_the_last_request() {
-    let mut server = Serve::unsquashed().flags(&["--nfs4"]).cached().start();
+    let mut server = Serve::unsquashed().cached().start();
     let mut expected = prepare(&server, 1, false);
     for round in 0..12 {
         crash(&mut server, &mut expected, 5 + 3 * round, |server| {
@@ -189,7 +189,7 @@ fn after_a_power_cut_each_block_is_as_before_or_as_after_the_last_request() {
     needs_root!();
     for (kind, cached) in [("xfs", true), ("ext4", true), ("xfs", false)] {
         let Some(array) = Array::instant(kind) else { return };
-        let serve = array.serve().flags(&["--nfs4"]);
+        let serve = array.serve();
         let mut server = if cached { serve.cached() } else { serve.plain() }.start();
         let mut expected = prepare(&server, 5, !cached);
         for round in 0..3 {

@@ -253,7 +253,7 @@ fn putfh(handle: &[u8]) -> Op<'_> {
 }
 
 fn served(lease: &str) -> Server {
-    Serve::unsquashed().flags(&["--nfs4", "--lease", lease]).start()
+    Serve::unsquashed().flags(&["--lease", lease]).start()
 }
 
 fn make() -> OpenHow<'static> {
@@ -326,7 +326,7 @@ fn a_delegation_that_is_not_returned_is_revoked() {
 /// The holder would otherwise have its delegation back after a crash, and would not see the write.
 #[test]
 fn a_revocation_is_in_the_log_before_a_write_that_relies_on_it_is_answered() {
-    let mut server = Serve::unsquashed().flags(&["--nfs4", "--lease", "10s"]).cached().start();
+    let mut server = Serve::unsquashed().flags(&["--lease", "10s"]).cached().start();
     let mut one = Backed::connect(&server, b"one");
     let (file, stateid) = with_delegation(&mut one, share::BOTH);
     let file = nfs3::FileHandle::new(&file).unwrap();

@@ -11,7 +11,7 @@ use crate::harness::*;
 use crate::nfs4::{Client4, putfh};
 
 fn cached() -> Server {
-    Serve::unsquashed().cached().flags(&["--nfs4"]).start()
+    Serve::unsquashed().cached().start()
 }
 
 fn restart(server: &mut Server, client: &mut Client4) {
@@ -108,7 +108,7 @@ fn an_open_that_makes_a_file_is_carried_out_once() {
 
 #[test]
 fn without_the_log_clients_reclaim_in_a_grace_period_that_ends_with_the_last() {
-    let mut server = Serve::unsquashed().plain().flags(&["--nfs4"]).start();
+    let mut server = Serve::unsquashed().plain().start();
     let mut one = Client4::connect(&server, b"one");
     let (_, file) = one.open(b"file", creating(), 0).unwrap();
     server.kill();

@@ -12,7 +12,7 @@ use crate::harness::*;
 use crate::nfs4::{Client4, putfh, remove};
 
 fn served() -> Server {
-    Serve::unsquashed().flags(&["--nfs4", "--mode", "write-back"]).start()
+    Serve::unsquashed().flags(&["--mode", "write-back"]).start()
 }
 
 fn make() -> OpenHow<'static> {

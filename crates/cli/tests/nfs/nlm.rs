@@ -65,7 +65,7 @@ fn a_lock_excludes_other_processes_until_it_is_unlocked() {
 
 #[test]
 fn locks_of_nfsv3_and_nfsv4_conflict_both_ways() {
-    let server = Serve::unsquashed().flags(&["--nfs4"]).start();
+    let server = Serve::unsquashed().start();
     let file = file(&server);
     let (mut three, mut four) = (process(&server, 7), Client4::connect(&server, b"four"));
     let (open, handle) = four.open(b"file", OpenHow::NoCreate, 0).unwrap();
@@ -83,7 +83,7 @@ fn locks_of_nfsv3_and_nfsv4_conflict_both_ways() {
 
 #[test]
 fn shares_of_nfsv3_and_opens_of_nfsv4_conflict_both_ways() {
-    let server = Serve::unsquashed().flags(&["--nfs4"]).start();
+    let server = Serve::unsquashed().start();
     let file = file(&server);
     let (mut one, mut two) = (process(&server, 0), elsewhere(&server));
     let (read, both) = (ShareAccess::Read, ShareAccess::ReadWrite);
@@ -317,10 +317,6 @@ fn a_server_without_locks_has_no_such_programs() {
     assert_eq!(c.call((nlm4::PROGRAM, 4, 17), b"").0, ReplyStatus::ProcUnavail);
     assert_eq!(c.call((nlm4::PROGRAM, 4, 2), b"abc").0, ReplyStatus::GarbageArgs);
     assert_eq!(c.call((nsm::PROGRAM, 1, 2), b"").0, ReplyStatus::ProcUnavail, "no monitoring for others");
-    assert_eq!(
-        c.call((forebay_wire::nfs4::PROGRAM, 4, 0), b"").0,
-        ReplyStatus::ProgMismatch { low: 3, high: 3 }
-    );
 }
 
 #[test]

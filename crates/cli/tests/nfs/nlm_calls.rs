@@ -270,6 +270,7 @@ fn the_programs_are_registered_with_rpcbind_and_withdrawn_at_the_stop() {
         (PROGRAM, 3, IPPROTO_TCP),
         (mount3::PROGRAM, 3, IPPROTO_TCP),
         (nfsacl3::PROGRAM, 3, IPPROTO_TCP),
+        (PROGRAM, 4, IPPROTO_TCP),
         (nlm4::PROGRAM, 4, IPPROTO_TCP),
         (nsm::PROGRAM, 1, IPPROTO_TCP),
         (nsm::PROGRAM, 1, IPPROTO_UDP),

@@ -13,9 +13,9 @@ fn programs_versions_and_procedures_that_are_not_served() {
     let server = Serve::new().start();
     let mut c = server.connect();
     let cases = [
-        ((PROGRAM, 4, 0), ReplyStatus::ProgMismatch { low: 3, high: 3 }),
-        ((PROGRAM, 2, 0), ReplyStatus::ProgMismatch { low: 3, high: 3 }),
-        ((PROGRAM, 4, 1), ReplyStatus::ProgMismatch { low: 3, high: 3 }),
+        ((PROGRAM, 5, 0), ReplyStatus::ProgMismatch { low: 3, high: 4 }),
+        ((PROGRAM, 2, 0), ReplyStatus::ProgMismatch { low: 3, high: 4 }),
+        ((PROGRAM, 4, 2), ReplyStatus::ProcUnavail),
         ((mount3::PROGRAM, 1, 1), ReplyStatus::ProgMismatch { low: 3, high: 3 }),
         ((100_021, 3, 0), ReplyStatus::ProgMismatch { low: 4, high: 4 }),
         ((100_022, 4, 0), ReplyStatus::ProgUnavail),

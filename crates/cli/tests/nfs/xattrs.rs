@@ -55,7 +55,7 @@ fn set_on_host(path: &Path, name: &str, value: &[u8]) {
 }
 
 fn served() -> Server {
-    Serve::unsquashed().flags(&["--nfs4"]).start()
+    Serve::unsquashed().start()
 }
 
 fn client(server: &Server) -> Client4 {
@@ -230,7 +230,7 @@ fn an_acknowledged_value_survives_a_power_cut() {
     for fs in ["xfs", "ext4"] {
         let home = tempfile::tempdir().unwrap();
         let Some(disk) = LoopDisk::new(home.path(), fs, 320 << 20) else { return };
-        let server = disk.serve().cached().flags(&["--nfs4"]).start();
+        let server = disk.serve().cached().start();
         let mut c = client(&server);
         // A block of the small file system holds it.
         let large = vec![7; 900];
