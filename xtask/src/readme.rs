@@ -71,6 +71,8 @@ fn play(shown: &str) -> Result<String> {
     for (command, result) in others.iter().zip(results) {
         new += &format!("$ {command}\n{result}");
     }
+    // On its usual port the server prints a mount command without the option.
+    let new = new.replace(&format!(" -o port={}", stage.port), "");
     Ok(new.replace(&stage.port.to_string(), PORT).replace(&*stage.home().to_string_lossy(), HOME))
 }
 
