@@ -1,15 +1,13 @@
-# Runs in the guest's root before systemd: installs the shipped unit and its configuration, and delays disks.
+# Runs after guest_units.sh, before systemd: installs the shipped unit and its configuration, and delays disks.
 # Variables: BINARY, UNIT, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ..."),
 # ARRAY_WAIT and STATE_WAIT (time that their mounts wait for the disks)
-set -e
-PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
 ln -sf "$BINARY" /usr/bin/forebay
-mkdir -p /etc/systemd/system/forebay.service.d /srv/array /var/lib/forebay
+mkdir -p /etc/forebay /etc/systemd/system/forebay.service.d /srv/array /var/lib/forebay
 cp "$UNIT" /etc/systemd/system/forebay.service
 printf '%s\n' "$DROP_IN" > /etc/systemd/system/forebay.service.d/rig.conf
 printf '%s\n' "$LEDGER" > /run/ledger
-cat > /etc/forebay.toml << END
+cat > /etc/forebay/forebay.toml << END
 listen = ["127.0.0.1"]
 cache = ["/dev/disk/by-id/virtio-ssd1", "/dev/disk/by-id/virtio-ssd2"]
 ram = "64MiB"
@@ -25,17 +23,6 @@ cat > /etc/fstab << END
 /dev/disk/by-id/virtio-array /srv/array ext4 nofail,x-systemd.device-timeout=$ARRAY_WAIT 0 0
 /dev/disk/by-id/virtio-state /var/lib/forebay ext4 nofail,x-systemd.device-timeout=$STATE_WAIT 0 0
 END
-
-# These services of the host must not run in the guest.
-for unit in systemd-hwdb-update ldconfig systemd-firstboot systemd-sysusers systemd-journal-catalog-update systemd-update-done \
-    systemd-update-utmp systemd-machine-id-commit systemd-random-seed systemd-pstore systemd-modules-load systemd-binfmt \
-    systemd-remount-fs systemd-tmpfiles-setup systemd-tmpfiles-setup-dev kmod-static-nodes systemd-journal-flush; do
-    ln -sf /dev/null "/etc/systemd/system/$unit.service"
-done
-for unit in dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount \
-    sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount timers.target rpcbind.socket; do
-    ln -sf /dev/null "/etc/systemd/system/$unit"
-done
 
 cat > /etc/systemd/system/boot.target << END
 [Unit]

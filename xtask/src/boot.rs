@@ -256,7 +256,7 @@ fn prepare(number: u32, plan: &Plan, work: &Path, ledger: &Ledger) -> String {
     let wait = |disk: &str| if plan.appears[disk] == Appears::Missing { "5s" } else { "150s" };
     let value = |path: PathBuf| quoted(&path.to_string_lossy());
     format!(
-        "BINARY={}\nUNIT={}\nJUDGE={}\nDROP_IN={}\nLATE={}\nLEDGER={}\nARRAY_WAIT={}\nSTATE_WAIT={}\necho {number} > /run/boot\n{}",
+        "BINARY={}\nUNIT={}\nJUDGE={}\nDROP_IN={}\nLATE={}\nLEDGER={}\nARRAY_WAIT={}\nSTATE_WAIT={}\necho {number} > /run/boot\n{}{}",
         value(work.join("forebay")),
         value(root().join("packaging/forebay.service")),
         value(asset("boot_judge.py")),
@@ -265,6 +265,7 @@ fn prepare(number: u32, plan: &Plan, work: &Path, ledger: &Ledger) -> String {
         quoted(&known.join("\n")),
         wait("array"),
         wait("state"),
+        include_str!("../assets/guest_units.sh"),
         include_str!("../assets/boot_prepare.sh"),
     )
 }

@@ -11,6 +11,7 @@ mod imports;
 mod ladder;
 mod mounts;
 mod mutants;
+mod package;
 mod process;
 mod quota;
 mod readme;
@@ -62,6 +63,8 @@ enum Verb {
     English(english::English),
     /// Build the binary that is installed, with its debug information in a file of its own
     Dist(dist::Dist),
+    /// Make packages: deb, rpm, an archive with a static binary, an OCI image
+    Package(package::Package),
     /// Run the cache engine in simulated worlds (`cargo x sim -- --help` lists the arguments)
     Sim {
         /// Arguments for the simulator
@@ -247,6 +250,7 @@ fn main() -> ExitCode {
         Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
+        Verb::Package(package) => package.run(),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };

@@ -9,10 +9,11 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 21] = [
+const PACKAGES: [&str; 24] = [
     "acl",
     "btrfs-progs",
     "busybox-static",
+    "dpkg-dev",
     "e2fsprogs",
     "fio",
     "g++",
@@ -23,12 +24,14 @@ const PACKAGES: [&str; 21] = [
     "libc6-dev",
     "libnfs-utils",
     "linux-libc-dev",
+    "lintian",
     "make",
     // Mount.nfs looks up `tcp` in /etc/protocols.
     "netbase",
     "nfs-common",
     "python3",
     "qemu-system-x86",
+    "rpm",
     "systemd",
     "udev",
     "xfsprogs",

@@ -69,6 +69,9 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all verbs to a directory
     Man(ManArgs),
+    /// Write the mounts that the unit of each configuration requires; systemd calls this at a boot
+    #[command(hide = true)]
+    RequiredMounts(RequiredMountsArgs),
 }
 
 /// The running server that a verb asks.
@@ -433,6 +436,19 @@ pub(crate) struct ManArgs {
     /// Existing directory for the pages of all verbs
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay required-mounts /run/systemd/generator")]
+pub(crate) struct RequiredMountsArgs {
+    /// Directory for the units' additions
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Directory of the configurations
+    #[arg(long, value_name = "DIR", default_value = "/etc/forebay", value_hint = ValueHint::DirPath)]
+    pub(crate) config_dir: PathBuf,
 }
 
 /// Returns a parser for values with fixed names.

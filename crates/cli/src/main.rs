@@ -9,12 +9,14 @@ mod control;
 mod doctor;
 mod events;
 mod generate;
+mod hypot;
 mod logging;
 mod lost;
 mod moment;
 mod output;
 mod prometheus;
 mod rates;
+mod required_mounts;
 mod serve;
 mod serve_args;
 mod service_manager;
@@ -79,5 +81,6 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Completions(args) => generate::completions(args.shell),
         Command::Man(args) => generate::man(args.dir.as_deref()),
+        Command::RequiredMounts(args) => required_mounts::required_mounts(&args),
     }
 }

@@ -23,8 +23,8 @@ Examples:
   forebay serve ./data --listen 127.0.0.1:12049            # without root
   forebay serve /srv/data --export /data --listen 0.0.0.0 --allow 192.168.0.0/24,fd00::/8
   forebay serve /srv/data --read-only --squash all --anonuid 1000 --anongid 1000
-  forebay serve --config /etc/forebay.toml
-  forebay serve --config /etc/forebay.toml --check-config")]
+  forebay serve --config /etc/forebay/forebay.toml
+  forebay serve --config /etc/forebay/forebay.toml --check-config")]
 pub(crate) struct ServeArgs {
     /// Directory to serve
     #[arg(required_unless_present = "config", value_hint = ValueHint::DirPath)]

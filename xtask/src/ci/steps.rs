@@ -7,7 +7,7 @@ use super::{
     Step, fuzz, modes, one, sim, step, tests,
 };
 use crate::{
-    boot, dist, documents, mounts,
+    boot, dist, documents, mounts, package,
     process::{command, target_dir},
     quota, readme,
     server::Kind,
@@ -139,6 +139,12 @@ fn guests() -> Vec<Step> {
             .after(&["release"]),
         step("quota", "quotas of the served file system, in a guest", quota::check).after(&["release"]),
         step("boot", "the shipped unit under systemd", boot::check).after(&["release"]),
+        step(
+            "packages",
+            "packages: made, checked, installed, upgraded under a client, removed",
+            package::check,
+        )
+        .after(&["release"]),
     ]);
     steps
 }

@@ -1,0 +1,15 @@
+# Runs in the guest's root before systemd.
+set -e
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+# These services of the host must not run in the guest.
+for unit in systemd-hwdb-update ldconfig systemd-firstboot systemd-sysusers systemd-journal-catalog-update systemd-update-done \
+    systemd-update-utmp systemd-machine-id-commit systemd-random-seed systemd-pstore systemd-modules-load systemd-binfmt \
+    systemd-remount-fs systemd-tmpfiles-setup systemd-tmpfiles-setup-dev kmod-static-nodes systemd-journal-flush; do
+    ln -sf /dev/null "/etc/systemd/system/$unit.service"
+done
+for unit in dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount \
+    sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount timers.target rpcbind.socket; do
+    ln -sf /dev/null "/etc/systemd/system/$unit"
+done
+

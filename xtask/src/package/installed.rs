@@ -1,0 +1,87 @@
+//! The step `packages`: makes the packages, checks them with the distributions' own tools, and installs the one for
+//! Debian in a guest with real systemd. There a client writes while the package is upgraded.
+
+use std::{fs::File, path::Path, process::Command, time::Duration};
+
+use anyhow::{Result, bail};
+
+use super::{deb, dynamic, rpm, version};
+use crate::{
+    process::{command, output, quoted, rigs_dir, run},
+    suites::{Counts, asset},
+    vm::{Booted, Disk},
+};
+
+/// Time for the guest, which is emulated.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Makes and checks the packages.
+pub(crate) fn check() -> Result<Counts> {
+    let work = tempfile::Builder::new().prefix("packages-").tempdir_in(rigs_dir()?)?;
+    let (binary, version) = (dynamic()?, version()?);
+    let old = deb::make(&binary, &version, work.path())?;
+    let new = deb::make(&binary, &format!("{version}+later"), work.path())?;
+    let red_hat = rpm::make(&binary, &version, work.path())?;
+    lint(&old)?;
+    contains(&red_hat)?;
+    let passed = 2;
+    let told = install(&old, &new, work.path())?;
+    println!("packages: {} passed, {} failed", passed + told.passed, told.failed);
+    Ok(Counts { passed: passed + told.passed, failed: told.failed, ..Counts::default() })
+}
+
+/// Checks a package for Debian with lintian(1).
+fn lint(package: &Path) -> Result<()> {
+    run(command("lintian", ["--no-cfg", "--allow-root", "--fail-on", "error,warning"])
+        // A package of the project's own closes no bug of Debian.
+        .arg("--suppress-tags=initial-upload-closes-no-bugs")
+        .arg(package))
+}
+
+/// Checks that rpm(8) can read a package and that it has the files of a server.
+fn contains(package: &Path) -> Result<()> {
+    let files = output(command("rpm", ["--query", "--list", "--package"]).arg(package))?;
+    for wanted in ["/usr/bin/forebay", "/etc/forebay/forebay.toml", "/usr/lib/systemd/system/forebay.service"]
+    {
+        if !files.lines().any(|file| file == wanted) {
+            bail!("{} lacks {wanted}", package.display());
+        }
+    }
+    Ok(())
+}
+
+/// Installs, upgrades and removes the package in a guest. Counts the cases that `package_judge.py` reports.
+fn install(old: &Path, new: &Path, work: &Path) -> Result<Counts> {
+    let disk = |serial: &str| Disk { image: work.join(serial), serial: serial.into() };
+    for (name, mebibytes) in [("array", 256), ("ssd1", 128), ("ssd2", 128)] {
+        File::create(work.join(name))?.set_len(mebibytes << 20)?;
+    }
+    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(work.join("array")))?;
+    let value = |path: &Path| quoted(&path.to_string_lossy());
+    let judge = asset("package_judge.py");
+    let prepare = format!(
+        "OLD={}\nNEW={}\nJUDGE={}\n{}{}",
+        value(old),
+        value(new),
+        value(&judge),
+        include_str!("../../assets/guest_units.sh"),
+        include_str!("../../assets/package_prepare.sh"),
+    );
+    let booted =
+        Booted { disks: ["array", "ssd1", "ssd2"].map(disk).into(), prepare, limit: LIMIT, memory: 1536 };
+    let mut counts = Counts::default();
+    let mut ended = false;
+    booted.run(|line| {
+        match line.split_once(' ') {
+            Some(("ok", _)) => counts.passed += 1,
+            Some(("not", _)) => counts.failed += 1,
+            _ => {}
+        }
+        ended |= line == "END";
+        eprintln!("  {line}");
+    })?;
+    if !ended {
+        bail!("the guest ended before the judge");
+    }
+    Ok(counts)
+}
