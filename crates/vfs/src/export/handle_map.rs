@@ -44,7 +44,7 @@ fn made_up() -> KernelHandle {
 }
 
 impl HandleMap {
-    /// Reads the handle map of the file system of `root`, a directory in it. Handles are the kernel's if `used` is true.
+    /// Reads the handle map of the file system of `root`. It stays empty without `used`: handles are not the kernel's.
     pub(crate) fn open(root: OwnedFd, used: bool) -> Result<Self> {
         let (any, unwritten) = (AtomicBool::new(false), AtomicBool::new(false));
         let aliases = HandleMap { root, used, any, maps: RwLock::default(), unwritten };
