@@ -222,7 +222,8 @@ impl State {
         waits
     }
 
-    /// Carries out DELEGRETURN.
+    /// Carries out DELEGRETURN (RFC 8881, section 18.6). The reply waits until the log has the return. Fails with
+    /// [`Error::BadStateid`] if the stateid is not that of a delegation.
     pub fn return_delegation(
         &mut self,
         client: ClientId,

@@ -14,7 +14,6 @@
 
 use std::collections::{HashMap, HashSet, VecDeque, hash_map};
 use std::net::IpAddr;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -22,9 +21,14 @@ use std::time::{Duration, Instant};
 use forebay_common::lock::Mutex;
 use forebay_rpc::{Replies, Ticket};
 use smallvec::SmallVec;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::request::Call;
+mod askers;
+mod key;
+#[cfg(test)]
+mod tests;
+
+use askers::Askers;
+pub(crate) use key::RequestKey;
 
 /// Bounds of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -48,115 +52,10 @@ pub struct CacheUse {
     pub in_progress: AtomicU64,
 }
 
-/// The key of a request: transaction, procedure, user, and a hash of the arguments, the machine's name and the groups.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct RequestKey {
-    pub(crate) xid: u32,
-    pub(crate) procedure: u32,
-    /// Uid and gid of AUTH_SYS as the client sent them; none for AUTH_NONE.
-    pub(crate) user: Option<(u32, u32)>,
-    pub(crate) hash: u64,
-}
-
-/// The bytes of the arguments that are hashed. Only large writes exceed this: hashing a MiB would cost a tenth of such
-/// a write.
-const HASHED: usize = 64 << 10;
-
-/// Returns the hash of a call's arguments. Of longer ones, hashes the first half of [`HASHED`] bytes, and as many at
-/// the end.
-fn hash(args: &[u8], seed: u64) -> u64 {
-    if args.len() <= HASHED {
-        return xxh3_64_with_seed(args, seed);
-    }
-    let first = xxh3_64_with_seed(&args[..HASHED / 2], seed ^ args.len() as u64);
-    xxh3_64_with_seed(&args[args.len() - HASHED / 2..], first)
-}
-
-impl RequestKey {
-    pub(crate) fn of(call: &Call<'_>) -> Self {
-        // The hash leaves out the stamp of AUTH_SYS: a client may change the stamp when it retransmits.
-        let (user, seed) = match &call.head.user {
-            Some(user) => {
-                let groups = |seed, gid: &u32| xxh3_64_with_seed(&gid.to_le_bytes(), seed);
-                let machine = xxh3_64(call.machine_name(user));
-                (Some((user.uid, user.gid)), user.gids.as_slice().iter().fold(machine, groups))
-            }
-            None => (None, 0),
-        };
-        // The hash is in the cache's log. A version with another hash does not find the replies of this version.
-        let hash = hash(call.rest(), seed);
-        RequestKey { xid: call.xid(), procedure: call.head.procedure, user, hash }
-    }
-}
-
 /// Retransmissions of one request that wait for its reply together.
 pub(crate) type Waiting = SmallVec<[Ticket; 1]>;
 /// The number of connections that may wait for one reply; further connections get none.
 const MAX_WAITING: usize = 4;
-
-/// The number of connections recorded as askers of one reply. With more askers the reply is kept until it expires.
-const MAX_ASKERS: usize = 4;
-
-/// The connections that asked for a reply and are still open, by [`Peer::id`](forebay_rpc::Peer::id). The value has two
-/// words, since nearly every reply is asked for once. So an entry and its key share a processor's cache line.
-#[derive(Default)]
-struct Askers {
-    first: Option<NonZeroU64>,
-    others: Option<Box<Others>>,
-}
-
-/// The further connections that asked for a reply.
-#[derive(Default)]
-struct Others {
-    open: SmallVec<[u64; MAX_ASKERS - 1]>,
-    /// True if there were too many connections to record.
-    more: bool,
-}
-
-/// Numbers connections from 1, so that zero stands for no connection.
-fn asker(connection: u64) -> Option<NonZeroU64> {
-    NonZeroU64::new(connection.wrapping_add(1))
-}
-
-impl Askers {
-    fn one(connection: u64) -> Self {
-        Askers { first: asker(connection), others: None }
-    }
-
-    /// Returns the recorded connections.
-    fn open(&self) -> impl Iterator<Item = u64> {
-        let others = self.others.iter().flat_map(|others| others.open.iter().copied());
-        self.first.into_iter().map(|first| first.get().wrapping_sub(1)).chain(others)
-    }
-
-    fn add(&mut self, connection: u64) {
-        if self.open().any(|open| open == connection) {
-            return;
-        }
-        if self.first.is_none() {
-            self.first = asker(connection);
-            return;
-        }
-        let others = self.others.get_or_insert_default();
-        if others.open.len() < MAX_ASKERS - 1 {
-            others.open.push(connection);
-        } else {
-            others.more = true;
-        }
-    }
-
-    /// Removes a connection; returns true if it was the last one.
-    fn remove(&mut self, connection: u64) -> bool {
-        if self.first == asker(connection) {
-            self.first = None;
-        } else {
-            let Some(others) = &mut self.others else { return false };
-            let Some(at) = others.open.iter().position(|open| *open == connection) else { return false };
-            others.open.swap_remove(at);
-        }
-        self.open().next().is_none() && !self.others.as_ref().is_some_and(|others| others.more)
-    }
-}
 
 /// One request.
 struct Entry {
@@ -397,6 +296,3 @@ impl ReplyCache {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

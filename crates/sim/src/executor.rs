@@ -8,7 +8,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::future::Future;
 use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use forebay_common::lock::Mutex;
@@ -16,9 +15,14 @@ use forebay_engine::io::{Clock, Io, Spawn};
 
 use crate::rng::{Rng, mix};
 
+mod event;
 mod promise;
+mod run;
+mod steps;
 #[cfg(test)]
 mod tests;
+
+use event::Event;
 
 pub use promise::{Completion, Promise, promise};
 
@@ -68,55 +72,6 @@ struct Task {
     run: Io<()>,
 }
 
-type Action = Box<dyn FnOnce() + Send>;
-
-struct Event {
-    time: Duration,
-    /// Orders events with equal times; drawn from the seed.
-    order: u64,
-    action: Action,
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Self) -> bool {
-        (self.time, self.order) == (other.time, other.order)
-    }
-}
-
-impl Eq for Event {}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Event {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.time, self.order).cmp(&(other.time, other.order))
-    }
-}
-
-struct TaskWaker {
-    shared: Arc<Shared>,
-    task: u64,
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let mut ready = self.shared.ready.lock();
-        if !ready.contains(&self.task) {
-            ready.push(self.task);
-        }
-    }
-}
-
-/// Polls within one `run`. If there are more, the engine counts as spinning.
-const POLLS: u64 = 20_000_000;
 /// The time that callers take before they run a task that the engine gave them, see [`Executor::keep_callers_busy`].
 pub const BUSY: Duration = Duration::from_secs(100);
 
@@ -168,44 +123,6 @@ impl Executor {
         let mut state = self.0.state.lock();
         let time = state.now.as_nanos() as u64;
         state.digest = mix(state.digest ^ mix(value) ^ time.rotate_left(32)).wrapping_add(1);
-    }
-
-    /// Plans a crash `steps` from now, or none.
-    pub fn crash_in(&self, steps: Option<u64>) {
-        let mut state = self.0.state.lock();
-        state.crash_at = steps.map(|more| state.steps + more);
-    }
-
-    /// Counts a step. Returns false if the machine has crashed and the step must not happen.
-    pub fn step(&self) -> bool {
-        let mut state = self.0.state.lock();
-        if state.crashed {
-            return false;
-        }
-        state.steps += 1;
-        state.crashed = state.crash_at.is_some_and(|at| state.steps >= at);
-        !state.crashed
-    }
-
-    /// Notes that the last counted step changes the state that a crash leaves.
-    pub fn mark(&self) {
-        let mut state = self.0.state.lock();
-        let step = state.steps;
-        if let Some(marks) = &mut state.marks
-            && marks.last() != Some(&step)
-        {
-            marks.push(step);
-        }
-    }
-
-    /// Records the steps passed to [`Executor::mark`] from now on.
-    pub fn record_marks(&self) {
-        self.0.state.lock().marks = Some(Vec::new());
-    }
-
-    /// Returns the recorded steps, and stops recording.
-    pub fn take_marks(&self) -> Vec<u64> {
-        self.0.state.lock().marks.take().unwrap_or_default()
     }
 
     /// Ends every task and forgets every operation in flight. The executor stays usable.
@@ -306,76 +223,6 @@ impl Executor {
             stop => Err(stop),
         }
     }
-
-    /// Runs until `done` returns true, a crash, a deadlock, or `limit` of virtual time.
-    pub fn run(&self, limit: Duration, done: impl Fn() -> bool) -> Stop {
-        let end = {
-            let mut state = self.0.state.lock();
-            state.polls = 0;
-            state.now - state.jumped + limit
-        };
-        loop {
-            if self.0.state.lock().crashed {
-                return Stop::Crashed;
-            }
-            if done() {
-                return Stop::Done;
-            }
-            match self.choose() {
-                Choice::Task(id) => self.poll(id),
-                Choice::Event(action) => action(),
-                Choice::Nothing => return Stop::Idle,
-            }
-            let state = self.0.state.lock();
-            if state.now - state.jumped > end || state.polls > POLLS {
-                return Stop::Stuck;
-            }
-        }
-    }
-
-    fn choose(&self) -> Choice {
-        let mut state = self.0.state.lock();
-        let mut ready = self.0.ready.lock();
-        // Now and then an event overtakes ready tasks: a processor is not infinitely fast.
-        let overtake = !ready.is_empty() && state.rng.chance(300);
-        if !ready.is_empty() && !overtake {
-            let place = state.rng.index(ready.len());
-            return Choice::Task(ready.swap_remove(place));
-        }
-        let due = match state.events.peek() {
-            Some(Reverse(event)) => !overtake || event.time < state.now + Duration::from_millis(50),
-            None => false,
-        };
-        if due && let Some(Reverse(event)) = state.events.pop() {
-            state.now = state.now.max(event.time);
-            return Choice::Event(event.action);
-        }
-        match ready.pop() {
-            Some(id) => Choice::Task(id),
-            None => Choice::Nothing,
-        }
-    }
-
-    fn poll(&self, id: u64) {
-        let task = {
-            let mut state = self.0.state.lock();
-            state.polls += 1;
-            state.tasks.remove(&id)
-        };
-        // A task may have been woken after it ended.
-        let Some(mut task) = task else { return };
-        let waker = Waker::from(Arc::new(TaskWaker { shared: self.0.clone(), task: id }));
-        task.polls += 1;
-        if task.run.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-            self.0.state.lock().tasks.insert(id, task);
-        }
-    }
-}
-
-enum Choice {
-    Task(u64),
-    Event(Action),
-    Nothing,
 }
 
 impl Clock for Executor {

@@ -95,7 +95,9 @@ pub(crate) struct Acting {
 }
 
 impl Acting {
-    /// Becomes `cred`. An unprivileged server acts as itself for everyone and says so at start.
+    /// Gives the thread the user and the groups of `cred`. The drop of the result gives the server's user and group
+    /// back. Returns `None` if the thread stays as it is: the caller is root without groups, or the server is
+    /// unprivileged. An unprivileged server acts as itself for everyone and says so at start.
     pub(crate) fn begin(cred: &Cred, privileged: bool) -> Result<Option<Acting>> {
         if !privileged || cred.identity.uid == 0 && cred.identity.gid == 0 && cred.identity.groups.is_empty()
         {

@@ -222,6 +222,7 @@ impl Session {
         records
     }
 
+    /// Takes a reply from the log into its slot. Ignores a reply in a slot that was dropped.
     pub(crate) fn recover_reply(&self, reply: &SlotReply) {
         let mut state = self.state.lock();
         if reply.slot < state.granted {
@@ -229,7 +230,8 @@ impl Session {
         }
     }
 
-    /// Forgets the slots from one on.
+    /// Limits the session to its first `from` slots, as [`Record::SlotsDropped`] says. The replies in further slots are
+    /// forgotten.
     pub(crate) fn recover_dropped(&self, from: u32) {
         let mut state = self.state.lock();
         state.granted = from.min(self.fore.slots);

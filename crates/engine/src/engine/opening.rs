@@ -26,7 +26,7 @@ impl Opening {
         &self.0.recovered.notes
     }
 
-    /// Returns true if the devices have anything that the backing store may lack.
+    /// Returns true if the log has user records, or objects with changes. The backing store may lack both.
     pub fn holds_changes(&self) -> bool {
         !self.0.unsure.is_empty() || !self.0.recovered.notes.is_empty()
     }

@@ -39,7 +39,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Skips the epochs that were given out before the pool was opened: an absent device may carry one of them.
+    /// Raises the epoch to the last one that the witness has recorded as given out. An absent device may carry that
+    /// epoch, so the next epoch has to be higher. Changes nothing if there is no witness.
     pub(super) fn pass_over_given(&mut self) {
         if let WitnessRecord(Some((_, given))) = self.watched {
             self.epoch = self.epoch.max(given);

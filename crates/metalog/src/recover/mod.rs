@@ -76,7 +76,8 @@ impl Recovery {
         self.given_up.push(filesystem);
     }
 
-    /// Notes that a file system says that it has all operations up to this number.
+    /// Records that a file system already has all operations up to the number `upto`. [`Recovery::behind`] leaves them
+    /// out.
     pub fn reached(&mut self, filesystem: u32, upto: u64) {
         self.found.reached(filesystem, upto);
     }

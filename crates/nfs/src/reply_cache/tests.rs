@@ -1,5 +1,7 @@
 //! Tests of the cache by itself: the key of a request, and the time when its reply is dropped.
 
+use super::askers::MAX_ASKERS;
+use super::key::{HASHED, hash};
 use super::*;
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));

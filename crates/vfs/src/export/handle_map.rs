@@ -4,25 +4,25 @@
 //! Each entry is an empty file "OUTER=INNER" in `.forebay/aliases` on the file system itself. It is made in one
 //! transaction, in order with the changes that it belongs to, and is lost only with them.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_common::lock::RwLock;
 use forebay_oplog::{IdentityMap, Spent};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
-use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::export::private_dir::{
-    ALIASES, OWN, PRIVATE, SLOTS, dir_if_there, names, private_dir, remove_empty, unlink_if_there,
+    ALIASES, OWN, PRIVATE, SLOTS, dir_if_there, names, private_dir, remove_empty,
 };
 use crate::sys::{self, KernelHandle};
 
-/// The list of spent identities, and its next version while that is written.
-const SPENT: &str = "spent";
-const SPENT_NEW: &str = "spent.new";
+mod files;
+#[cfg(test)]
+mod tests;
+
+use files::{file_name, nowhere, parse, read_list};
+
 /// The aliases of one file system.
 pub(crate) struct HandleMap {
     /// The directory whose `.forebay` they are in.
@@ -35,6 +35,7 @@ pub(crate) struct HandleMap {
     unwritten: AtomicBool,
 }
 
+/// Returns a new identity that no file system gives, drawn at random.
 fn made_up() -> KernelHandle {
     let mut number = [0; 8];
     // From the kernel's generator, which never gives less than was asked for up to 256 bytes.
@@ -42,37 +43,8 @@ fn made_up() -> KernelHandle {
     KernelHandle::made_up(u64::from_le_bytes(number))
 }
 
-/// Returns the inner identity in the entry of a spent identity, which leads to no inode.
-fn nowhere() -> KernelHandle {
-    KernelHandle::made_up(0)
-}
-
-fn file_name(outer: &KernelHandle, inner: &KernelHandle) -> String {
-    format!("{}={}", outer.to_name(), inner.to_name())
-}
-
-fn parse(name: &[u8]) -> Option<(KernelHandle, KernelHandle)> {
-    let at = name.iter().position(|byte| *byte == b'=')?;
-    Some((KernelHandle::from_name(&name[..at])?, KernelHandle::from_name(&name[at + 1..])?))
-}
-
-/// Reads the list of spent identities in the server's own directory. It is empty if there is none.
-fn read_list(private: &OwnedFd) -> Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut list = Vec::new();
-    match rustix::fs::openat(private, SPENT, flags, Mode::empty()) {
-        Err(Errno::NOENT) => {}
-        opened => _ = File::from(opened?).read_to_end(&mut list).map_err(failed)?,
-    }
-    Ok(list)
-}
-
-fn failed(error: io::Error) -> Error {
-    Error::Os(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-}
-
 impl HandleMap {
-    /// Reads those below `root`, a directory of the file system.
+    /// Reads the handle map of the file system of `root`. It stays empty without `used`: handles are not the kernel's.
     pub(crate) fn open(root: OwnedFd, used: bool) -> Result<Self> {
         let (any, unwritten) = (AtomicBool::new(false), AtomicBool::new(false));
         let aliases = HandleMap { root, used, any, maps: RwLock::default(), unwritten };
@@ -101,28 +73,12 @@ impl HandleMap {
         Ok(())
     }
 
-    /// Writes the list of spent identities, in one transaction. Then the entries of identities in it are removed. The
-    /// list comes after the changes that it follows from, so a power cut does not leave it alone.
+    /// Writes the list of spent identities, in one transaction, and removes the entries that it replaces.
     fn write_list(&self, maps: &IdentityMap) -> Result<()> {
         let private = self.private()?;
-        if maps.spent().is_empty() {
-            unlink_if_there(&private, SPENT)?;
-        } else {
-            let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mut file =
-                File::from(rustix::fs::openat(&private, SPENT_NEW, flags, Mode::RUSR | Mode::WUSR)?);
-            let written = file.write_all(&maps.spent().encode()).and_then(|()| file.sync_all());
-            written.map_err(failed)?;
-            rustix::fs::renameat(&private, SPENT_NEW, &private, SPENT)?;
-        }
+        files::write_list(&private, maps.spent())?;
         self.unwritten.store(false, Ordering::Relaxed);
-        let Some(dir) = dir_if_there(&private, ALIASES)? else { return Ok(()) };
-        for name in names(&dir)? {
-            if parse(name.to_bytes()).is_some_and(|(_, inner)| inner == nowhere()) {
-                rustix::fs::unlinkat(&dir, &name, AtFlags::empty())?;
-            }
-        }
-        Ok(())
+        files::remove_spent_entries(&private)
     }
 
     /// Writes the list of spent identities if it has changed since it was written.
@@ -154,7 +110,7 @@ impl HandleMap {
         let spent = read_list(&theirs)?;
         if !spent.is_empty() {
             self.spend(Spent::decode(&spent).identities())?;
-            unlink_if_there(&theirs, SPENT)?;
+            files::remove_list(&theirs)?;
         }
         remove_empty(other, &theirs);
         Ok(())
@@ -314,125 +270,5 @@ impl HandleMap {
         maps.remove(outer);
         self.any.store(!maps.is_empty(), Ordering::Release);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sys::KERNEL_HANDLE_MAX;
-
-    /// The kind of ext4's and XFS's handles: inode number and generation of 32 bits each.
-    const INO_GENERATION: i32 = 1;
-
-    fn handle(ino: u32, generation: u32) -> KernelHandle {
-        let mut bytes = [0; KERNEL_HANDLE_MAX];
-        bytes[..4].copy_from_slice(&ino.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&generation.to_ne_bytes());
-        KernelHandle { kind: INO_GENERATION, len: 8, bytes }
-    }
-
-    fn open(dir: &tempfile::TempDir) -> HandleMap {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        HandleMap::open(rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap(), true).unwrap()
-    }
-
-    #[test]
-    fn an_alias_leads_both_ways_and_outlives_the_process() {
-        let dir = tempfile::tempdir().unwrap();
-        let aliases = open(&dir);
-        assert!(aliases.is_empty() && !dir.path().join(PRIVATE).exists());
-        aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
-        // The inode is recreated after another crash: no chain of entries grows.
-        aliases.insert(handle(10, 1), handle(30, 3)).unwrap();
-        for aliases in [aliases, open(&dir)] {
-            assert_eq!(aliases.all(), [(handle(10, 1), handle(30, 3))]);
-            assert_eq!(aliases.inner(&handle(10, 1)), handle(30, 3));
-            assert_eq!(aliases.outer(handle(30, 3)).unwrap(), handle(10, 1));
-            assert_eq!((aliases.fileid(30), aliases.fileid(20)), (10, 20));
-            assert_eq!(aliases.outer(handle(20, 9)).unwrap(), handle(20, 9), "nobody shows that number");
-        }
-        let aliases = open(&dir);
-        aliases.remove(&handle(10, 1)).unwrap();
-        // The inode is gone, and another one may get its first identity.
-        for aliases in [aliases, open(&dir)] {
-            assert!(aliases.all().is_empty() && aliases.resolve(&handle(10, 1)).is_none());
-            aliases.tidy().unwrap();
-            assert!(!dir.path().join(PRIVATE).join(ALIASES).exists());
-        }
-        let aliases = open(&dir);
-        assert_eq!(aliases.outer(handle(10, 2)).unwrap(), handle(10, 2));
-        aliases.tidy().unwrap();
-        assert!(open(&dir).is_empty() && !dir.path().join(PRIVATE).exists());
-    }
-
-    #[test]
-    fn an_identity_of_an_inode_that_is_gone_leads_nowhere_and_an_inode_that_gets_it_has_another_one() {
-        let dir = tempfile::tempdir().unwrap();
-        open(&dir).spend([handle(10, 1)]).unwrap();
-        for _ in 0..2 {
-            let aliases = open(&dir);
-            assert_eq!(aliases.resolve(&handle(10, 1)), None);
-            let given = aliases.outer(handle(10, 1)).unwrap();
-            assert!(given.is_made_up() && given != nowhere());
-            assert_eq!(aliases.resolve(&given), Some(handle(10, 1)));
-            // The inode with the identity goes as well.
-            aliases.remove(&given).unwrap();
-            assert_eq!(aliases.resolve(&handle(10, 1)), None);
-        }
-        let aliases = open(&dir);
-        assert_eq!(aliases.resolve(&handle(10, 2)), Some(handle(10, 2)), "the next generation");
-        assert_eq!(aliases.outer(handle(10, 2)).unwrap(), handle(10, 2));
-        assert_eq!(aliases.outer(handle(10, 1)).unwrap(), handle(10, 1), "nobody will get it");
-    }
-
-    #[test]
-    fn what_another_directory_has_is_taken_over() {
-        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (aliases, theirs) = (open(&dir), open(&other));
-        aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
-        theirs.insert(handle(11, 1), handle(21, 2)).unwrap();
-        aliases.spend([handle(12, 1)]).unwrap();
-        theirs.spend([handle(13, 1)]).unwrap();
-        for aliases in [&aliases, &theirs] {
-            let slots = private_dir(aliases.private().unwrap(), SLOTS).unwrap();
-            rustix::fs::mkdirat(&slots, "0", Mode::RWXU).unwrap();
-        }
-        aliases.gather(&theirs.root).unwrap();
-        assert!(!other.path().join(PRIVATE).exists());
-        for aliases in [&aliases, &open(&dir)] {
-            assert_eq!(aliases.inner(&handle(10, 1)), handle(20, 2));
-            assert_eq!(aliases.inner(&handle(11, 1)), handle(21, 2));
-            assert!(aliases.is_spent(&handle(12, 1)) && aliases.is_spent(&handle(13, 1)));
-        }
-        assert_eq!(std::fs::read_dir(dir.path().join(PRIVATE).join(SLOTS)).unwrap().count(), 2);
-    }
-
-    #[test]
-    fn what_comes_by_a_number_that_an_alias_shows_gets_another_one_for_good() {
-        let dir = tempfile::tempdir().unwrap();
-        let aliases = open(&dir);
-        aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
-        let newcomer = handle(10, 7);
-        assert_eq!(aliases.outer_if_met(&newcomer), None);
-        assert_eq!(aliases.all(), [(handle(10, 1), handle(20, 2))], "nothing was made up for that");
-        let outer = aliases.outer(newcomer).unwrap();
-        assert!(outer.is_made_up());
-        assert_eq!(aliases.outer_if_met(&newcomer), Some(outer));
-        assert_eq!(aliases.outer_if_met(&handle(20, 2)), Some(handle(10, 1)));
-        let fileid = aliases.fileid(10);
-        assert_eq!(Some(fileid), outer.number());
-        assert_eq!(aliases.fileid(20), 10);
-        for aliases in [aliases, open(&dir)] {
-            assert_eq!(aliases.outer(newcomer).unwrap(), outer);
-            assert_eq!(aliases.inner(&outer), newcomer);
-            assert_eq!(aliases.fileid(10), fileid);
-        }
-        // Two recreated inodes may have got each other's numbers.
-        let aliases = open(&dir);
-        aliases.insert(handle(41, 1), handle(42, 5)).unwrap();
-        aliases.insert(handle(42, 1), handle(41, 5)).unwrap();
-        assert_eq!(aliases.outer(handle(42, 5)).unwrap(), handle(41, 1));
-        assert_eq!((aliases.fileid(41), aliases.fileid(42)), (42, 41));
     }
 }

@@ -19,7 +19,8 @@ use crate::sys::{self, KernelHandle};
 const TRIES: u32 = 1000;
 
 impl Filesystem {
-    /// Returns the handle of an open inode, and its attributes.
+    /// Returns the handle of an open inode, and its attributes. Makes an entry in the handle map if the inode needs a
+    /// made-up identity.
     pub(crate) fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
         let kernel = match &self.scheme {
             Scheme::Kernel => self.aliases.outer(sys::name_to_handle(&fd, c"")?)?,
@@ -133,7 +134,8 @@ impl Filesystem {
         found == Err(Error::Stale)
     }
 
-    /// Opens an inode as O_PATH by the identity that the file system has for it.
+    /// Opens an inode as O_PATH by the identity that the file system has for it. Fails with [`Error::Stale`] for a
+    /// made-up identity, which no inode has, and with [`Error::BadHandle`] if the kernel does not understand it.
     pub(crate) fn open_inner(&self, inner: &KernelHandle) -> Result<OwnedFd> {
         if inner.is_made_up() {
             // No entry leads from it to anything, as a power cut may leave it.

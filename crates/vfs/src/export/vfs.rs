@@ -255,7 +255,7 @@ impl Vfs {
         if self.granted(target, cred, attr, want, wait)? == want { Ok(()) } else { Err(Error::ACCESS) }
     }
 
-    /// Makes the thread act as the caller while the result lives.
+    /// Gives the thread the user and the groups of a caller, as [`Acting::begin`] does.
     pub(crate) fn act_as(&self, cred: &Cred) -> Result<Option<Acting>> {
         Acting::begin(cred, self.privileged)
     }

@@ -1,6 +1,8 @@
 //! Arguments of the procedures (RFC 1813, section 3.3). The length of names and paths is bounded by the message only.
 
-use super::types::{FileHandle, Ftype3, Nfstime3, Sattr3, Specdata3, StableHow};
+use super::attr::Sattr3;
+use super::handle::FileHandle;
+use super::types::{Ftype3, Nfstime3, Specdata3, StableHow};
 use crate::xdr::{Decode, DecodeError, Encode, Reader};
 
 xdr_struct! {

@@ -3,7 +3,9 @@
 
 use std::marker::PhantomData;
 
-use super::types::{Nfsstat3, PostOpAttr, PostOpFh, post_op_attr_size};
+use super::attr::{PostOpAttr, post_op_attr_size};
+use super::handle::PostOpFh;
+use super::status::Nfsstat3;
 use crate::xdr::{Decode, DecodeError, Encode, Reader, opaque_size};
 
 xdr_struct! {

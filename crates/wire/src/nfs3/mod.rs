@@ -1,15 +1,21 @@
 //! NFS version 3 (RFC 1813).
 
 mod args;
+mod attr;
 mod dirlist;
+mod handle;
 mod procs;
 mod results;
+mod status;
 mod types;
 
 pub use args::*;
+pub use attr::*;
 pub use dirlist::*;
+pub use handle::*;
 pub use procs::*;
 pub use results::*;
+pub use status::*;
 pub use types::*;
 
 /// Program number.

@@ -1,7 +1,10 @@
 //! Results of the procedures (RFC 1813, section 3.3).
 
+use super::attr::{Fattr3, PostOpAttr, WccData};
 use super::dirlist::{Entry, EntryList, EntryPlus};
-use super::types::{Fattr3, FileHandle, Nfsstat3, Nfstime3, PostOpAttr, PostOpFh, StableHow, WccData};
+use super::handle::{FileHandle, PostOpFh};
+use super::status::Nfsstat3;
+use super::types::{Nfstime3, StableHow};
 use crate::xdr::{Decode, DecodeError, Encode, Reader};
 
 /// The failure arm of a result: a status, and attributes of the objects involved.

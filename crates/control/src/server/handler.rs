@@ -1,0 +1,57 @@
+//! The operations of the server that clients of the control socket can ask for.
+
+use std::path::Path;
+
+use forebay_config::Mode;
+
+use crate::event::EventLog;
+use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
+use crate::sample::StatSample;
+use crate::status::Status;
+
+/// The operations that a server offers to its control clients. Several threads call them at once. Each error is one
+/// sentence.
+pub trait Handler: Send + Sync + 'static {
+    /// Returns the state of the server at this moment.
+    fn status(&self) -> Status;
+    /// Returns the server's counters since its start.
+    fn sample(&self) -> StatSample;
+    /// Returns the server's event log.
+    fn events(&self) -> &EventLog;
+    /// Succeeds if the server serves NFS clients. Before that, control clients may look at the server but not change
+    /// anything.
+    ///
+    /// # Errors
+    /// The error says how far the start has come.
+    fn serving(&self) -> Result<(), String>;
+    /// Returns the configured mode.
+    fn mode(&self) -> Mode;
+    /// Returns the mode in force. It differs from the configured mode when cache devices are missing.
+    fn effective_mode(&self) -> Mode;
+    /// Changes the mode. Returns when every write acknowledged from now on follows the new mode.
+    ///
+    /// # Errors
+    /// The error says why the mode cannot be changed.
+    fn set_mode(&self, mode: Mode) -> Result<(), String>;
+    /// Makes all changes that were acknowledged before the call durable on the backing store.
+    ///
+    /// # Errors
+    /// The error names the data that could not be made durable.
+    fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String>;
+    /// Shows or changes the pool of cache devices.
+    ///
+    /// # Errors
+    /// The error says why the pool cannot be changed.
+    fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String>;
+    /// Reads the configuration again and applies the settings that can change in service.
+    ///
+    /// # Errors
+    /// The configuration cannot be read at this moment. Mistakes in it are in the report instead.
+    fn reload(&self) -> Result<ReloadReport, String>;
+    /// Returns how much is cached of the files at or below `path`. With `drop`, counts first, then destages and
+    /// drops.
+    ///
+    /// # Errors
+    /// The path is not served, or some of its dirty blocks could not be destaged.
+    fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String>;
+}
