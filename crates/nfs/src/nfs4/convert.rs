@@ -120,8 +120,9 @@ pub(super) fn wire_time(time: Time) -> Nfstime4 {
     Nfstime4 { seconds: time.sec, nseconds: time.nsec }
 }
 
-/// Returns the change attribute: the change time in nanoseconds, which differs after each change (RFC 8881 section
-/// 5.8.1.4).
+/// Returns the change attribute: the change time in nanoseconds (RFC 8881 section 5.8.1.4). The attribute
+/// change_attr_type says so (RFC 7862 section 12.2.3). `vfs` shows a later change time after each change through this
+/// server. The value is not advertised as a counter: if the host's clock is set back, it may go back at a restart.
 pub(super) fn change(attr: &Attr) -> u64 {
     (attr.ctime.sec as u64).wrapping_mul(1_000_000_000).wrapping_add(attr.ctime.nsec.into())
 }

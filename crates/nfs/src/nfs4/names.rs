@@ -20,11 +20,21 @@ use crate::limits;
 
 /// Returns the change of a directory for the client.
 pub(super) fn change_info(wcc: &Wcc) -> ChangeInfo {
-    let after = wcc.after.as_ref().map(change).unwrap_or_default();
-    match &wcc.before {
-        Some(before) => ChangeInfo { atomic: true, before: change(before), after },
-        None => ChangeInfo { atomic: false, before: after, after },
+    match (&wcc.before, &wcc.after) {
+        (Some(before), Some(after)) => {
+            ChangeInfo { atomic: true, before: change(before), after: change(after) }
+        }
+        (before, after) => {
+            let known = after.as_ref().or(before.as_ref()).map(change).unwrap_or_default();
+            ChangeInfo { atomic: false, before: known, after: known }
+        }
     }
+}
+
+/// Returns the change of a directory for a request that an earlier server carried out. The attributes before the
+/// request are unknown, so the pair is not atomic (RFC 8881 section 3.3.12).
+pub(super) fn change_info_again(wcc: Wcc) -> ChangeInfo {
+    change_info(&Wcc { before: None, ..wcc })
 }
 
 /// Checks a name (RFC 8881 section 14.5). The file system checks its length.
@@ -207,7 +217,7 @@ impl Compound {
         limits::special(&special)?;
         let set = set_attr_of_new(&args.attributes)?;
         if self.was_carried_out(cx) {
-            let cinfo = change_info(&self.unchanged(cx)?);
+            let cinfo = change_info_again(self.unchanged(cx)?);
             let place = self.find(cx, args.name)?;
             let body = CreateOk { cinfo, attrset: set_mask(&args.attributes) };
             put(&mut self.reply, reply.head(), Opcode::Create, &body);
@@ -240,7 +250,7 @@ impl Compound {
         self.announce_name(cx, &at, name)?;
         let (vfs, cred) = (&cx.shared.vfs, &at.caller.cred);
         if self.was_carried_out(cx) {
-            let body = ChangeOk { cinfo: change_info(&self.unchanged(cx)?) };
+            let body = ChangeOk { cinfo: change_info_again(self.unchanged(cx)?) };
             put(&mut self.reply, reply.head(), Opcode::Remove, &body);
             return Ok(None);
         }
@@ -278,9 +288,9 @@ impl Compound {
         self.announce_name(cx, &to, to_name)?;
         let cred = &from.caller.cred;
         if self.was_carried_out(cx) {
-            let attr = Some(cx.shared.vfs.getattr(&from.target)?);
-            let source = change_info(&Wcc { before: attr, after: attr });
-            let body = RenameOk { source, target: change_info(&self.unchanged(cx)?) };
+            let after = Some(cx.shared.vfs.getattr(&from.target)?);
+            let source = change_info_again(Wcc { before: None, after });
+            let body = RenameOk { source, target: change_info_again(self.unchanged(cx)?) };
             put(&mut self.reply, reply.head(), Opcode::Rename, &body);
             return Ok(None);
         }
@@ -312,7 +322,7 @@ impl Compound {
         }
         self.announce(cx, saved.place.handle(cx).as_bytes(), true)?;
         if self.was_carried_out(cx) {
-            let body = ChangeOk { cinfo: change_info(&self.unchanged(cx)?) };
+            let body = ChangeOk { cinfo: change_info_again(self.unchanged(cx)?) };
             put(&mut self.reply, reply.head(), Opcode::Link, &body);
             return Ok(None);
         }

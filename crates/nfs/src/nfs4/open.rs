@@ -139,8 +139,10 @@ impl Compound {
 
     fn make(&mut self, cx: &Context<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Found, Stop> {
         if self.was_carried_out(cx)
-            && let Some(found) = self.find_existing(cx, name, &SetAttr::default())?
+            && let Some(mut found) = self.find_existing(cx, name, &SetAttr::default())?
         {
+            // The attributes before the request that made the file are unknown.
+            found.wcc.before = None;
             return Ok(found);
         }
         let at = self.dir_to_change(cx)?;

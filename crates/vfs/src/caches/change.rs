@@ -1,10 +1,11 @@
 //! Changes of an inode in progress, and the attributes around them.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::attr::{Attr, Wcc};
+use crate::attr::{Attr, Time, Wcc};
 use crate::caches::inode::Inode;
+use crate::caches::shown_time::{Floor, ShownTime};
 use crate::caches::stamp::Stamp;
 use crate::caches::versions::Changing;
 use crate::error::Result;
@@ -14,22 +15,78 @@ use crate::error::Result;
 pub(super) struct Changes {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// The change time that clients saw after the last change.
+    pub(super) shown: ShownTime,
+}
+
+/// The state of an inode's changes just before its attributes are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    ended: u64,
+    floor: Floor,
 }
 
 impl Inode {
+    /// Prepares to show attributes that the caller reads afterwards.
+    pub(crate) fn look(&self) -> Look {
+        let ended = self.changes.ended.load(Ordering::Acquire);
+        Look { ended, floor: self.changes.shown.floor() }
+    }
+
+    /// Returns attributes that were read after `look`, with the change time that clients are to see.
+    pub(crate) fn show(&self, look: Look, attr: Attr) -> Attr {
+        let quiet = self.changes.begun.load(Ordering::Acquire) == look.ended;
+        Attr { ctime: look.floor.show(attr.ctime, quiet), ..attr }
+    }
+
+    /// Goes on from the change time that clients saw before the inode left the inode cache.
+    pub(crate) fn resume_shown(&self, seen: Time) {
+        self.changes.shown.seen(seen);
+    }
+
+    /// Moves the change time that clients see, at the end of a change that was carried out. It still counts as begun.
+    /// Clients saw the attributes `before` it.
+    fn show_change(&self, before: Option<Attr>) {
+        let ended = self.changes.ended.load(Ordering::Acquire);
+        let after = self.unmoved_attr().ok();
+        let alone = self.changes.begun.load(Ordering::Acquire) == ended + 1;
+        let after = after.filter(|_| alone).map(|attr| attr.ctime);
+        self.changes.shown.advance(before.map(|attr| attr.ctime), after);
+    }
+
+    /// Begins a change by one of the inode's names. Returns the attributes before it.
+    pub(crate) fn begin_named(&self) -> Option<Attr> {
+        self.changes.begun.fetch_add(1, Ordering::AcqRel);
+        let before = self.attr().ok();
+        before.iter().for_each(|attr| self.changes.shown.seen(attr.ctime));
+        before
+    }
+
+    /// Ends a change by one of the inode's names, which was `done` or not.
+    pub(crate) fn end_named(&self, before: Option<Attr>, done: bool) {
+        if done {
+            self.show_change(before);
+        }
+        self.changes.ended.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Begins a change whose before-and-after attributes are to be reported.
     pub(crate) fn begin_change(&self) -> Change<'_> {
         let version = self.versions.change(&self.kernel);
         let begun = self.changes.begun.fetch_add(1, Ordering::AcqRel);
         let alone = self.changes.ended.load(Ordering::Acquire) == begun;
         let (before, after) = (self.attr(), OnceCell::new());
-        Change { object: self, begun: begun + 1, alone, before, after, _version: version }
+        if let Ok(attr) = &before {
+            self.changes.shown.seen(attr.ctime);
+        }
+        let changed = Cell::new(false);
+        Change { object: self, begun: begun + 1, alone, before, changed, after, _version: version }
     }
 
     /// Returns the state of a directory with these attributes, under which names may be believed. Returns `None` while
     /// a change is in progress.
     pub(crate) fn stamp(&self, attr: &Attr) -> Option<Stamp> {
-        Some(Stamp { ctime: attr.ctime, changes: self.quiet()? })
+        Some(Stamp { ctime: attr.backing_ctime, changes: self.quiet()? })
     }
 
     /// Returns a number that grows with every change made through this server. Returns `None` while a change is in
@@ -46,14 +103,33 @@ pub(crate) struct Change<'a> {
     begun: u64,
     alone: bool,
     pub(crate) before: Result<Attr>,
+    /// The inode was changed, and clients have not seen that in its change time yet.
+    changed: Cell<bool>,
     after: OnceCell<Option<Attr>>,
     _version: Changing<'a>,
 }
 
 impl Change<'_> {
-    /// Returns the attributes after the change, which has been carried out. They are read once.
+    /// Notes that the inode was changed. Its change time then grows, at the latest when the change ends.
+    /// Has no effect once the attributes after the change were read.
+    pub(crate) fn made(&self) {
+        self.changed.set(self.after.get().is_none());
+    }
+
+    /// Moves the change time that clients see, once.
+    fn show(&self) {
+        if self.changed.replace(false) {
+            self.object.show_change(self.before.ok());
+        }
+    }
+
+    /// Returns the attributes after the change, which has been carried out. They are read once. After
+    /// [`Change::made`] their change time is later than every one that a client saw before.
     pub(crate) fn after(&self) -> Option<Attr> {
-        *self.after.get_or_init(|| self.object.attr().ok())
+        *self.after.get_or_init(|| {
+            self.show();
+            self.object.attr().ok()
+        })
     }
 
     /// Returns the attributes after the change, and those before it if no other change overlapped.
@@ -66,6 +142,73 @@ impl Change<'_> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
+        self.show();
         self.object.changes.ended.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+    use crate::caches::budget::Budget;
+    use crate::caches::versions::Versions;
+
+    fn object(dir: &tempfile::TempDir) -> Inode {
+        let fd = rustix::fs::open(dir.path(), OFlags::PATH, Mode::empty()).unwrap();
+        let kernel = crate::sys::name_to_handle(&fd, c"").unwrap();
+        let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
+        let budget = Budget::new(10, 1 << 20);
+        Inode::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0))
+    }
+
+    /// Stands for changes within one tick of the clock: the backing file's change time does not move.
+    #[test]
+    fn each_change_moves_the_change_time_and_a_refused_one_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        let first = object.attr().unwrap();
+        assert_eq!(first.ctime, first.backing_ctime);
+        let mut last = first.ctime;
+        for _ in 0..3 {
+            let change = object.begin_change();
+            change.made();
+            let after = change.after().unwrap();
+            // The log's record and the reply each say so.
+            change.made();
+            let wcc = change.end();
+            assert_eq!((wcc.before.unwrap().ctime, wcc.after), (last, Some(after)));
+            assert!(after.ctime > last && after.backing_ctime == first.backing_ctime);
+            last = after.ctime;
+            assert_eq!(object.attr().unwrap().ctime, last);
+        }
+        let refused = object.begin_change().end();
+        assert_eq!((refused.before.unwrap().ctime, refused.after.unwrap().ctime), (last, last));
+        object.begin_change().made();
+        let next = object.attr().unwrap().ctime;
+        assert!(next > last, "without attributes after it");
+        object.end_named(object.begin_named(), true);
+        assert!(object.attr().unwrap().ctime > next, "by name");
+    }
+
+    /// The kernel moves the change time of a file before it copies the data.
+    #[test]
+    fn a_change_in_progress_does_not_show_in_the_change_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        let before = object.attr().unwrap().ctime;
+        let (first, second) = (object.begin_change(), object.begin_change());
+        let touch = |name| std::fs::write(dir.path().join(name), b"").unwrap();
+        touch("one");
+        let seen = object.attr().unwrap();
+        assert!(seen.ctime == before && seen.backing_ctime > before, "{seen:?}");
+        first.made();
+        let during = first.end().after.unwrap();
+        assert!(during.ctime > before && during.ctime < during.backing_ctime, "{during:?}");
+        touch("two");
+        second.made();
+        let after = second.end().after.unwrap();
+        assert!(after.ctime > during.ctime && after.ctime == after.backing_ctime, "{after:?}");
     }
 }

@@ -156,6 +156,12 @@ impl Inode {
 
     /// Returns the attributes now. Does not wait for a disk. Fails with `Stale` once the last link was removed.
     pub fn attr(&self) -> Result<Attr> {
+        let look = self.look();
+        Ok(self.show(look, self.unmoved_attr()?))
+    }
+
+    /// Returns the attributes as the file system and the cache state them. Two changes may have one change time.
+    pub(super) fn unmoved_attr(&self) -> Result<Attr> {
         let overlay = self.link.overlay();
         let attr = self.raw_attr()?;
         Ok(overlay.map_or(attr, |overlay| overlay.over(attr)))

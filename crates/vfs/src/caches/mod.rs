@@ -10,6 +10,7 @@ pub(crate) mod inode;
 pub(crate) mod inode_cache;
 pub(crate) mod link;
 pub(crate) mod overlay;
+pub(crate) mod shown_time;
 pub(crate) mod stamp;
 pub(crate) mod streams;
 pub(crate) mod uncommitted;

@@ -15,6 +15,7 @@ use forebay_runtime::block_on;
 use crate::attr::Attr;
 use crate::caches::inode::Inode;
 use crate::caches::overlay::{Undestaged, number};
+use crate::caches::versions::Changing;
 use crate::error::{Result, from_cache};
 use crate::export::cache::Linked;
 use crate::export::filesystem::Filesystem;
@@ -112,6 +113,43 @@ impl Filesystem {
                 None
             }
         }
+    }
+}
+
+/// A change of an inode by one of its names, in progress: the number of its links or the name itself changes.
+pub(crate) struct NamedChange<'a> {
+    /// The inode and its attributes before the change, if it is in the inode cache.
+    object: Option<(Arc<Inode>, Option<Attr>)>,
+    done: bool,
+    own: Option<Own<'a>>,
+    _version: Changing<'a>,
+}
+
+impl NamedChange<'_> {
+    /// Ends a change that was carried out. The change time that clients see of the inode grows.
+    pub(crate) fn made(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for NamedChange<'_> {
+    fn drop(&mut self) {
+        self.own = None;
+        if let Some((object, before)) = &self.object {
+            object.end_named(*before, self.done);
+        }
+    }
+}
+
+impl Filesystem {
+    /// Begins a change of an inode by one of its names. It ends when the result is dropped.
+    pub(crate) fn named_change(&self, kernel: &KernelHandle) -> NamedChange<'_> {
+        let _version = self.versions.change(kernel);
+        let object = self.inodes.get(kernel).map(|object| {
+            let before = object.begin_named();
+            (object, before)
+        });
+        NamedChange { object, done: false, own: self.own_change_of(kernel), _version }
     }
 }
 

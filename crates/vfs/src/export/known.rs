@@ -30,10 +30,12 @@ impl Filesystem {
         let overlay = self.overlay(kernel);
         let recorded = self.making.is_through(object.made_by.load(Ordering::Relaxed));
         let destaged = overlay.as_ref().is_none_or(Overlay::is_destaged);
+        let look = object.look();
         match (version.filter(|_| recorded && destaged), object.raw_attr()) {
             (Some(version), Ok(attr)) => {
                 let verdicts = object.verdicts(&attr);
                 let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
+                let attr = object.show(look, attr);
                 self.versions.learn(kernel, CachedAttr { attr, verdicts }, version);
             }
             // Facts kept from before the inode entered the inode cache are older.

@@ -43,12 +43,13 @@ impl Filesystem {
     /// Brings the inode of a newly opened descriptor into the inode cache.
     fn adopt_opened(&self, opened: Opened) -> Result<(Arc<Inode>, Attr)> {
         let (kernel, attr) = self.identify(&opened.file)?;
-        let object = match self.inodes.get(&kernel) {
-            Some(object) => object,
-            None => self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr),
-        };
-        // Asked for after the backing file's: taken again if the engine knows more.
-        let attr = if object.link.get().is_some() { object.attr()? } else { attr };
+        if let Some(object) = self.inodes.get(&kernel) {
+            // Clients may have seen a later change time than the backing file's.
+            let attr = object.attr()?;
+            return Ok((object, attr));
+        }
+        let object = self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr);
+        let attr = object.attr()?;
         Ok((object, attr))
     }
 
@@ -70,6 +71,11 @@ impl Filesystem {
         object.made_by.store(self.making.latest(), Ordering::Relaxed);
         if let Some(linked) = self.linked.get() {
             linked.meet(&object, attr);
+        }
+        if let Some(known) = self.versions.known(&object.kernel)
+            && known.attr.backing_ctime == attr.backing_ctime
+        {
+            object.resume_shown(known.attr.ctime);
         }
         self.inodes.insert(object, |leaving| self.remember(leaving))
     }

@@ -58,7 +58,8 @@ impl<'a> Renaming<'a> {
         let notices = dir.export.fs.notices();
         let quiet = object.quiet();
         let change = object.begin_change();
-        let stamp = change.before.ok().zip(quiet).map(|(attr, changes)| Stamp { ctime: attr.ctime, changes });
+        let stamp =
+            change.before.ok().zip(quiet).map(|(attr, changes)| Stamp { ctime: attr.backing_ctime, changes });
         Renaming { dir, _alone: None, stamp, notices, change }
     }
 
@@ -67,14 +68,18 @@ impl<'a> Renaming<'a> {
         self.change.before.or_else(|_| self.dir.attr())
     }
 
-    /// Returns the log's description of the directory after the change.
+    /// Returns the log's description of the directory after the change, which was carried out.
     pub(crate) fn logged(&self) -> Option<oplog::LoggedObject> {
+        self.change.made();
         oplog::object(&self.dir.object, &self.change.after()?, None, Access::Kept)
     }
 
     /// Ends the change; if it was `done`, the names in `changed` now lead elsewhere.
     pub(crate) fn end(self, done: bool, changed: &[(&[u8], Option<KernelHandle>)]) -> Wcc {
         let changed = if done { changed } else { &[] };
+        if done {
+            self.change.made();
+        }
         let wcc = self.change.end();
         let after = wcc.after.as_ref().and_then(|attr| self.dir.object.stamp(attr));
         // Under a coarse ctime a later external change could go unnoticed. Then no name is carried over.

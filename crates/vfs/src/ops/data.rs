@@ -222,6 +222,9 @@ impl Vfs {
             if matches!(result, Err(Error::WouldBlock)) {
                 return Outcome::Wait;
             }
+            if result.is_ok() {
+                change.made();
+            }
             let wcc = change.end();
             return Outcome::Done(match result {
                 Ok((done, intent)) => Changed { result: Ok(done), wcc, intent },

@@ -57,6 +57,9 @@ impl Vfs {
                 Ok(rustix::fs::linkat(CWD, path, dir.object.path(), name, AtFlags::SYMLINK_FOLLOW)?)
             });
         drop(own);
+        if result.is_ok() {
+            linked.made();
+        }
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let intent = result.is_ok().then(|| {
             let objects = renaming.logged().into_iter().chain(oplog::objects(&[&target.object])).collect();

@@ -144,8 +144,12 @@ impl Vfs {
             return Ok((target, attr));
         }
         let change = target.object.begin_change();
-        let applied = self.apply(&target, &attr, cred, &set, &mut false);
+        let mut changed = false;
+        let applied = self.apply(&target, &attr, cred, &set, &mut changed);
         target.object.rest();
+        if changed {
+            change.made();
+        }
         drop(change);
         applied?;
         let attr = target.object.attr()?;
@@ -165,7 +169,7 @@ impl Vfs {
         let victim = fs.handle_at(&dir.object, &c_name(name)).ok();
         let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
+        let changing = victim.as_ref().map(|victim| fs.named_change(victim));
         // An inode that cannot be removed is left behind, since no client is left to tell.
         let _ = rustix::fs::unlinkat(dir.object.path(), name, flags);
         drop(changing);

@@ -182,6 +182,7 @@ impl Vfs {
             return Sight::default();
         };
         let (version, overlay) = (fs.versions.of(&kernel), fs.overlay(&kernel));
+        let shown = fs.inodes.get(&kernel).map(|object| (object.look(), object));
         let stat = rustix::fs::statat(dir.object.path(), c_name, AtFlags::SYMLINK_NOFOLLOW);
         let Some(stat) = stat.ok().filter(|stat| stat.st_dev == fs.device) else { return Sight::default() };
         // The names hold if nothing has changed the directory between the read of its attributes and now.
@@ -192,6 +193,7 @@ impl Vfs {
         let attr = fs.attr_of(&stat);
         let destaged = overlay.as_ref().is_none_or(Overlay::is_destaged);
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
+        let attr = shown.map_or(attr, |(look, object)| object.show(look, attr));
         let handle = self.seal(&dir.export, &kernel);
         let version = version.filter(|version| fs.versions.holds(*version));
         // Only announced changes move the backing file's own attributes. Of directories only the names are watched.

@@ -76,7 +76,7 @@ impl Vfs {
         // The link count changes, so attributes seen under its other names are outdated.
         let fs = &dir.export.fs;
         let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
-        let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
+        let changing = victim.as_ref().map(|victim| fs.named_change(victim));
         let request = fs.under_way(bindings.clone(), asked.filter(|_| victim.is_some()));
         // Until its descriptor is closed, if that is the last thing that keeps it.
         let inside = fs.removing.enter();
@@ -85,7 +85,9 @@ impl Vfs {
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
         });
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
-        drop(changing);
+        if let (Some(changing), true) = (changing, result.is_ok()) {
+            changing.made();
+        }
         let intent = result.is_ok().then(|| {
             let objects = renaming.logged().into_iter().collect();
             let did = Did { bindings, objects, kept: request, ..Did::default() };

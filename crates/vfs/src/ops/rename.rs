@@ -8,6 +8,7 @@ use crate::cred::Cred;
 use crate::durability::request_journal::LoggedReply;
 use crate::error::{Error, Result};
 use crate::export::Target;
+use crate::export::external_change::NamedChange;
 use crate::export::filesystem::{Scheme, require_dir};
 use crate::export::vfs::Vfs;
 use crate::oplog::commit::CommitRequest;
@@ -80,10 +81,7 @@ impl Vfs {
         let (victim, moved) = (locked.victim, locked.moved);
         let first = Renaming::locked(from);
         let second = (from.object.kernel != to.object.kernel).then(|| Renaming::locked(to));
-        let changing = [&victim, &moved].map(|kernel| {
-            let kernel = kernel.as_ref()?;
-            Some((fs.versions.change(kernel), fs.own_change_of(kernel)))
-        });
+        let changing = [&victim, &moved].map(|kernel| Some(fs.named_change(kernel.as_ref()?)));
         let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
         let way = fs.way();
         // Else rename(2) will refuse, or has nothing to do.
@@ -104,8 +102,8 @@ impl Vfs {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
         });
-        drop(changing);
         let done = result.is_ok();
+        changing.into_iter().flatten().filter(|_| done && moves).for_each(NamedChange::made);
         let request = request.and_then(|request| request.carried_out(done));
         if let (true, Some(moved), Scheme::DentryCache(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);

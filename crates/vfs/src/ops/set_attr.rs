@@ -37,6 +37,9 @@ impl Vfs {
             _ => self.apply(target, &attr, cred, set, &mut changed),
         });
         target.object.rest();
+        if changed {
+            change.made();
+        }
         let access = self.access_after(target, set, changed);
         let logged = change.after().and_then(|attr| {
             oplog::object(&target.object, &attr, None, access.clone().unwrap_or(Access::Kept))

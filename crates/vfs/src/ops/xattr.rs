@@ -220,6 +220,9 @@ impl Vfs {
         // Recovery must neither recreate the inode without the change, nor carry out an earlier change of its mode.
         let recorded = fs.is_recorded_whole();
         let durable = if changed && recorded { fs.made_durable() } else { Ok(()) };
+        if changed {
+            change.made();
+        }
         let wcc = change.end();
         let intent = (changed && !recorded).then(|| metadata(&[target], None));
         Changed { result: result.and(durable), wcc, intent }
