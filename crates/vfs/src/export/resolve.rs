@@ -44,7 +44,8 @@ impl Filesystem {
         let (kernel, attr) = self.identify(&opened.file)?;
         let object = match self.inodes.get(&kernel) {
             Some(object) => object,
-            None => self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr),
+            None => self
+                .enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions, &self.kept), &attr),
         };
         // Asked for after the backing file's: taken again if the engine knows more.
         let attr = if object.link.get().is_some() { object.attr()? } else { attr };
@@ -60,7 +61,7 @@ impl Filesystem {
         dir: &Inode,
         name: &[u8],
     ) -> Arc<Inode> {
-        let object = Inode::opened(opened, kernel, attr, &self.budget, &self.versions);
+        let object = Inode::opened(opened, kernel, attr, &self.budget, &self.versions, &self.kept);
         self.seen_as(&kernel, dir, name);
         self.enter(object, attr)
     }
@@ -99,7 +100,7 @@ impl Filesystem {
             Scheme::DentryCache(locator) => locator.find(kernel)?,
         };
         let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
-        Ok(self.enter(Inode::new(fd, *kernel, &attr, &self.budget, &self.versions), &attr))
+        Ok(self.enter(Inode::new(fd, *kernel, &attr, &self.budget, &self.versions, &self.kept), &attr))
     }
 
     /// Waits until the record of an inode's creation is in the log. A request that names the inode by its handle must
@@ -192,7 +193,7 @@ impl Filesystem {
         Ok((object, attr))
     }
 
-    fn seen_as(&self, kernel: &KernelHandle, dir: &Inode, name: &[u8]) {
+    pub(crate) fn seen_as(&self, kernel: &KernelHandle, dir: &Inode, name: &[u8]) {
         if let Scheme::DentryCache(locator) = &self.scheme {
             locator.learn(kernel, &dir.kernel, name);
         }
