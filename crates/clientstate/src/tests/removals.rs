@@ -101,7 +101,8 @@ fn a_file_goes_with_its_client_and_with_an_open_that_is_revoked() {
     let (a, b) = (rig.client("a"), rig.client("b"));
     let open = rig.open(a, "o", "f", 1, 0).unwrap().stateid;
     rig.open(b, "o", "g", 1, 0).unwrap();
-    (rig.keep("f"), rig.keep("g"));
+    rig.keep("f");
+    rig.keep("g");
     rig.call(|state, now, fx| state.revoke_open(a, open, now, fx)).unwrap();
     assert_eq!(rig.actions, unused("f"));
     rig.exchange("b", 2, "root", 0).unwrap();

@@ -48,6 +48,14 @@ pub(crate) struct Keep<'a> {
     pub(crate) losing: &'a Losing<'a>,
 }
 
+impl<'a> Keep<'a> {
+    /// Returns `None` for a file that no client has open: an open may have ended since the directory was asked for.
+    pub(crate) fn of(dir: &'a KeptDir, losing: &'a Losing<'a>) -> Option<Self> {
+        let dir = dir.there().filter(|_| losing.is_open())?;
+        Some(Keep { dir, losing })
+    }
+}
+
 /// A file that has got its name in the directory of kept files, and is about to lose its last other name.
 #[derive(Default)]
 pub(crate) struct Keeping<'a>(Option<(Keep<'a>, KernelHandle, KeptName)>);

@@ -48,9 +48,8 @@ impl Vfs {
                 kept_dir = KeptDir::ask(fs);
                 continue;
             }
-            let may_keep =
-                kept_dir.there().filter(|_| victim.is_some_and(|it| self.may_unlink(dir, &it, cred)));
-            let keep = may_keep.map(|dir| Keep { dir, losing: &losing });
+            let keep = Keep::of(&kept_dir, &losing)
+                .filter(|_| victim.is_some_and(|file| self.may_unlink(dir, &file, cred)));
             let unlinked = Unlinked { name, victim, flags: AtFlags::empty(), keep };
             return self.unlink(Renaming::locked(dir), unlinked, Caller { cred, asked });
         }

@@ -67,9 +67,8 @@ impl Vfs {
                     let fs = &from.dir.export.fs;
                     let losing = self.losing(fs, moving.replaced());
                     if !losing.is_open() || !seen.kept_dir.is_unasked() {
-                        let keep =
-                            seen.kept_dir.there().filter(|_| self.may_replace(from, to, cred, &moving));
-                        let keep = keep.map(|dir| Keep { dir, losing: &losing });
+                        let keep = Keep::of(&seen.kept_dir, &losing)
+                            .filter(|_| self.may_replace(from, to, cred, &moving));
                         return self.rename_locked(from, to, Caller { cred, asked }, (moving, keep));
                     }
                     drop((moving, losing));

@@ -1,6 +1,7 @@
 //! Files that lose their last name while clients have them open.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_common::lock::Mutex;
 
@@ -15,11 +16,16 @@ struct Clients {
     open: Mutex<Handles>,
     going: Mutex<Handles>,
     kept: Mutex<Handles>,
+    /// True if each client closes its file as soon as it is asked for.
+    hastens: AtomicBool,
 }
 
 impl OpenFiles for Clients {
     fn begin_removal(&self, file: &[u8]) -> bool {
-        let is_open = self.open.lock().contains(file);
+        let is_open = match self.hastens.load(Ordering::Relaxed) {
+            true => self.open.lock().remove(file),
+            false => self.open.lock().contains(file),
+        };
         assert!(is_open || self.going.lock().insert(file.to_vec()), "begun twice");
         is_open
     }
@@ -118,6 +124,22 @@ fn a_file_is_kept_only_when_its_last_name_goes() {
     assert!(clients.is_kept(&handle) && served.kept_names().len() == 1);
 }
 
+#[test]
+fn a_file_that_is_closed_before_the_locks_are_taken_is_not_kept() {
+    let served = serve(Mode::WriteBack);
+    let clients = Clients::of(&served.vfs);
+    clients.hastens.store(true, Ordering::Relaxed);
+    for replaces in [false, true] {
+        let file = served.create(b"file");
+        let handle = clients.open(&served.vfs, &file);
+        let intent = if replaces { served.replace(b"file") } else { served.remove(b"file") };
+        served.commit(intent);
+        assert_eq!(served.vfs.getattr(&file), Err(Error::Stale));
+        assert!(served.kept_names().is_empty() && !clients.is_kept(&handle));
+        assert!(clients.going.lock().is_empty());
+    }
+}
+
 /// A killed server has given a file its second name, and has not removed the first one.
 #[test]
 fn a_removal_that_was_begun_is_finished() {
@@ -145,7 +167,8 @@ fn a_start_removes_what_no_client_has_open() {
     let clients = Clients::of(&served.vfs);
     let files = [served.create(b"one"), served.create(b"two")];
     let handles = files.each_ref().map(|file| clients.open(&served.vfs, file));
-    (served.commit(served.remove(b"one")), served.commit(served.remove(b"two")));
+    served.commit(served.remove(b"one"));
+    served.commit(served.remove(b"two"));
     std::fs::write(served.dir.path().join("data/.forebay/unlinked/note"), b"by hand").unwrap();
     // The next server, whose clients have one of them open.
     clients.kept.lock().clear();
