@@ -65,7 +65,8 @@ pub enum Action {
     Granted(Granted),
     /// The server no longer knows the client. Cancel call-backs to it.
     ClientGone(ClientId),
-    /// The file has neither opens nor locks left. If it was removed, its contents may be freed.
+    /// No client has a kept file open any more: see `State::keep_removed`. Remove it, then say `State::end_removal`,
+    /// or `State::put_off_removal` if it cannot be removed now.
     FileUnused(FileKey),
 }
 

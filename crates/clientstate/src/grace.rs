@@ -58,6 +58,7 @@ impl State {
     /// | an expired client | the courtesy time | removed with its state |
     /// | a recalled delegation | a lease time | revoked |
     /// | a request for a lock that its client has not repeated | a lease time | forgotten |
+    /// | a kept file that only expired clients hold | its removal | given up with `Action::FileUnused` |
     /// | the grace period | a lease time | ended |
     pub fn tick(&mut self, now: Now, fx: &mut Effects) {
         if self.grace.is_some() && !self.in_grace(now) {
@@ -76,5 +77,6 @@ impl State {
         self.revoke_late_delegations(now, fx);
         self.forget_late_waiters(now);
         self.settle(now, fx);
+        self.release_unheld(now, fx);
     }
 }

@@ -10,6 +10,7 @@
 //! | opens and shares | `opens.rs` |
 //! | byte-range locks of all protocols | `ranges.rs`, `locks.rs`, `nlm.rs`, `waiters.rs` |
 //! | delegations | `delegations.rs` |
+//! | removed files that are open | `removals.rs` |
 //! | state ids | `stateid.rs` |
 //! | leases and grace periods | `lease.rs`, `grace.rs` |
 //! | records, recovery, snapshots | `record`, `recovery.rs` |
@@ -42,6 +43,7 @@ pub mod planted_bugs;
 mod ranges;
 mod record;
 mod recovery;
+mod removals;
 mod session;
 mod state;
 mod stateid;

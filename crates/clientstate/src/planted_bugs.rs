@@ -19,4 +19,6 @@ forebay_common::planted_bugs![
     "a write open leaves read delegations",
     "an expired client keeps its locks",
     "waiters are not served",
+    "a removed file outlives its last open",
+    "a removed file goes with any of its opens",
 ];

@@ -14,10 +14,11 @@ use crate::nlm::{Host, NlmShare};
 use crate::opens::Open;
 use crate::ranges::Ranges;
 use crate::record::Record;
+use crate::removals::Removals;
 use crate::session::Session;
 use crate::tables::{Files, Holder, Map, Owners};
 use crate::waiters::Waiters;
-use crate::{ClientId, Durability, Effects, FileKey, HostKey, Limits, Now, Other, OwnerName, SessionId};
+use crate::{ClientId, Durability, Effects, HostKey, Limits, Now, Other, OwnerName, SessionId};
 
 /// A state behind a state id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +89,7 @@ pub struct State {
     /// By NLM owner and file.
     pub(crate) nlm_shares_of: BTreeSet<(u32, u32)>,
     pub(crate) grace: Option<Grace>,
+    pub(crate) removals: Removals,
     /// Files in which something was freed since [`State::settle`].
     pub(crate) freed: BTreeSet<u32>,
     /// Records of state that was taken from clients, until [`State::take_revoked`].
@@ -165,6 +167,7 @@ impl State {
             nlm_shares: BTreeMap::new(),
             nlm_shares_of: BTreeSet::new(),
             grace: None,
+            removals: Removals::default(),
             freed: BTreeSet::new(),
             revoked: Vec::new(),
         }
@@ -173,12 +176,6 @@ impl State {
     /// Returns a session. The server keeps it beside the connection, so that SEQUENCE does not ask this table.
     pub fn session(&self, id: SessionId) -> Option<Arc<Session>> {
         self.sessions.get(&id).cloned()
-    }
-
-    /// Returns true if a file has opens, shares or locks. If it is removed, its contents must stay.
-    pub fn is_in_use(&self, file: &FileKey) -> bool {
-        let file = self.files.find(file).map(|file| self.files.at(file));
-        file.is_some_and(|file| file.opens > 0 || file.root != crate::ranges::EMPTY)
     }
 
     /// Keeps counters up to date, which other threads read without the lock around the state.

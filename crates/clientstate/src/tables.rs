@@ -87,12 +87,12 @@ impl Files {
         self.slab.contains(number as usize)
     }
 
-    /// Removes a file without any state, and returns its key.
-    pub(crate) fn remove_if_idle(&mut self, number: u32) -> Option<FileKey> {
-        let idle = self.slab.get(number as usize).is_some_and(File::is_idle);
-        let file = idle.then(|| self.slab.remove(number as usize))?;
-        self.by_key.remove(&file.key);
-        Some(file.key)
+    /// Removes a file without any state.
+    pub(crate) fn remove_if_idle(&mut self, number: u32) {
+        if self.slab.get(number as usize).is_some_and(File::is_idle) {
+            let file = self.slab.remove(number as usize);
+            self.by_key.remove(&file.key);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

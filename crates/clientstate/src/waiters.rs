@@ -164,7 +164,11 @@ impl State {
             if !planted_bugs::active("waiters are not served") {
                 self.serve(file, now, fx);
             }
-            self.forget_if_idle(file, fx);
+            let key = self.files.at(file).key.clone();
+            self.files.remove_if_idle(file);
+            if !planted_bugs::active("a removed file outlives its last open") {
+                self.release(&key, now, fx);
+            }
         }
     }
 

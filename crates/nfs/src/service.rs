@@ -87,6 +87,9 @@ impl Nfs {
             locks,
             served,
         });
+        if let Some(server) = &shared.nfs4 {
+            server.remover.start(&shared)?;
+        }
         if let (Some(locks), Some(server)) = (&shared.locks, &shared.nfs4) {
             locks.start(server, &shared)?;
         }
@@ -130,6 +133,15 @@ impl Nfs {
             Some(server) if self.shared.served.nfs4 => server.begin(&self.shared.vfs),
             _ => Ok(()),
         }
+    }
+
+    /// Removes the files that earlier runs have kept for clients which are gone, after [`Nfs::begin`] and before any
+    /// request.
+    ///
+    /// # Errors
+    /// The directory of kept files in this export cannot be read.
+    pub fn settle_removed(&self) -> Result<(), (PathBuf, forebay_vfs::Error)> {
+        self.shared.vfs.settle_kept()
     }
 
     /// Replaces the rules of the exports; the exports themselves are unchanged. After the return, requests are admitted
@@ -195,6 +207,7 @@ impl Nfs {
         self.data.stop();
         self.writes.stop();
         self.names.stop();
+        self.shared.nfs4.iter().for_each(|server| server.remover.stop());
     }
 }
 

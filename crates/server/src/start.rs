@@ -134,6 +134,10 @@ impl Start {
             cache::open(&settings, (&vfs, &nfs), &mut identities, &events, self.asker, linger, &under_way)?;
         let (cache, said) = opened.unzip();
         nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
+        nfs.settle_removed().map_err(|(path, error)| {
+            let reason = format!("its removed files in .forebay/unlinked cannot be read: {error}");
+            Error::Export { path, reason }
+        })?;
         identities.keep(&settings, &vfs)?;
         // A file that grows beyond RLIMIT_FSIZE is an error for the client (EFBIG), and must not end the process.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;

@@ -13,6 +13,8 @@ use forebay_runtime::{SystemClock, Threads, block_on};
 use super::durability::request_journal::RequestJournal;
 use super::*;
 
+mod kept;
+
 /// The file system is synced inode by inode, so that changes become durable in any order.
 struct Served {
     vfs: Vfs,

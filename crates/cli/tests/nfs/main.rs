@@ -50,6 +50,7 @@ mod nfs42_crashes;
 mod nfs4_callbacks;
 mod nfs4_killed;
 mod nfs4_restarts;
+mod nfs4_unlinked;
 mod nlm;
 mod nlm_calls;
 mod numbers;

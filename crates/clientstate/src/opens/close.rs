@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::record::Record;
 use crate::state::{Ref, State};
 use crate::stateid::next;
-use crate::{Action, ClientId, Durability, Effects, Error, FileKey, Now, Share, StateId, planted_bugs};
+use crate::{ClientId, Durability, Effects, Error, FileKey, Now, Share, StateId, planted_bugs};
 
 impl State {
     /// Carries out OPEN_DOWNGRADE. The new share must be one that the owner has opened with.
@@ -112,12 +112,5 @@ impl State {
         self.freed.insert(file);
         self.settle(now, fx);
         Ok(())
-    }
-
-    /// Removes files without any state, and tells the server.
-    pub(crate) fn forget_if_idle(&mut self, file: u32, fx: &mut Effects) {
-        if let Some(key) = self.files.remove_if_idle(file) {
-            fx.act(Action::FileUnused(key));
-        }
     }
 }

@@ -68,6 +68,7 @@ impl State {
     /// |---|---|
     /// | a new open in a grace period, or before the client's RECLAIM_COMPLETE | `Grace` |
     /// | a reclaim outside of a grace period, or after RECLAIM_COMPLETE | `NoGrace` |
+    /// | the file is losing its last name | `Delay` |
     /// | a delegation of another client is in the way | `Delay`, and a recall |
     /// | another open or an NLM share denies it, or is denied by it | `ShareDenied`; `ReclaimConflict` for a reclaim |
     /// | only expired clients are in the way | they lose their state, then as below |
@@ -85,6 +86,9 @@ impl State {
 
     fn open_unsettled(&mut self, args: &OpenArgs, now: Now, fx: &mut Effects) -> Result<Opened, Error> {
         self.may_claim(args.client, matches!(args.claim, Claim::Previous(_)), now)?;
+        if self.removals.is_going(&args.file) {
+            return Err(Error::Delay);
+        }
         let share = Share::new(args.share.access.into(), args.share.deny.into())?;
         if let Claim::Delegated(stateid) = args.claim {
             let held = self.find_delegation(args.client, stateid)?;

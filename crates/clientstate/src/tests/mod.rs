@@ -9,6 +9,7 @@ mod locks;
 mod nlm;
 mod opens;
 mod ranges;
+mod removals;
 mod slots;
 
 use std::sync::Arc;

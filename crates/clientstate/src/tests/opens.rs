@@ -43,20 +43,7 @@ fn an_open_again_is_an_upgrade_and_a_downgrade_needs_a_share_of_before() {
     assert_eq!(down(&mut rig, StateId { seqid: 9, ..third }, 1, 0), Err(Error::BadStateid));
     let closed = rig.call(|state, now, fx| state.close(a, third, &file("f"), now, fx)).unwrap();
     assert_eq!((closed, rig.durability), (StateId::INVALID, Durability::Loose));
-    assert!(rig.actions.contains(&Action::FileUnused(file("f"))));
     assert_eq!(rig.state.counts(), Counts { clients: 1, sessions: 1, ..Counts::default() });
-}
-
-#[test]
-fn a_file_is_in_use_until_its_last_close() {
-    let mut rig = Rig::new();
-    let (a, b) = (rig.client("a"), rig.client("b"));
-    let one = rig.open(a, "o", "f", 1, 0).unwrap().stateid;
-    let two = rig.open(b, "o", "f", 1, 0).unwrap().stateid;
-    rig.call(|state, now, fx| state.close(a, one, &file("f"), now, fx)).unwrap();
-    assert!(rig.state.is_in_use(&file("f")) && rig.actions.is_empty());
-    rig.call(|state, now, fx| state.close(b, two, &file("f"), now, fx)).unwrap();
-    assert!(!rig.state.is_in_use(&file("f")));
 }
 
 #[test]

@@ -74,6 +74,27 @@ impl Client {
         !self.outstanding.iter().flatten().any(|(op, _)| op.file() == Some(file))
     }
 
+    /// Returns true if a removal of the file must leave its contents to the client. A crash may have taken a plain
+    /// open, and a recall that is a lease time old may have ended a delegation.
+    pub(crate) fn holds(&self, file: u8, crashes: u64, now: Now) -> bool {
+        let Some(belief) = self.files.get(&file).filter(|_| self.is_certain(now) && self.is_settled(file))
+        else {
+            return false;
+        };
+        let has_open = belief.open.is_some_and(|(_, share)| {
+            belief.opened_at == crashes || share.deny != 0 || belief.bytes != [0; BYTES as usize]
+        });
+        let is_returned = |held: StateId| {
+            let returns = |(op, _): &(Op, u64)| matches!(op, Op::Return(other) if *other == held);
+            self.outstanding.iter().flatten().any(returns)
+        };
+        let has_delegation = belief.delegation.is_some_and(|held| {
+            let recalled = self.recalled.get(&held.stateid.other);
+            !is_returned(held.stateid) && recalled.is_none_or(|at| now - at <= LEASE)
+        });
+        has_open || has_delegation
+    }
+
     /// Forgets everything, as at a reboot.
     pub(crate) fn restart(&mut self) {
         self.verifier += 1;

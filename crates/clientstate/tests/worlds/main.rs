@@ -7,6 +7,7 @@
 //! - a change that was answered has happened once, and no change happens twice;
 //! - a live client holds exactly the locks that it believes in, also over crashes;
 //! - the beliefs of two live clients never conflict, nor the invariants of [`State::check`];
+//! - a removed file stays as long as a live client has it open, and goes with its last open;
 //! - no request is refused that RFC 8881 allows;
 //! - nothing is left when everything is unlocked and closed, and the dead are expired.
 
@@ -84,7 +85,11 @@ impl World {
                 let index = 1 + rng.below(clients.len() as u64 - 1) as usize;
                 clients[index].is_dead = true;
             }
-            130..300 if !hosts.is_empty() => {
+            130..150 => {
+                let file = rng.below(FILES.into()) as u8;
+                server.remove(file, *now);
+            }
+            150..300 if !hosts.is_empty() => {
                 let index = rng.below(hosts.len() as u64) as usize;
                 hosts[index].step(server, rng, *now);
             }
@@ -105,6 +110,13 @@ impl World {
                 for client in clients.iter_mut().filter(|known| known.id == *client) {
                     client.recalled.entry(stateid.other).or_insert(*now);
                 }
+            }
+            if let Action::FileUnused(file) = &action {
+                let number = (0..FILES).find(|number| file_key(*number) == *file).unwrap();
+                let holder = clients.iter().find(|client| client.holds(number, server.crashes, *now));
+                assert!(holder.is_none(), "file {number} is removed although a client has it open");
+                assert!(server.kept.remove(&number), "file {number} has its name");
+                server.state.end_removal(file);
             }
             if let Action::Granted(granted) = &action
                 && !rng.chance(20)
@@ -148,6 +160,8 @@ impl World {
                 }
             }
             self.check_delegations(file);
+            let is_leaked = server.kept.contains(&file) && !server.has_state(file);
+            assert!(!is_leaked, "file {file} is kept for nobody");
         }
     }
 
@@ -188,8 +202,8 @@ impl World {
             server.finish_one(rng, *now);
         }
         let World { now, server, clients, hosts, .. } = self;
-        let fx = &mut Effects::default();
-        server.state.tick(*now, fx);
+        let mut fx = Effects::default();
+        server.state.tick(*now, &mut fx);
         // Delegations and denials of one client may be in another one's way at first.
         for _ in 0..2 {
             for client in clients.iter_mut().filter(|client| client.is_certain(*now)) {
@@ -214,8 +228,13 @@ impl World {
             hosts.iter().all(|record| matches!(record, Record::Host(..))),
             "something is left: {hosts:?}"
         );
-        server.state.tick(*now + 25 * 3600 * SECOND, fx);
+        self.now += 25 * 3600 * SECOND;
+        server.state.tick(self.now, &mut fx);
+        server.actions.append(&mut fx.actions);
+        self.act();
+        let server = &self.server;
         assert_eq!(server.state.check(), Ok(()));
+        assert!(server.kept.is_empty(), "files are kept for nobody: {:?}", server.kept);
         let left = Counts { hosts: 0, ..server.state.counts() };
         assert_eq!(left, Counts::default(), "something is left");
     }

@@ -1,6 +1,6 @@
 //! A server in a world: the state, a log of which a prefix is durable, and requests that run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_clientstate::*;
 
@@ -96,6 +96,8 @@ pub(crate) struct Server {
     /// Changes carried out, as far as they have survived.
     pub(crate) changes: Vec<u64>,
     running: Vec<Call>,
+    /// The files that have lost their name and are kept for their clients.
+    pub(crate) kept: BTreeSet<u8>,
     pub(crate) actions: Vec<Action>,
     pub(crate) crashes: u64,
     /// The kinds of events of this world, each with its number.
@@ -103,7 +105,7 @@ pub(crate) struct Server {
 }
 
 /// The events that worlds must have, each in some world.
-pub(crate) const EVENTS: [&str; 14] = [
+pub(crate) const EVENTS: [&str; 16] = [
     "crash",
     "crash before an acknowledgement",
     "snapshot",
@@ -118,6 +120,8 @@ pub(crate) const EVENTS: [&str; 14] = [
     "hint",
     "grant",
     "client expired",
+    "kept",
+    "unused",
 ];
 
 pub(crate) fn file_key(file: u8) -> FileKey {
@@ -138,6 +142,7 @@ impl Server {
             replies: vec![],
             changes: vec![],
             running: vec![],
+            kept: BTreeSet::new(),
             actions: vec![],
             crashes: 0,
             hits: BTreeMap::new(),
@@ -170,7 +175,7 @@ impl Server {
                 Action::NotifyLock { .. } => self.hit("hint"),
                 Action::Granted(_) => self.hit("grant"),
                 Action::ClientGone(_) => self.hit("client expired"),
-                Action::FileUnused(_) => {}
+                Action::FileUnused(_) => self.hit("unused"),
             }
         }
         self.actions.extend(fx.actions);
@@ -211,6 +216,28 @@ impl Server {
         self.state = recovery.finish(now);
         assert_eq!(self.state.check(), Ok(()));
         assert!(!self.state.in_grace(now));
+        std::mem::take(&mut self.kept).into_iter().for_each(|file| self.remove(file, now));
+    }
+
+    /// Removes the name of a file. If no client holds it, a new file gets its key and its name at once.
+    pub(crate) fn remove(&mut self, file: u8, now: Now) {
+        let key = file_key(file);
+        if self.state.begin_removal(&key, now) {
+            self.hit("kept");
+            self.state.keep_removed(&key, now, &mut Effects::default());
+            self.kept.insert(file);
+        } else {
+            self.state.end_removal(&key);
+        }
+    }
+
+    /// Returns true if some client has state for a file, in the log.
+    pub(crate) fn has_state(&self, file: u8) -> bool {
+        let key = file_key(file);
+        self.state.snapshot().any(|record| match record {
+            Record::Open { file, .. } | Record::Delegation { file, .. } => file == key,
+            _ => false,
+        })
     }
 
     /// Replaces the log by a snapshot, client by client, behind leftovers of the old log.

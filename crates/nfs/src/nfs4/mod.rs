@@ -11,6 +11,7 @@
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
 //! | `callback.rs`, `delegation.rs` | call-backs to clients; the recalls that operations cause |
+//! | `removed.rs` | files that lose their name while clients have them open |
 //! | `io.rs` | READ, WRITE, COMMIT |
 //! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
 //! | `seek.rs`, `allocate.rs`, `copy.rs` | SEEK, IO_ADVISE; ALLOCATE, DEALLOCATE; COPY, CLONE |
@@ -40,6 +41,7 @@ mod open;
 mod place;
 pub(crate) mod program;
 mod pseudo;
+mod removed;
 mod seek;
 mod server;
 mod session;

@@ -62,10 +62,12 @@ impl Compound {
         let has_path = self.slot.as_ref().is_some_and(|slot| slot.session.lease().has_back_channel());
         let delegation = answer(delegation, args.share_access, has_path);
         let notifies = if has_path { open_result::MAY_NOTIFY_LOCK } else { 0 };
+        let export = &found.place.resolve(cx)?.target.export;
+        let keeps = if cx.shared.vfs.keeps_removed(export) { open_result::PRESERVE_UNLINKED } else { 0 };
         let body = OpenOk {
             stateid: wire_id(stateid),
             cinfo: change_info(&found.wcc),
-            rflags: open_result::LOCKTYPE_POSIX | notifies,
+            rflags: open_result::LOCKTYPE_POSIX | notifies | keeps,
             attrset: found.attrset,
             delegation,
         };
@@ -87,31 +89,28 @@ impl Compound {
         let writes = if found.size.is_some() { WRITE } else { 0 };
         permit(cx, &at, request.share.access | writes, found.made)?;
         let opened = cx.server.state().open(request, cx.now, &mut self.effects)?;
-        if let Some(size) = found.size {
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            let changed = cx.shared.vfs.setattr(&at.target, &at.caller.cred, &set, None);
-            match Change::of(cx, &at.target.export, changed.result, changed.intent) {
-                Ok(((), change)) => found.change = change,
-                Err(stop) => {
-                    // The client learns of no open and no delegation. An open that it had before stays.
-                    if let Some(granted) = opened.delegation {
-                        let mut state = cx.server.state();
-                        state.return_delegation(
-                            request.client,
-                            granted.stateid,
-                            cx.now,
-                            &mut self.effects,
-                        )?;
-                    }
-                    if opened.stateid.seqid == 1 {
-                        let (client, file) = (request.client, &request.file);
-                        cx.server.state().close(client, opened.stateid, file, cx.now, &mut self.effects)?;
-                    }
-                    return Err(stop);
-                }
+        match use_opened(cx, &at, found.size) {
+            Ok(change) => found.change = change.or(found.change.take()),
+            Err(stop) => {
+                self.undo_open(cx, request, &opened)?;
+                return Err(stop);
             }
         }
         Ok(opened)
+    }
+
+    /// Takes back an open that failed afterwards: the client learns of no open and no delegation. An open that it had
+    /// before stays.
+    fn undo_open(&mut self, cx: &Context<'_>, request: &StateOpen, opened: &Opened) -> Result<(), Stop> {
+        let (client, fx) = (request.client, &mut self.effects);
+        let mut state = cx.server.state();
+        if let Some(granted) = opened.delegation {
+            state.return_delegation(client, granted.stateid, cx.now, fx)?;
+        }
+        if opened.stateid.seqid == 1 {
+            state.close(client, opened.stateid, &request.file, cx.now, fx)?;
+        }
+        Ok(())
     }
 
     /// Finds or makes the file of an OPEN.
@@ -294,6 +293,19 @@ fn set_after(
     }
     let changed = cx.shared.vfs.setattr(target, &at.caller.cred, set, None);
     let ((), change) = Change::of(cx, &target.export, changed.result, changed.intent)?;
+    Ok(change)
+}
+
+/// Truncates an open file to `size`, if the OPEN says so. Fails if the file lost its last name before it was open. From
+/// the open on its removal leaves the contents to the client.
+fn use_opened(cx: &Context<'_>, at: &At, size: Option<u64>) -> Result<Option<Change>, Stop> {
+    let Some(size) = size else {
+        cx.shared.vfs.getattr(&at.target)?;
+        return Ok(None);
+    };
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    let changed = cx.shared.vfs.setattr(&at.target, &at.caller.cred, &set, None);
+    let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;
     Ok(change)
 }
 

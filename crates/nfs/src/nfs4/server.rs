@@ -19,6 +19,7 @@ use super::callback::{Callbacks, Message};
 use super::durable::Key;
 use super::known::Known;
 use super::pseudo::Pseudo;
+use super::removed::Remover;
 
 /// The circumstances of a start.
 pub(crate) struct Start {
@@ -46,6 +47,7 @@ pub(crate) struct Server {
     next_waiter: AtomicU64,
     pub(super) counters: Arc<Counters>,
     pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) remover: Remover,
     /// Requests that a killed server carried out, and that no client was told of.
     pub(super) carried_out: Mutex<HashSet<Key>>,
     pub(super) pseudo: Pseudo,
@@ -82,6 +84,7 @@ impl Server {
         Ok(Server {
             counters,
             callbacks: Arc::default(),
+            remover: Remover::default(),
             state: Mutex::new(state),
             has_lost_locks,
             known,
@@ -205,8 +208,7 @@ impl Server {
                         call(granted);
                     }
                 }
-                // The file system frees a removed file at once.
-                Action::FileUnused(_) => {}
+                Action::FileUnused(file) => self.remover.remove(file),
             }
         }
     }

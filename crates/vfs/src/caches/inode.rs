@@ -20,6 +20,7 @@ use crate::caches::budget::{Budget, CountedFd};
 use crate::caches::change::Changes;
 use crate::caches::dentry_cache::{Child, DentryCache};
 use crate::caches::dir_cache::DirCache;
+use crate::caches::kept::Kept;
 use crate::caches::link::Link;
 use crate::caches::stamp::Stamp;
 use crate::caches::streams::WriteStream;
@@ -46,6 +47,7 @@ pub struct Inode {
     pub(crate) changing: RwLock<()>,
     pub(super) changes: Changes,
     pub(super) versions: Versions,
+    kept_files: Arc<Kept>,
     verdicts: Mutex<AccessCache>,
     /// Names below a directory; boxed because most inodes are files.
     pub(crate) names: Option<Box<Mutex<DentryCache>>>,
@@ -102,6 +104,7 @@ impl Inode {
         attr: &Attr,
         budget: &Budget,
         versions: &Versions,
+        kept: &Arc<Kept>,
     ) -> Self {
         let kind = attr.kind;
         Inode {
@@ -115,6 +118,7 @@ impl Inode {
             changing: RwLock::new(()),
             changes: Changes::default(),
             versions: versions.clone(),
+            kept_files: kept.clone(),
             verdicts: Mutex::default(),
             names: (kind == FileType::Directory)
                 .then(|| Box::new(Mutex::new(DentryCache::new(budget.clone())))),
@@ -136,8 +140,9 @@ impl Inode {
         attr: &Attr,
         budget: &Budget,
         versions: &Versions,
+        kept: &Arc<Kept>,
     ) -> Self {
-        Inode { made: good_for, ..Self::new(file, kernel, attr, budget, versions) }
+        Inode { made: good_for, ..Self::new(file, kernel, attr, budget, versions, kept) }
     }
 
     /// Returns the type of the inode, which never changes.
@@ -167,10 +172,15 @@ impl Inode {
         Ok(overlay.map_or(attr, |overlay| overlay.over(attr)))
     }
 
-    /// Returns the attributes of the backing file.
+    /// Returns the attributes of the backing file. A file that is kept without a name has no links.
     pub(crate) fn raw_attr(&self) -> Result<Attr> {
         let attr = Attr::from(&rustix::fs::fstat(&self.path)?);
-        if attr.nlink == 0 { Err(Error::Stale) } else { Ok(Attr { ino: self.fileid, ..attr }) }
+        if attr.nlink == 0 {
+            return Err(Error::Stale);
+        }
+        // Clients do not see the name by which a removed file is kept.
+        let nlink = attr.nlink - u64::from(self.kept_files.has(&self.kernel));
+        Ok(Attr { ino: self.fileid, nlink, ..attr })
     }
 
     /// Returns the descriptor of a file or directory that was created here, which allows more than O_PATH.
@@ -307,7 +317,7 @@ mod tests {
         let kernel = sys::name_to_handle(&fd, c"").unwrap();
         let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
         let budget = Budget::new(10, 1 << 20);
-        Inode::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0))
+        Inode::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0), &Arc::default())
     }
 
     #[test]

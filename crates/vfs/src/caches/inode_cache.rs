@@ -166,7 +166,7 @@ mod tests {
         let mut kernel = KernelHandle { kind: 1, len: 4, bytes: [0; KERNEL_HANDLE_MAX] };
         kernel.bytes[..4].copy_from_slice(&n.to_le_bytes());
         let attr = crate::attr::Attr::from(&rustix::fs::fstat(&fd).unwrap());
-        Inode::new(fd, kernel, &attr, budget, &VERSIONS)
+        Inode::new(fd, kernel, &attr, budget, &VERSIONS, &Arc::default())
     }
 
     #[test]

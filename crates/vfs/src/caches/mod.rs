@@ -8,6 +8,7 @@ pub(crate) mod dentry_cache;
 pub(crate) mod dir_cache;
 pub(crate) mod inode;
 pub(crate) mod inode_cache;
+pub(crate) mod kept;
 pub(crate) mod link;
 pub(crate) mod overlay;
 pub(crate) mod shown_time;

@@ -15,6 +15,7 @@ use crate::admission::unlink_throttle::UnlinkThrottle;
 use crate::caches::budget::Budget;
 use crate::caches::inode::Inode;
 use crate::caches::inode_cache::InodeCache;
+use crate::caches::kept::Kept;
 use crate::caches::overlay::Overlay;
 use crate::caches::versions::Versions;
 use crate::coherence::watch::HostWatch;
@@ -52,6 +53,11 @@ pub(crate) struct Filesystem {
     pub(crate) slots: Arc<RenameIntents>,
     pub(crate) making: Arc<Making>,
     pub(crate) removals: Mutex<Removals<Arc<Cached>>>,
+    /// The removed files that clients have open, and the directory of their names once it is needed.
+    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept_dir: OnceLock<Arc<Inode>>,
+    /// True if the server may make that directory.
+    pub(crate) may_keep: bool,
     /// Held by a RENAME of a directory to another parent.
     pub(crate) moving: Mutex<()>,
     /// Around the removal of names.
@@ -118,6 +124,9 @@ impl Filesystem {
             slots: Arc::default(),
             making: Arc::default(),
             removals: Mutex::default(),
+            kept: Arc::default(),
+            kept_dir: OnceLock::new(),
+            may_keep: kernel_handles && Self::may_keep(root),
             moving: Mutex::default(),
             removing: UnlinkThrottle::default(),
             scheme: if kernel_handles { Scheme::Kernel } else { Scheme::DentryCache(Locator::new(again()?)) },

@@ -125,6 +125,11 @@ impl HandleMap {
         private_dir(&self.root, PRIVATE)
     }
 
+    /// Returns the directory that has the server's own directory.
+    pub(crate) fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
     /// Returns the server's private directory, if it exists.
     pub(crate) fn private_if_there(&self) -> Result<Option<OwnedFd>> {
         if self.used { dir_if_there(&self.root, PRIVATE) } else { Ok(None) }

@@ -5,6 +5,7 @@ pub(crate) mod external_change;
 pub(crate) mod filesystem;
 pub(crate) mod handle_map;
 pub(crate) mod inherited;
+pub(crate) mod kept_files;
 pub(crate) mod known;
 pub(crate) mod locate;
 pub(crate) mod owner;

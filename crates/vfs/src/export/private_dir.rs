@@ -16,8 +16,10 @@ pub(super) const ALIASES: &str = "aliases";
 pub(crate) const MOVING: &str = "moving";
 /// The directory of rename intents.
 pub(crate) const SLOTS: &str = "slots";
+/// The directory of kept files: removed files that clients have open.
+pub(crate) const UNLINKED: &str = "unlinked";
 /// The directories in it.
-pub(super) const OWN: [&str; 3] = [ALIASES, MOVING, SLOTS];
+pub(super) const OWN: [&str; 4] = [ALIASES, MOVING, SLOTS, UNLINKED];
 
 /// Opens a directory below another one. Makes it if it is not there. Only the server may enter it.
 pub(crate) fn private_dir(at: impl AsFd, name: &str) -> Result<OwnedFd> {

@@ -48,7 +48,8 @@ impl Filesystem {
             let attr = object.attr()?;
             return Ok((object, attr));
         }
-        let object = self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr);
+        let object =
+            self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions, &self.kept), &attr);
         let attr = object.attr()?;
         Ok((object, attr))
     }
@@ -62,7 +63,7 @@ impl Filesystem {
         dir: &Inode,
         name: &[u8],
     ) -> Arc<Inode> {
-        let object = Inode::opened(opened, kernel, attr, &self.budget, &self.versions);
+        let object = Inode::opened(opened, kernel, attr, &self.budget, &self.versions, &self.kept);
         self.seen_as(&kernel, dir, name);
         self.enter(object, attr)
     }
@@ -106,7 +107,7 @@ impl Filesystem {
             Scheme::DentryCache(locator) => locator.find(kernel)?,
         };
         let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
-        Ok(self.enter(Inode::new(fd, *kernel, &attr, &self.budget, &self.versions), &attr))
+        Ok(self.enter(Inode::new(fd, *kernel, &attr, &self.budget, &self.versions, &self.kept), &attr))
     }
 
     /// Waits until the record of an inode's creation is in the log. A request that names the inode by its handle must
@@ -200,7 +201,7 @@ impl Filesystem {
         Ok((object, attr))
     }
 
-    fn seen_as(&self, kernel: &KernelHandle, dir: &Inode, name: &[u8]) {
+    pub(crate) fn seen_as(&self, kernel: &KernelHandle, dir: &Inode, name: &[u8]) {
         if let Scheme::DentryCache(locator) = &self.scheme {
             locator.learn(kernel, &dir.kernel, name);
         }

@@ -20,6 +20,7 @@ use crate::export::filesystem::Filesystem;
 use crate::export::{Export, ExportSpec, Most, Space, Target};
 use crate::handle::{Handle, HandleKey};
 use crate::identity::export_identity::{ExportIdentity, open_root};
+use crate::open_files::OpenFiles;
 use crate::question::Answer;
 use crate::wait::Wait;
 
@@ -34,6 +35,7 @@ pub struct Vfs {
     /// The limit of descriptors that inodes hold.
     pub budget: Budget,
     pub(crate) cache: OnceLock<Arc<Cache>>,
+    pub(crate) open_files: OnceLock<Arc<dyn OpenFiles>>,
     /// True if the log at this start lacks changes of clients' state, because it was lost before.
     pub(crate) state_is_lost: AtomicBool,
     pub(crate) privileged: bool,
@@ -74,9 +76,18 @@ impl Vfs {
         }
         let server_uid = rustix::process::geteuid().as_raw();
         let privileged = privileged();
-        let (creds, cache) = (Creds::default(), OnceLock::new());
-        let state_is_lost = AtomicBool::new(false);
-        Ok(Vfs { exports, key, creds, verifier, budget, cache, state_is_lost, privileged, server_uid })
+        Ok(Vfs {
+            exports,
+            key,
+            creds: Creds::default(),
+            verifier,
+            budget,
+            cache: OnceLock::new(),
+            open_files: OnceLock::new(),
+            state_is_lost: AtomicBool::new(false),
+            privileged,
+            server_uid,
+        })
     }
 
     fn open_one(

@@ -10,6 +10,7 @@ use crate::cred::Cred;
 use crate::durability::request_journal::{self, LoggedReply};
 use crate::error::Error;
 use crate::export::Target;
+use crate::export::kept_files::require_name;
 use crate::export::vfs::Vfs;
 use crate::oplog::{self, Did, binding};
 use crate::ops::change::{Changed, Renaming, changeable, metadata};
@@ -30,7 +31,7 @@ impl Vfs {
             match (target.export.id == dir.export.id, target.object.is_dir()) {
                 (false, _) => Err(Error::Os(Errno::XDEV)),
                 (_, true) => Err(Error::PERM),
-                _ => Ok(()),
+                _ => require_name(&target.export.fs, &target.object),
             }
         });
         if let Err(error) = refused {

@@ -7,6 +7,8 @@ pub(crate) mod create;
 pub(crate) mod data;
 pub(crate) mod data_caller;
 pub(crate) mod holes;
+pub(crate) mod keep;
+pub(crate) mod kept;
 pub(crate) mod link;
 pub(crate) mod list;
 pub(crate) mod lookup;

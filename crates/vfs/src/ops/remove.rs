@@ -17,6 +17,7 @@ use crate::oplog::commit::CommitRequest;
 use crate::oplog::removal::Removal;
 use crate::oplog::{Did, binding};
 use crate::ops::change::{Caller, Changed, Renaming, changeable, metadata};
+use crate::ops::keep::{Keep, Keeping, KeptDir, logged_dir, with_dir};
 use crate::ops::rename_locks::{self, Place};
 use crate::sys::KernelHandle;
 
@@ -27,6 +28,7 @@ struct Unlinked<'a> {
     victim: Option<KernelHandle>,
     /// The flags of unlinkat(2).
     flags: AtFlags,
+    keep: Option<Keep<'a>>,
 }
 
 impl Vfs {
@@ -35,9 +37,33 @@ impl Vfs {
         if let Err(error) = changeable(dir, name) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
-        let renaming = Renaming::begin(dir);
-        let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
-        self.unlink(renaming, Unlinked { name, victim, flags: AtFlags::empty() }, Caller { cred, asked })
+        let (fs, place) = (&dir.export.fs, c_name(name));
+        let mut kept_dir = KeptDir::default();
+        loop {
+            let locked = rename_locks::lock_two(&dir.object, kept_dir.there());
+            let victim = fs.handle_at(&dir.object, &place).ok();
+            let losing = self.losing(fs, victim);
+            if losing.is_open() && kept_dir.is_unasked() {
+                drop((locked, losing));
+                kept_dir = KeptDir::ask(fs);
+                continue;
+            }
+            let keep = Keep::of(&kept_dir, &losing)
+                .filter(|_| victim.is_some_and(|file| self.may_unlink(dir, &file, cred)));
+            let unlinked = Unlinked { name, victim, flags: AtFlags::empty(), keep };
+            return self.unlink(Renaming::locked(dir), unlinked, Caller { cred, asked });
+        }
+    }
+
+    /// Removes the name of a file that no client has open.
+    pub(crate) fn unlink_file(
+        &self,
+        renaming: Renaming<'_>,
+        name: &[u8],
+        victim: Option<KernelHandle>,
+        caller: Caller<'_>,
+    ) -> Changed<()> {
+        self.unlink(renaming, Unlinked { name, victim, flags: AtFlags::empty(), keep: None }, caller)
     }
 
     /// Removes an empty directory.
@@ -58,7 +84,7 @@ impl Vfs {
             };
             match rename_locks::lock_removal(dir, name, &seen) {
                 Ok(Some((_locked, victim))) => {
-                    let unlinked = Unlinked { name, victim, flags: AtFlags::REMOVEDIR };
+                    let unlinked = Unlinked { name, victim, flags: AtFlags::REMOVEDIR, keep: None };
                     return self.unlink(Renaming::locked(dir), unlinked, Caller { cred, asked });
                 }
                 Ok(None) => {}
@@ -69,10 +95,10 @@ impl Vfs {
 
     /// Removes a name of a directory.
     fn unlink(&self, renaming: Renaming<'_>, unlinked: Unlinked<'_>, caller: Caller<'_>) -> Changed<()> {
-        let Unlinked { name, victim, flags } = unlinked;
+        let Unlinked { name, victim, flags, keep } = unlinked;
         let Caller { cred, asked } = caller;
         let dir = renaming.dir;
-        let bindings: Bindings = [binding(&dir.object, name, victim, None)].into_iter().collect();
+        let mut bindings: Bindings = [binding(&dir.object, name, victim, None)].into_iter().collect();
         // The link count changes, so attributes seen under its other names are outdated.
         let fs = &dir.export.fs;
         let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
@@ -80,18 +106,21 @@ impl Vfs {
         let request = fs.under_way(bindings.clone(), asked.filter(|_| victim.is_some()));
         // Until its descriptor is closed, if that is the last thing that keeps it.
         let inside = fs.removing.enter();
+        let mut kept = Keeping::default();
         let result = renaming.before().and_then(|_| {
+            kept = Keeping::begin(fs, keep, victim);
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
         });
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
+        let kept_dir = kept.end(fs, result.is_ok(), &mut bindings);
         if let (Some(changing), true) = (changing, result.is_ok()) {
             changing.made();
         }
         let intent = result.is_ok().then(|| {
-            let objects = renaming.logged().into_iter().collect();
+            let objects = renaming.logged().into_iter().chain(kept_dir.and_then(logged_dir)).collect();
             let did = Did { bindings, objects, kept: request, ..Did::default() };
-            metadata(&[dir], fs.changed(fs.way(), did))
+            with_dir(metadata(&[dir], fs.changed(fs.way(), did)), kept_dir)
         });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
         let gone = self.forget_if_gone(dir, victim);

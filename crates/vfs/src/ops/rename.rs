@@ -15,7 +15,9 @@ use crate::oplog::commit::CommitRequest;
 use crate::oplog::removal::Removal;
 use crate::oplog::{Announced, Did, binding};
 use crate::ops::change::{Caller, Renaming, changeable, metadata};
+use crate::ops::keep::{Keep, Keeping, KeptDir, logged_dir, with_dir};
 use crate::ops::rename_locks::{DirEntry, Moving, Seen};
+use crate::sys::KernelHandle;
 
 /// The outcome of RENAME: two directories.
 pub struct Renamed {
@@ -62,7 +64,17 @@ impl Vfs {
         let mut seen = Seen::default();
         loop {
             let now = match seen.lock(&from.dir.export.fs, from, to) {
-                Ok(Ok(moving)) => return self.rename_locked(from, to, Caller { cred, asked }, moving),
+                Ok(Ok(moving)) => {
+                    let fs = &from.dir.export.fs;
+                    let losing = self.losing(fs, moving.replaced());
+                    if !losing.is_open() || !seen.kept_dir.is_unasked() {
+                        let keep = Keep::of(&seen.kept_dir, &losing)
+                            .filter(|_| self.may_replace(from, to, cred, &moving));
+                        return self.rename_locked(from, to, Caller { cred, asked }, (moving, keep));
+                    }
+                    drop((moving, losing));
+                    Seen::keeping(KeptDir::ask(fs))
+                }
                 Ok(Err(now)) => now,
                 Err(error) => return failed(error),
             };
@@ -70,12 +82,19 @@ impl Vfs {
         }
     }
 
+    /// Returns false if the kernel is sure to refuse that a file is replaced: see [`Vfs::may_unlink`].
+    fn may_replace(&self, from: DirEntry<'_>, to: DirEntry<'_>, cred: &Cred, moving: &Moving<'_>) -> bool {
+        let may = |entry: DirEntry<'_>, file: &KernelHandle| self.may_unlink(entry.dir, file, cred);
+        let both = moving.moved.zip(moving.victim);
+        both.is_some_and(|(moved, victim)| may(from, &moved) && may(to, &victim))
+    }
+
     fn rename_locked(
         &self,
         DirEntry { dir: from, name: from_name }: DirEntry<'_>,
         DirEntry { dir: to, name: to_name }: DirEntry<'_>,
         Caller { cred, asked }: Caller<'_>,
-        locked: Moving<'_>,
+        (locked, keep): (Moving<'_>, Option<Keep<'_>>),
     ) -> Renamed {
         let fs = &from.export.fs;
         let (victim, moved) = (locked.victim, locked.moved);
@@ -92,31 +111,34 @@ impl Vfs {
             bindings.push(binding(&to.object, to_name, victim, moved));
         }
         let request = fs.under_way(bindings.clone(), asked.filter(|_| moves));
-        let mut announced = None;
+        let (mut announced, mut kept) = (None, Keeping::default());
         let both = first.before().and(second.as_ref().map_or(Ok(()), |second| second.before().map(drop)));
         let result = both.and_then(|()| {
             if moves {
                 announced = fs.announce(way, [from.object.kernel, to.object.kernel])?;
             }
+            // Before the intent, which proves that the file has this name.
+            kept = Keeping::begin(fs, keep, victim);
             announced.as_ref().map_or(Ok(()), Announced::say)?;
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
         });
         let done = result.is_ok();
+        let kept_dir = kept.end(fs, done, &mut bindings);
         changing.into_iter().flatten().filter(|_| done && moves).for_each(NamedChange::made);
         let request = request.and_then(|request| request.carried_out(done));
         if let (true, Some(moved), Scheme::DentryCache(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
         }
         let intent = done.then(|| {
-            let objects =
-                first.logged().into_iter().chain(second.as_ref().and_then(Renaming::logged)).collect();
+            let dirs = first.logged().into_iter().chain(second.as_ref().and_then(Renaming::logged));
+            let objects = dirs.chain(kept_dir.and_then(logged_dir)).collect();
             let did = Did { bindings, objects, kept: request, ..Did::default() };
             let pending = match announced.take() {
                 Some(announced) => Some(announced.carried_out(did)),
                 None => fs.changed(way, did),
             };
-            metadata(&[from, to], pending)
+            with_dir(metadata(&[from, to], pending), kept_dir)
         });
         let (from_wcc, to_wcc) = match second {
             Some(second) => {

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::filesystem::Filesystem;
 use crate::name::c_name;
+use crate::ops::keep::KeptDir;
 use crate::sys::KernelHandle;
 
 /// A name in a directory.
@@ -49,17 +50,22 @@ impl Place {
 }
 
 /// Directories locked for a change of their entries.
-type Locks<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 3]>;
+pub(crate) type Locks<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 4]>;
 
 /// The locks of an RMDIR, and the inode that the name leads to.
 type Removal<'a> = (Locks<'a>, Option<KernelHandle>);
 
 /// Locks directories for a change of their entries.
 pub(crate) fn lock<'a>(dirs: &[&'a Arc<Inode>]) -> Locks<'a> {
-    let mut dirs = SmallVec::<[&'a Arc<Inode>; 3]>::from_slice(dirs);
+    let mut dirs = SmallVec::<[&'a Arc<Inode>; 4]>::from_slice(dirs);
     dirs.sort_unstable_by_key(|object| (object.kernel.kind, object.kernel.bytes, object.kernel.len));
     dirs.dedup_by_key(|object| object.kernel);
     dirs.into_iter().map(|object| object.changing.write()).collect()
+}
+
+/// Locks a directory for a change of its entries, and perhaps another one.
+pub(crate) fn lock_two<'a>(dir: &'a Arc<Inode>, other: Option<&'a Arc<Inode>>) -> Locks<'a> {
+    lock(&[dir].into_iter().chain(other).collect::<SmallVec<[_; 2]>>())
 }
 
 /// Locks a directory for RMDIR of `name`, and the directory that goes, and tells which that is. `None`: another one
@@ -77,19 +83,36 @@ pub(crate) fn lock_removal<'a>(dir: &'a Target, name: &[u8], seen: &'a Place) ->
 pub(crate) struct Seen {
     moved: Place,
     victim: Place,
+    /// The directory for the replaced file, if a client has it open.
+    pub(crate) kept_dir: KeptDir,
 }
 
 /// The locks of a RENAME and the inodes under them.
 pub(crate) struct Moving<'a> {
     pub(crate) moved: Option<KernelHandle>,
     pub(crate) victim: Option<KernelHandle>,
+    /// True if a directory moves, which replaces no file.
+    pub(crate) moves_dir: bool,
     _dirs: Locks<'a>,
     _tree: Option<MutexGuard<'a, ()>>,
 }
 
+impl Moving<'_> {
+    /// Returns the file that the RENAME replaces, if the kernel may let it.
+    pub(crate) fn replaced(&self) -> Option<KernelHandle> {
+        self.victim.filter(|_| self.moved.is_some() && self.moved != self.victim && !self.moves_dir)
+    }
+}
+
 impl Seen {
+    /// Begins again with the directory for the replaced file.
+    pub(crate) fn keeping(kept_dir: KeptDir) -> Self {
+        Seen { kept_dir, ..Seen::default() }
+    }
+
     fn look(from: DirEntry<'_>, to: DirEntry<'_>) -> Result<Self> {
-        Ok(Seen { moved: Place::look(from.dir, from.name)?, victim: Place::look(to.dir, to.name)? })
+        let (moved, victim) = (Place::look(from.dir, from.name)?, Place::look(to.dir, to.name)?);
+        Ok(Seen { moved, victim, kept_dir: KeptDir::default() })
     }
 
     /// Takes the locks that the RENAME needs. If the RENAME needs other locks by now, returns the inodes that are there
@@ -103,16 +126,19 @@ impl Seen {
         // Two directories that move to other places may each have been in the other's way: those have one order.
         let far = from.dir.object.kernel != to.dir.object.kernel;
         let tree = (far && self.moved.dir.is_some()).then(|| fs.moving.lock());
-        let dirs: SmallVec<[_; 3]> =
-            [&from.dir.object, &to.dir.object].into_iter().chain(&self.victim.dir).collect();
+        let dirs: SmallVec<[_; 4]> = [&from.dir.object, &to.dir.object]
+            .into_iter()
+            .chain(&self.victim.dir)
+            .chain(self.kept_dir.there())
+            .collect();
         let locked = lock(&dirs);
         let now = Seen::look(from, to)?;
         let covered = self.victim.covers(&now.victim) && (!far || now.moved.dir.is_none() || tree.is_some());
         if !covered {
-            return Ok(Err(now));
+            return Ok(Err(Seen { kept_dir: self.kept_dir.clone(), ..now }));
         }
-        let (moved, victim) = (now.moved.handle, now.victim.handle);
-        Ok(Ok(Moving { moved, victim, _dirs: locked, _tree: tree }))
+        let (moved, victim, moves_dir) = (now.moved.handle, now.victim.handle, now.moved.dir.is_some());
+        Ok(Ok(Moving { moved, victim, moves_dir, _dirs: locked, _tree: tree }))
     }
 }
 
