@@ -110,6 +110,8 @@ impl State {
 
     /// A delegation that is not revoked excludes the opens of other clients that conflict with it.
     fn check_delegations(&self) -> Result<(), String> {
+        let write = self.delegations.iter().filter(|(_, one)| one.write).count();
+        ensure(write == self.write_delegations, || format!("{write} write delegations are counted wrong"))?;
         for (number, one) in &self.delegations {
             let indexed = self.delegation_index.get(&(one.file, one.client)) == Some(&(number as u32));
             ensure(indexed, || format!("delegation {number} is not found by its file"))?;

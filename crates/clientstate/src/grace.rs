@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Lets time pass: the server calls it about once a second.
+    /// Lets time pass: the server calls it about once a second. The records wait for the next request's.
     ///
     /// | state | since | then |
     /// |---|---|---|
@@ -76,5 +76,6 @@ impl State {
         self.revoke_late_delegations(now, fx);
         self.forget_late_waiters(now);
         self.settle(now, fx);
+        self.defer(fx);
     }
 }

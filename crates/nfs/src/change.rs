@@ -147,7 +147,7 @@ impl Shared {
     }
 
     fn execute(&self, change: &Change<'_>, out: &mut Vec<u8>, wait: Wait) -> Result<Executed, Stop> {
-        self.announce_v3(change.procedure, &change.call, wait)?;
+        let _changing = self.begin_change_v3(change.procedure, &change.call, wait)?;
         match change.procedure {
             Procedure::Write => self.write(&change.call, out, wait),
             Procedure::Commit => self.commit(&change.call, out),

@@ -64,6 +64,9 @@ impl Shared {
 
     fn getattr(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<Fattr3, ()> {
         let args: GetattrArgs = call.args()?;
+        if let Err(stop) = self.announce_look_v3(call, &args.object, wait) {
+            return finish(Err(stop), ());
+        }
         let found = match self.at(call, &args.object, wait) {
             Err(Stop::Later) => {
                 self.known(call, &args.object, |_, export, known| Some(fattr(&known.attr, export.fsid)))
@@ -95,7 +98,7 @@ impl Shared {
             let (found, dir) = self.vfs.lookup(&at.target, args.name, &at.caller.cred, wait);
             dir_attributes = dir.map(|attr| fattr(&attr, at.fsid()));
             let found = found?;
-            let obj_attributes = Some(fattr(&found.attr, at.fsid()));
+            let obj_attributes = self.shown(found.handle.as_slice(), fattr(&found.attr, at.fsid()));
             Ok(LookupOk { object: handle(&found.handle), obj_attributes, dir_attributes })
         });
         finish(found, dir_attributes)
@@ -105,7 +108,7 @@ impl Shared {
         let AccessArgs { object, access } = call.args()?;
         let answer = |attr: &Attr, fsid: u64, may: Access| {
             let access = access & access_bits(attr.kind == FileType::Directory, may);
-            AccessOk { obj_attributes: Some(fattr(attr, fsid)), access }
+            AccessOk { obj_attributes: self.shown(object.as_bytes(), fattr(attr, fsid)), access }
         };
         let found = match self.at(call, &object, wait) {
             Err(Stop::Later) => self.known(call, &object, |caller, export, known| {

@@ -2,11 +2,12 @@
 
 use forebay_wire::nfs3::{self, Procedure};
 use forebay_wire::nfs4::{
-    self, BindConnArgs, CbNotifyLockArgs, CbOp, CbResult, CbSequenceArgs, CbSequenceOk, ChannelAttrs,
-    ChannelDirFromClient, ClientOwner, CompoundRes, CompoundWriter, CreateHow, CreateSessionArgs, Delegation,
-    ExchangeIdArgs, Fattr, HandleArgs, LockArgs, LockRes, LockType, Locker, NameArgs, Nfsstat4, Op, OpResult,
-    OpenArgs, OpenClaim, OpenHow, OpenToLockOwner, ReclaimCompleteArgs, SequenceArgs, StateOwner,
-    StateProtectArgs, Stateid, TestStateidArgs, create_session, open_result, seq_status, share,
+    self, Attributes, BindConnArgs, Bitmap, CbNotifyLockArgs, CbOp, CbResult, CbSequenceArgs, CbSequenceOk,
+    ChannelAttrs, ChannelDirFromClient, ClientOwner, CompoundRes, CompoundWriter, CreateHow,
+    CreateSessionArgs, Delegation, ExchangeIdArgs, Fattr, HandleArgs, LockArgs, LockRes, LockType, Locker,
+    NameArgs, Nfsstat4, ObjectAttributes, Op, OpResult, OpenArgs, OpenClaim, OpenHow, OpenToLockOwner,
+    ReaddirArgs, ReclaimCompleteArgs, SequenceArgs, StateOwner, StateProtectArgs, Stateid, TestStateidArgs,
+    attr, create_session, open_result, seq_status, share,
 };
 use forebay_wire::rpc::{MessageKind, ReplyHeader, ReplyStatus, message_kind};
 use forebay_wire::xdr::{Decode, Encode, Reader};
@@ -301,6 +302,128 @@ fn a_client_of_version_3_recalls_a_delegation() {
     assert_eq!(one.wait(), Seen::Recall(stateid));
     assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
     assert_eq!(read(&mut two), 0);
+}
+
+fn getattr(two: &mut Client, file: &[u8]) -> Result<u64, nfs3::Nfsstat3> {
+    two.getattr(&nfs3::FileHandle::new(file).unwrap()).map(|attr| attr.size).map_err(|failed| failed.status)
+}
+
+/// Only the holder knows the size and the times of a file with a write delegation.
+#[test]
+fn attributes_that_a_holder_may_have_changed_are_not_shown() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let mut three = server.connect();
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    let (root, handle) = (three.root(), nfs3::FileHandle::new(&file).unwrap());
+    assert_eq!(three.lookup(&root, b"file").unwrap().obj_attributes, None);
+    assert_eq!(three.access(&handle, 1).unwrap().obj_attributes, None);
+    let listed = |three: &mut Client| {
+        let page = three.readdirplus(&root, START, 4096, 4096).unwrap();
+        page.entries.into_iter().find(|entry| entry.name == b"file").unwrap().attributes.is_some()
+    };
+    assert!(!listed(&mut three));
+    let list = |two: &mut Backed, attribute| {
+        let request = Bitmap::of(&[attribute]);
+        let args = ReaddirArgs { cookie: 0, cookieverf: [0; 8], dircount: 4096, maxcount: 4096, request };
+        two.status(&[Op::Putrootfh(()), Op::Readdir(args)])
+    };
+    assert_eq!(list(&mut two, attr::FILEID), Nfsstat4::Ok);
+    one.status(&[Op::Putrootfh(())]);
+    assert_eq!(one.seen, [], "nothing of this needs the delegation back");
+    assert_eq!(list(&mut one, attr::SIZE), Nfsstat4::Ok, "the holder itself");
+    assert_eq!(list(&mut two, attr::SIZE), Nfsstat4::Delay);
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(getattr(&mut three, &file), Err(nfs3::Nfsstat3::Jukebox));
+    let verify = |values: &Attributes<'_>, two: &mut Backed| {
+        let mut buffer = Vec::new();
+        let attributes = Fattr::encoded(&mut buffer, values);
+        two.status(&[putfh(&file), Op::Verify(ObjectAttributes { attributes })])
+    };
+    let size = Attributes { size: Some(0), ..Attributes::default() };
+    assert_eq!(verify(&size, &mut two), Nfsstat4::Delay);
+    assert_eq!(verify(&Attributes::default(), &mut two), Nfsstat4::Ok, "asks for no attribute");
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    assert_eq!(list(&mut two, attr::SIZE), Nfsstat4::Ok);
+    assert_eq!(getattr(&mut three, &file), Ok(0));
+    assert!(listed(&mut three) && three.lookup(&root, b"file").unwrap().obj_attributes.is_some());
+}
+
+#[test]
+fn getattr_of_version_3_recalls_a_write_delegation() {
+    let server = served("90s");
+    let mut one = Backed::connect(&server, b"one");
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    let mut two = server.connect();
+    assert_eq!(getattr(&mut two, &file), Err(nfs3::Nfsstat3::Jukebox));
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    assert_eq!(getattr(&mut two, &file), Ok(0));
+}
+
+/// A change of a file. Returns true if it has to wait.
+type Change<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
+
+/// Each of these changes a file with a read delegation.
+#[test]
+fn every_kind_of_change_recalls_a_read_delegation() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let mut three = server.connect();
+    let root = three.root();
+    let changes: &mut [(&str, Change<'_>)] = &mut [
+        ("OPEN for reading that truncates", &mut |_| {
+            let values = Attributes { size: Some(0), ..Attributes::default() };
+            let mut buffer = Vec::new();
+            let attributes = Fattr::encoded(&mut buffer, &values);
+            let how = OpenHow::Create(CreateHow::Unchecked(attributes));
+            two.open(share::READ | share::WANT_NO_DELEG, how).err() == Some(Nfsstat4::Delay)
+        }),
+        ("CREATE of version 3 that truncates", &mut |_| {
+            let how = nfs3::CreateHow::Unchecked(nfs3::Sattr3 { size: Some(0), ..Default::default() });
+            three.create(&root, b"file", how).status() == nfs3::Nfsstat3::Jukebox
+        }),
+    ];
+    for (what, change) in changes.iter_mut() {
+        let (file, stateid) = with_delegation(&mut one, share::READ);
+        assert!(change(&file), "{what} has to wait");
+        assert_eq!(one.wait(), Seen::Recall(stateid), "{what}");
+        assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+        assert!(!change(&file), "{what} goes on");
+    }
+}
+
+#[test]
+fn create_of_version_3_that_changes_no_file_recalls_nothing() {
+    let server = served("90s");
+    let mut one = Backed::connect(&server, b"one");
+    with_delegation(&mut one, share::READ);
+    let mut two = server.connect();
+    let root = two.root();
+    two.create(&root, b"file", nfs3::CreateHow::Unchecked(nfs3::Sattr3::default())).unwrap();
+    let guarded = two.create(&root, b"file", nfs3::CreateHow::Guarded(nfs3::Sattr3::default()));
+    assert_eq!(guarded.status(), nfs3::Nfsstat3::Exist);
+    one.status(&[Op::Putrootfh(())]);
+    assert_eq!(one.seen, []);
+}
+
+#[test]
+fn a_change_by_the_host_recalls_a_delegation() {
+    needs_root!();
+    let server = served("90s");
+    let mut one = Backed::connect(&server, b"one");
+    let (file, stateid) = with_delegation(&mut one, share::READ);
+    // The holder's own changes, which the kernel reports as well, recall nothing.
+    let (mut buffer, mode) = (Vec::new(), Attributes { mode: Some(0o600), ..Attributes::default() });
+    let attributes = Fattr::encoded(&mut buffer, &mode);
+    let set = nfs4::SetattrArgs { stateid: Stateid::ANONYMOUS, attributes };
+    assert_eq!(one.status(&[putfh(&file), Op::Setattr(set)]), Nfsstat4::Ok);
+    std::fs::write(server.data.join("other"), "not delegated").unwrap();
+    assert_eq!(one.status(&[Op::Putrootfh(())]), Nfsstat4::Ok);
+    assert_eq!(one.seen, []);
+    std::fs::write(server.data.join("file"), "by the host").unwrap();
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A server in a world: the state, a log of which a prefix is durable, and requests that run.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use forebay_clientstate::*;
 
@@ -96,6 +97,9 @@ pub(crate) struct Server {
     /// Changes carried out, as far as they have survived.
     pub(crate) changes: Vec<u64>,
     running: Vec<Call>,
+    counters: Arc<Counters>,
+    /// Changes of files by clients without state that are in progress.
+    pub(crate) changing: Vec<(u8, Changing<'static>)>,
     pub(crate) actions: Vec<Action>,
     pub(crate) crashes: u64,
     /// The kinds of events of this world, each with its number.
@@ -103,7 +107,7 @@ pub(crate) struct Server {
 }
 
 /// The events that worlds must have, each in some world.
-pub(crate) const EVENTS: [&str; 14] = [
+pub(crate) const EVENTS: [&str; 15] = [
     "crash",
     "crash before an acknowledgement",
     "snapshot",
@@ -118,6 +122,7 @@ pub(crate) const EVENTS: [&str; 14] = [
     "hint",
     "grant",
     "client expired",
+    "change of a file",
 ];
 
 pub(crate) fn file_key(file: u8) -> FileKey {
@@ -130,14 +135,19 @@ pub(crate) fn name(text: &str) -> OwnerName {
 
 impl Server {
     pub(crate) fn new() -> Self {
+        let counters: Arc<Counters> = Arc::default();
+        let mut state = State::new(Limits::default(), Origin { epoch: 1, seed: 1 });
+        state.count_in(counters.clone());
         Server {
-            state: State::new(Limits::default(), Origin { epoch: 1, seed: 1 }),
+            state,
+            counters,
             log: vec![],
             durable: 0,
             epoch: 1,
             replies: vec![],
             changes: vec![],
             running: vec![],
+            changing: vec![],
             actions: vec![],
             crashes: 0,
             hits: BTreeMap::new(),
@@ -190,6 +200,22 @@ impl Server {
         self.append(fx, vec![], rng, now).then_some(result)
     }
 
+    /// Begins a change of a file by a client without state, or ends one.
+    pub(crate) fn change(&mut self, file: u8, rng: &mut Rng, now: Now) {
+        if rng.chance(50) && !self.changing.is_empty() {
+            let _ended = self.changing.remove(rng.below(self.changing.len() as u64) as usize);
+            return;
+        }
+        // A few bytes for each world.
+        let counters: &'static Counters = Box::leak(Box::new(self.counters.clone()));
+        let changing = counters.begin_change(file_key(file).as_bytes());
+        let announced = self.call(rng, now, |state, fx| state.announce(None, &file_key(file), true, now, fx));
+        if announced == Some(Ok(())) {
+            self.hit("change of a file");
+            self.changing.push((file, changing));
+        }
+    }
+
     /// Ends the server, and starts the next one with a prefix of the log that has everything acknowledged.
     pub(crate) fn crash(&mut self, rng: &mut Rng, now: Now) {
         self.crashes += 1;
@@ -199,6 +225,7 @@ impl Server {
         self.durable = kept;
         self.changes = self.log.iter().flat_map(|batch| batch.changes.clone()).collect();
         self.running.clear();
+        self.changing.clear();
         self.actions.clear();
         self.epoch += 1;
         let origin = Origin { epoch: self.epoch, seed: rng.below(u64::MAX) };
@@ -209,6 +236,7 @@ impl Server {
             records.iter().for_each(|record| recovery.apply(record));
         }
         self.state = recovery.finish(now);
+        self.state.count_in(self.counters.clone());
         assert_eq!(self.state.check(), Ok(()));
         assert!(!self.state.in_grace(now));
     }

@@ -11,6 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use forebay_clientstate::{CallbackEnd, ClientId, Effects, FileKey, OwnerName, Session, StateId};
 use forebay_common::lock::Mutex;
@@ -85,6 +86,10 @@ struct Tables {
 #[derive(Default)]
 pub(crate) struct Callbacks {
     tables: Mutex<Tables>,
+    /// Call-backs that got a reply in which all succeeded.
+    pub(super) answered: AtomicU64,
+    /// Call-backs that were given up: the client refused them, or too many waited for it.
+    pub(super) given_up: AtomicU64,
 }
 
 impl Callbacks {
@@ -125,6 +130,7 @@ impl Callbacks {
             let mut tables = self.tables.lock();
             let queue = &mut tables.clients.entry(client).or_default().queue;
             if queue.len() >= WAITING {
+                self.given_up.fetch_add(1, Relaxed);
                 return;
             }
             queue.push_back(Job { message, attempts: 0 });
@@ -145,6 +151,13 @@ impl Callbacks {
                 .collect()
         };
         due.into_iter().for_each(|client| self.pump(client));
+    }
+
+    /// Returns the number of call-backs that wait for a connection or a slot.
+    pub(super) fn waiting(&self) -> usize {
+        let tables = self.tables.lock();
+        let of = |client: &Client| client.queue.len() + client.broken.len() + client.later.len();
+        tables.clients.values().map(of).sum()
     }
 
     /// Sends what a client's connections and slots allow.
@@ -182,10 +195,11 @@ impl Callbacks {
         let (end, is_done) = judge(reply);
         sent.session.end_callback(sent.slot, end);
         sent.job.attempts += 1;
-        if !is_done
-            && sent.job.attempts < ATTEMPTS
-            && let Some(client) = self.tables.lock().clients.get_mut(&client)
-        {
+        if is_done {
+            self.answered.fetch_add(1, Relaxed);
+        } else if sent.job.attempts >= ATTEMPTS {
+            self.given_up.fetch_add(1, Relaxed);
+        } else if let Some(client) = self.tables.lock().clients.get_mut(&client) {
             client.later.push(sent.job);
         }
         self.pump(client);

@@ -46,4 +46,5 @@ mod session;
 mod set_attrs;
 mod xattr;
 
+pub use server::StateNumbers;
 pub(crate) use server::{Server, Start};

@@ -86,6 +86,9 @@ impl Compound {
         let at = found.place.resolve(cx)?.clone();
         let writes = if found.size.is_some() { WRITE } else { 0 };
         permit(cx, &at, request.share.access | writes, found.made)?;
+        // An open that truncates gets no delegation itself.
+        let handle = found.size.map(|_| found.place.handle(cx));
+        let _changing = handle.map(|handle| self.begin_change(cx, handle.as_bytes())).transpose()?;
         let opened = cx.server.state().open(request, cx.now, &mut self.effects)?;
         if let Some(size) = found.size {
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
