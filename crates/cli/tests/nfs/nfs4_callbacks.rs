@@ -529,3 +529,42 @@ fn forged_replies_harm_only_their_connection() {
     assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
     two.open(share::WRITE, OpenHow::NoCreate).unwrap();
 }
+
+#[test]
+fn the_status_counts_operations_state_and_call_backs() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let (file, stateid) = with_delegation(&mut one, share::READ);
+    assert_eq!(two.open(share::WRITE, OpenHow::NoCreate), Err(Nfsstat4::Delay));
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    let status = server.status();
+    let calls = |status: &serde_json::Value, name: &str| {
+        let procedures = status["procedures"].as_array().unwrap();
+        let found = procedures.iter().find(|one| one["name"] == name);
+        found.map(|one| (one["count"].as_u64().unwrap(), one["errors"].as_u64().unwrap()))
+    };
+    assert_eq!(calls(&status, "NFS4.OPEN"), Some((3, 1)));
+    assert_eq!(calls(&status, "NFS4.RECLAIM_COMPLETE"), Some((2, 0)));
+    assert_eq!(calls(&status, "NFS4.DELEGRETURN"), None);
+    let state = &status["client_state"];
+    let number = |name: &str| state[name].as_u64().unwrap();
+    assert_eq!(["clients", "sessions", "delegations", "recalls", "revoked"].map(number), [2, 2, 1, 1, 0]);
+    // Two opens of one owner are one.
+    assert_eq!(number("opens"), 1);
+    wait_for(|| server.status()["client_state"]["callbacks"] == 1);
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    let status = server.status();
+    assert_eq!(calls(&status, "NFS4.DELEGRETURN"), Some((1, 0)));
+    assert_eq!(status["client_state"]["delegations"], 0);
+    let text = server.ask(&["status", "--prometheus"]);
+    for line in [
+        "forebay_procedure_errors_total{procedure=\"NFS4.OPEN\"} 1",
+        "forebay_client_state{kind=\"sessions\"} 2",
+        "forebay_delegations_total{what=\"recalled\"} 1",
+        "forebay_callbacks_total{end=\"answered\"} 1",
+        // Three OPENs and a DELEGRETURN.
+        "forebay_operations_total{kind=\"change\"} 4",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+}

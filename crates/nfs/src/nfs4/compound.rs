@@ -5,6 +5,7 @@
 //! the reply waits for the last.
 
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, Session};
 use forebay_rpc::{OwnedReply, Reply, Ticket};
@@ -56,6 +57,8 @@ pub(crate) enum Progress {
     Later(Kind),
     /// Nothing is to be sent for this request.
     Parked,
+    /// No worker was free for the next operation. A worker answers, since the log has to have records first.
+    TurnedAway,
 }
 
 /// The slot that a COMPOUND runs in.
@@ -145,6 +148,10 @@ pub(crate) struct Compound {
     pub(super) has_changed: bool,
     /// True if the log has the reply.
     pub(super) is_logged: bool,
+    /// The end of the last operation, or the arrival.
+    mark: Instant,
+    /// The last operation whose result waits for the log or a file system, and its begin.
+    unfinished: Option<(Opcode, Instant)>,
 }
 
 impl Compound {
@@ -174,6 +181,8 @@ impl Compound {
             has_payload: false,
             has_changed: false,
             is_logged: false,
+            mark: Instant::now(),
+            unfinished: None,
         }))
     }
 
@@ -224,10 +233,29 @@ impl Compound {
                 Err(Stop::Parked) => return Progress::Parked,
                 Err(Stop::Appended) => return Progress::Complete,
             }
+            self.count(shared, number);
             self.position = operations.position();
             if self.reply.status() != Nfsstat4::Ok {
                 return Progress::Complete;
             }
+        }
+    }
+
+    /// Counts an operation that has its result. One that changes something may end later.
+    fn count(&mut self, shared: &Shared, number: Opcode) {
+        let begun = std::mem::replace(&mut self.mark, Instant::now());
+        let failed = self.reply.status() != Nfsstat4::Ok;
+        if failed || !ends_late(number) {
+            shared.stats.executed(number, self.mark - begun, failed);
+        } else if let Some((before, begun)) = self.unfinished.replace((number, begun)) {
+            shared.stats.executed(before, self.mark - begun, false);
+        }
+    }
+
+    /// Counts the last change, which did not become durable.
+    fn count_failed(&mut self, shared: &Shared) {
+        if let Some((number, begun)) = self.unfinished.take() {
+            shared.stats.executed(number, begun.elapsed(), true);
         }
     }
 
@@ -293,6 +321,7 @@ impl Compound {
             }
             Err(error) => {
                 self.undo(reply.head(), number, before, len_before, error);
+                self.count_failed(cx.shared);
                 Err(Stop::Appended)
             }
         }
@@ -373,6 +402,7 @@ impl Compound {
                 Err(error) => {
                     self.is_logged = false;
                     self.undo(reply.head(), number, before, len_before, error);
+                    self.count_failed(&after);
                 }
             }
             passage.pass(move || self.answer(&after, reply));
@@ -416,6 +446,9 @@ impl Compound {
                 }
                 shared.send(ticket, again);
             }
+        }
+        if let Some((number, begun)) = self.unfinished.take() {
+            shared.stats.executed(number, begun.elapsed(), false);
         }
         server.act(&mut self.effects);
         server.tick(&shared.vfs);
@@ -478,6 +511,19 @@ fn has_records(op: &Op<'_>) -> bool {
     let of_file = matches!(op, Op::Open(_) | Op::OpenDowngrade(_) | Op::Close(_) | Op::Delegreturn(_))
         || matches!(op, Op::Lock(_) | Op::Locku(_) | Op::FreeStateid(_));
     of_client || of_file
+}
+
+/// Returns true for operations that may wait for the log or a file system before the reply.
+fn ends_late(number: Opcode) -> bool {
+    use Opcode::{Allocate, Clone, Close, Commit, Copy, Create, CreateSession, Deallocate, Delegreturn};
+    use Opcode::{DestroyClientid, DestroySession, ExchangeId, FreeStateid, Link, Lock, Locku, Open};
+    use Opcode::{OpenDowngrade, ReclaimComplete, Remove, Removexattr, Rename, Setattr, Setxattr, Write};
+    let of_file = matches!(number, Write | Commit | Setattr | Create | Remove | Rename | Link)
+        || matches!(number, Setxattr | Removexattr | Allocate | Deallocate | Copy | Clone);
+    let of_client = matches!(number, ExchangeId | CreateSession | ReclaimComplete)
+        || matches!(number, DestroySession | DestroyClientid);
+    let of_state = matches!(number, Open | OpenDowngrade | Close | Delegreturn | Lock | Locku | FreeStateid);
+    of_file || of_client || of_state
 }
 
 fn kind(number: Opcode) -> Kind {
