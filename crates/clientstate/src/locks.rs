@@ -166,7 +166,12 @@ impl State {
     }
 
     pub(crate) fn set_range(&mut self, owner: u32, file: u32, range: Range, kind: Option<LockKind>) {
+        let before = self.ranges.len();
         self.ranges.set(&mut self.files.at_mut(file).root, (owner, file), range, kind);
+        let now = self.ranges.len();
+        if let Some(held) = self.held_mut(owner) {
+            held.locks = (held.locks as usize + now - before) as u32;
+        }
     }
 
     /// Returns the lock state of an owner, made or moved to its next version. `recovered` is the state id of a record.
