@@ -6,8 +6,8 @@
 //! grant finds the change. Neither needs a lock for that.
 
 use std::hash::BuildHasher;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use foldhash::fast::FixedState;
 
@@ -22,11 +22,17 @@ pub(crate) struct Changes {
     files: [AtomicU32; COUNTERS],
     /// Changes of files that are not known yet.
     unknown: AtomicU32,
+    /// True once a change in progress was in the way of a delegation.
+    were_in_way: AtomicBool,
 }
 
 impl Default for Changes {
     fn default() -> Self {
-        Changes { files: [const { AtomicU32::new(0) }; COUNTERS], unknown: AtomicU32::new(0) }
+        Changes {
+            files: [const { AtomicU32::new(0) }; COUNTERS],
+            unknown: AtomicU32::new(0),
+            were_in_way: AtomicBool::new(false),
+        }
     }
 }
 
@@ -55,7 +61,11 @@ impl Changes {
 
     /// Returns true if a file is being changed, or if a change is in progress whose file is not known.
     pub(crate) fn include(&self, file: &[u8]) -> bool {
-        self.of(file).load(SeqCst) > 0 || self.unknown.load(SeqCst) > 0
+        let include = self.of(file).load(SeqCst) > 0 || self.unknown.load(SeqCst) > 0;
+        if include {
+            self.were_in_way.store(true, SeqCst);
+        }
+        include
     }
 }
 
@@ -67,8 +77,14 @@ impl Counters {
         Changing::begin(self.changes.of(file))
     }
 
-    /// Begins a change of a file that a name leads to, while no client has a delegation. No client gets any until the
-    /// result is dropped.
+    /// Returns true if a change by name has to find its file: clients have delegations, or have failed to get one.
+    /// Otherwise a stream of such changes could keep the first delegation away for ever.
+    pub fn needs_file(&self) -> bool {
+        self.delegations.load(SeqCst) > 0 || self.changes.were_in_way.load(SeqCst)
+    }
+
+    /// Begins a change of a file that a name leads to, before the file is known. No client gets any delegation until
+    /// the result is dropped.
     pub fn begin_change_of_any(&self) -> Changing<'_> {
         Changing::begin(&self.changes.unknown)
     }

@@ -11,7 +11,8 @@ use crate::ranges::EMPTY;
 use crate::record::Record;
 use crate::state::{Ref, State};
 use crate::{
-    Action, ClientId, Durability, Effects, Error, FileKey, Now, OpenArgs, StateId, WRITE, planted_bugs,
+    Action, ClientId, Durability, Effects, Error, FileKey, Now, OpenArgs, RequestId, StateId, WRITE,
+    planted_bugs,
 };
 
 /// Opens that are remembered to recognise a second one.
@@ -27,6 +28,8 @@ pub(crate) struct Delegation {
     pub(crate) file: u32,
     pub(crate) write: bool,
     pub(crate) recalled: Option<Now>,
+    /// The request that got it, unless it comes from the log.
+    pub(crate) granted_in: Option<RequestId>,
     /// True if the client did not return it in time. It is in nobody's way, and stays until FREE_STATEID.
     pub(crate) is_revoked: bool,
 }
@@ -105,6 +108,7 @@ impl State {
         }
         let stateid = StateId { seqid: 1, other: self.next_other() };
         let delegation = self.put_delegation(client, &args.file, write, stateid);
+        self.delegations[delegation as usize].granted_in = args.request;
         // Only now: a change that begins later finds the delegation.
         if self.counters.changes.include(args.file.as_bytes())
             && !planted_bugs::active("a delegation is granted during a change")
@@ -152,7 +156,8 @@ impl State {
         stateid: StateId,
     ) -> u32 {
         let file = self.files.get_or_add(file);
-        let delegation = Delegation { stateid, client, file, write, recalled: None, is_revoked: false };
+        let delegation =
+            Delegation { stateid, client, file, write, recalled: None, granted_in: None, is_revoked: false };
         let number = self.delegations.insert(delegation) as u32;
         self.write_delegations += usize::from(write);
         self.count_delegations();
@@ -251,10 +256,11 @@ impl State {
                 None => {
                     delegation.recalled = Some(now);
                     self.recalled.insert((now, number));
-                    let (client, stateid) = (delegation.client, delegation.stateid);
+                    let (client, stateid, granted_in) =
+                        (delegation.client, delegation.stateid, delegation.granted_in);
                     let file = self.files.at(delegation.file).key.clone();
                     self.counters.recalls.fetch_add(1, Relaxed);
-                    fx.act(Action::Recall { client, stateid, file });
+                    fx.act(Action::Recall { client, stateid, file, granted_in });
                     waits = true;
                 }
             }

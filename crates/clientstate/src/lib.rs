@@ -72,5 +72,6 @@ pub use session::{
 pub use state::{Counters, Counts, Origin, State};
 pub use types::{
     Address, ClientId, Conflict, Connection, Cookie, FileKey, HostKey, HostName, LockKind, LockOwner,
-    NlmOwner, Now, Other, OwnerName, Principal, READ, Range, SECOND, SessionId, Share, StateId, WRITE,
+    NlmOwner, Now, Other, OwnerName, Principal, READ, Range, RequestId, SECOND, SessionId, Share, StateId,
+    WRITE,
 };

@@ -32,6 +32,8 @@ struct Backed {
     session: [u8; 16],
     sequence: u32,
     seen: Vec<Seen>,
+    /// The requests to which the last call-back refers: slot and number.
+    referring: Vec<(u32, u32)>,
     /// The status flags of the last SEQUENCE.
     flags: u32,
 }
@@ -51,8 +53,15 @@ fn compound(operations: &[Op<'_>]) -> Vec<u8> {
 impl Backed {
     fn connect(server: &Server, name: &[u8]) -> Self {
         let connection = server.connect();
-        let mut client =
-            Backed { connection, id: 0, session: [0; 16], sequence: 0, seen: Vec::new(), flags: 0 };
+        let mut client = Backed {
+            connection,
+            id: 0,
+            session: [0; 16],
+            sequence: 0,
+            seen: Vec::new(),
+            referring: Vec::new(),
+            flags: 0,
+        };
         let owner = ClientOwner { verifier: [1; 8], id: Opaque(name) };
         let state_protect = StateProtectArgs::None;
         let args = ExchangeIdArgs { client_owner: owner, flags: 0, state_protect, impl_id: None };
@@ -125,6 +134,9 @@ impl Backed {
     fn answer(&mut self, record: &[u8]) {
         let (xid, sequence, seen) = decode_callback(record);
         assert_eq!(sequence.sessionid, self.session);
+        assert!(sequence.referring.iter().all(|list| list.sessionid == self.session));
+        let calls = sequence.referring.iter().flat_map(|list| list.calls.iter().collect::<Vec<_>>());
+        self.referring = calls.map(|call| (call.slot, call.sequence)).collect();
         self.seen.push(seen);
         let reply = reply_to(xid, &sequence, &self.seen[self.seen.len() - 1]);
         self.connection.send(&reply);
@@ -477,6 +489,24 @@ fn a_client_that_waits_for_a_lock_is_told() {
     assert_eq!(one.status(&[putfh(&first.handle), close]), Nfsstat4::Ok);
     assert_eq!(two.wait(), Seen::NotifyLock(b"locker".to_vec()));
     assert_eq!(two.lock(&second, LockType::WriteWait), Nfsstat4::Ok);
+}
+
+/// The recall may overtake the reply to the OPEN on another connection.
+#[test]
+fn a_recall_refers_to_the_open_until_the_client_uses_its_slot_again() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    for is_used_again in [false, true] {
+        let (file, stateid) = with_delegation(&mut one, share::READ);
+        let opened_in = (0, one.sequence);
+        if is_used_again {
+            assert_eq!(one.status(&[Op::Putrootfh(())]), Nfsstat4::Ok);
+        }
+        assert_eq!(two.open(share::WRITE, OpenHow::NoCreate), Err(Nfsstat4::Delay));
+        assert_eq!(one.wait(), Seen::Recall(stateid));
+        assert_eq!(one.referring, if is_used_again { vec![] } else { vec![opened_in] });
+        assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    }
 }
 
 #[test]

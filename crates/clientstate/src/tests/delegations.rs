@@ -140,12 +140,14 @@ fn none_is_granted_while_the_file_is_being_changed() {
     let counters = Arc::new(Counters::default());
     rig.state.count_in(counters.clone());
     let counted = || counters.delegations.load(SeqCst);
+    assert!(!counters.needs_file());
     let changing = counters.begin_change(file("f").as_bytes());
     assert_eq!(counted(), 0, "the change has nothing to recall");
     assert_eq!(open(&mut rig, a, READ, Want::Any).unwrap().delegation, None);
     assert_eq!((counted(), described(&rig.recovered())), (0, described(&rig.state)));
     drop(changing);
     let any = counters.begin_change_of_any();
+    assert!(counters.needs_file(), "a change by name would be in the way again");
     assert_eq!(open(&mut rig, a, READ, Want::Any).unwrap().delegation, None);
     drop(any);
     let other = counters.begin_change(file("g").as_bytes());

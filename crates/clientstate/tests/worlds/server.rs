@@ -344,8 +344,15 @@ fn carry_out(state: &mut State, client: ClientId, op: Op, now: Now, fx: &mut Eff
     match op {
         Op::Change(_) | Op::Read => Reply::Done,
         Op::Open { file, share, want } => {
-            let args =
-                OpenArgs { client, owner: name("o"), file: file_key(file), share, claim: Claim::New, want };
+            let args = OpenArgs {
+                client,
+                owner: name("o"),
+                file: file_key(file),
+                share,
+                claim: Claim::New,
+                want,
+                request: None,
+            };
             state.open(&args, now, fx).map_or_else(failed, Reply::Opened)
         }
         Op::Close { file, open } => {

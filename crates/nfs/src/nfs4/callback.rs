@@ -13,12 +13,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use forebay_clientstate::{CallbackEnd, ClientId, Effects, FileKey, OwnerName, Session, StateId};
+use forebay_clientstate::{CallbackEnd, ClientId, Effects, FileKey, OwnerName, RequestId, Session, StateId};
 use forebay_common::lock::Mutex;
 use forebay_rpc::Peer;
 use forebay_wire::nfs4::{
-    CallbackSec, CbNotifyLockArgs, CbOp, CbRecallArgs, CbResult, CbSequenceArgs, CompoundRes, Nfsstat4,
-    Opcode, Outcome, StateOwner,
+    CallbackSec, CbNotifyLockArgs, CbOp, CbRecallArgs, CbResult, CbSequenceArgs, CompoundRes, MAX_REFERRING,
+    Nfsstat4, Opcode, Outcome, ReferringCall, ReferringCallList, StateOwner,
 };
 use forebay_wire::rpc::{Auth, OpaqueAuth, ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode, Reader};
@@ -37,7 +37,9 @@ const ATTEMPTS: u8 = 8;
 #[derive(Clone)]
 pub(super) enum Message {
     /// CB_RECALL.
-    Recall { stateid: StateId, file: FileKey },
+    /// It refers to the request that got the delegation if the client may not have the reply yet: the client then
+    /// waits for the reply first (RFC 8881 section 2.10.6.3).
+    Recall { stateid: StateId, file: FileKey, granted_in: Option<RequestId> },
     /// CB_NOTIFY_LOCK.
     NotifyLock { owner: OwnerName, file: FileKey },
 }
@@ -291,17 +293,22 @@ fn body(sent: &Sent) -> Option<Vec<u8>> {
     for word in [0, u32::from_be_bytes(*minor), 0, 2] {
         word.encode(&mut out);
     }
+    let referring = match &sent.job.message {
+        Message::Recall { granted_in, .. } => *granted_in,
+        Message::NotifyLock { .. } => None,
+    };
+    let (mut calls, mut lists) = (Vec::new(), Vec::new());
     let sequence = CbSequenceArgs {
         sessionid: sent.session.id().0,
         sequence: sent.sequence,
         slot: sent.slot,
         highest_slot: sent.session.back().slots.saturating_sub(1),
         cache_this: false,
-        referring: Array::EMPTY,
+        referring: referring_lists(referring, &mut calls, &mut lists)?,
     };
     CbOp::Sequence(sequence).encode(&mut out);
     match &sent.job.message {
-        Message::Recall { stateid, file } => {
+        Message::Recall { stateid, file, .. } => {
             let (stateid, fh) = (wire_id(*stateid), Opaque(file.as_bytes()));
             CbOp::Recall(CbRecallArgs { stateid, truncate: false, fh }).encode(&mut out);
         }
@@ -312,6 +319,17 @@ fn body(sent: &Sent) -> Option<Vec<u8>> {
         }
     }
     Some(out)
+}
+
+/// Returns the list of one request, or of none.
+fn referring_lists<'a>(
+    request: Option<RequestId>,
+    calls: &'a mut Vec<u8>,
+    lists: &'a mut Vec<u8>,
+) -> Option<Array<'a, ReferringCallList<'a>, MAX_REFERRING>> {
+    let Some(RequestId { session, slot, sequence }) = request else { return Some(Array::EMPTY) };
+    let calls = Array::encoded(calls, &[ReferringCall { sequence, slot }])?;
+    Array::encoded(lists, &[ReferringCallList { sessionid: session.0, calls }])
 }
 
 /// Returns the minor version and the credential of call-backs in the form that a session keeps. The first flavour of

@@ -7,7 +7,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, Session};
+use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, RequestId, Session};
 use forebay_rpc::{OwnedReply, Reply, Ticket};
 use forebay_vfs::{CommitRequest, Error, Export, Target, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
@@ -69,6 +69,12 @@ pub(super) struct InSlot {
     pub(super) digest: u64,
     /// True if the client asks for the reply to be kept.
     pub(super) keeps: bool,
+}
+
+impl InSlot {
+    pub(super) fn id(&self) -> RequestId {
+        RequestId { session: self.session.id(), slot: self.slot, sequence: self.sequence }
+    }
 }
 
 /// A change whose durability the reply waits for.

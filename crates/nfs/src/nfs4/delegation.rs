@@ -62,7 +62,7 @@ impl Compound {
         name: &[u8],
     ) -> Result<Changing<'a>, Stop> {
         let any = cx.server.counters.begin_change_of_any();
-        if !cx.server.has_delegations() {
+        if !cx.server.counters.needs_file() {
             return Ok(any);
         }
         match cx.shared.vfs.lookup(&at.target, name, &at.caller.cred, Wait::Yes) {
@@ -185,7 +185,7 @@ impl Shared {
         wait: Wait,
     ) -> Result<Option<Changing<'a>>, Stop3> {
         let any = server.counters.begin_change_of_any();
-        if server.has_delegations() {
+        if server.counters.needs_file() {
             let at = self.at(call, &place.dir, wait)?;
             match self.vfs.lookup(&at.target, place.name, &at.caller.cred, wait).0 {
                 Ok(found) => return self.begin_change(call, &crate::convert::handle(&found.handle), wait),

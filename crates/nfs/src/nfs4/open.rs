@@ -10,7 +10,7 @@ use forebay_wire::nfs4::{
 
 use super::acl::{self, set_attr_of_new};
 use super::attrs::EXCLUSIVE_CREATE;
-use super::compound::{Change, Compound, Context, Stop, put};
+use super::compound::{Change, Compound, Context, InSlot, Stop, put};
 use super::convert::{file_key, state_id, wire_id};
 use super::delegation::answer;
 use super::io::require_file;
@@ -51,7 +51,8 @@ impl Compound {
         }
         let mut found = self.find_to_open(cx, args)?;
         let file = file_key(found.place.handle(cx).as_bytes())?;
-        let request = StateOpen { client, owner, file, share, claim, want };
+        let in_slot = self.slot.as_ref().map(InSlot::id);
+        let request = StateOpen { client, owner, file, share, claim, want, request: in_slot };
         let Opened { stateid, delegation } = match self.open_found(cx, &request, &mut found) {
             Ok(opened) => opened,
             Err(stop) => {

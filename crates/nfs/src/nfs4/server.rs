@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_clientstate::{
-    Action, Counters, Counts, Effects, Granted, Limits, Now, Origin, Record, SECOND, Session, SessionId,
-    State, Waiter,
+    Action, Counters, Counts, Effects, Granted, Limits, Now, Origin, Record, RequestId, SECOND, Session,
+    SessionId, State, Waiter,
 };
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
@@ -223,8 +223,14 @@ impl Server {
                     self.callbacks.forget(client);
                     self.forget_ended_sessions();
                 }
-                Action::Recall { client, stateid, file } => {
-                    self.callbacks.send(client, Message::Recall { stateid, file });
+                Action::Recall { client, stateid, file, granted_in } => {
+                    // If the client has used the slot since, it has the reply.
+                    let is_last = |request: &RequestId| {
+                        let session = self.session(request.session);
+                        session.is_some_and(|session| session.is_last(request.slot, request.sequence))
+                    };
+                    let granted_in = granted_in.filter(is_last);
+                    self.callbacks.send(client, Message::Recall { stateid, file, granted_in });
                 }
                 Action::NotifyLock { client, owner, file } => {
                     self.callbacks.send(client, Message::NotifyLock { owner, file });
