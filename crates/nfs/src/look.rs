@@ -10,7 +10,7 @@ use forebay_wire::nfs3::{
 use forebay_wire::xdr::Encode;
 
 use crate::MAX_TRANSFER;
-use crate::caller::Caller;
+use crate::caller::{At, Caller};
 use crate::convert::{fattr, handle};
 use crate::request::Call;
 use crate::result::{ProcedureResult, Stop, finish, success};
@@ -138,6 +138,11 @@ impl Shared {
         put::<_, PostOpAttr>(reply, call.xid(), Ok(result))
     }
 
+    /// Returns the attributes of an inode for a reply that may go without them.
+    fn shown_of(&self, object: &FileHandle, at: &At) -> Result<PostOpAttr, Stop> {
+        Ok(self.shown(object.as_bytes(), fattr(&self.vfs.getattr(&at.target)?, at.fsid())))
+    }
+
     fn fsstat(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<FsstatOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         if wait == Wait::No {
@@ -147,7 +152,7 @@ impl Shared {
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let space = self.vfs.space(&at.target.export)?;
             Ok(FsstatOk {
-                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                obj_attributes: self.shown_of(&args.object, &at)?,
                 tbytes: space.bytes.0,
                 fbytes: space.bytes.1,
                 abytes: space.bytes.2,
@@ -165,7 +170,7 @@ impl Shared {
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let most = self.vfs.most(&at.target.export);
             Ok(FsinfoOk {
-                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                obj_attributes: self.shown_of(&args.object, &at)?,
                 rtmax: MAX_TRANSFER,
                 rtpref: MAX_TRANSFER,
                 rtmult: 4096,
@@ -186,7 +191,7 @@ impl Shared {
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let most = self.vfs.most(&at.target.export);
             Ok(PathconfOk {
-                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                obj_attributes: self.shown_of(&args.object, &at)?,
                 linkmax: most.max_links,
                 name_max: most.name_max,
                 no_trunc: true,

@@ -330,6 +330,8 @@ fn attributes_that_a_holder_may_have_changed_are_not_shown() {
     let (root, handle) = (three.root(), nfs3::FileHandle::new(&file).unwrap());
     assert_eq!(three.lookup(&root, b"file").unwrap().obj_attributes, None);
     assert_eq!(three.access(&handle, 1).unwrap().obj_attributes, None);
+    assert_eq!(three.pathconf(&handle).unwrap().obj_attributes, None);
+    assert_eq!(three.commit(&handle, 0, 0).unwrap().file_wcc, WccData::default());
     let listed = |three: &mut Client| {
         let page = three.readdirplus(&root, START, 4096, 4096).unwrap();
         page.entries.into_iter().find(|entry| entry.name == b"file").unwrap().attributes.is_some()
