@@ -146,7 +146,7 @@ impl State {
         }
     }
 
-    fn admit_lock(&mut self, now: Now, fx: &mut Effects) -> bool {
+    pub(crate) fn admit_lock(&mut self, now: Now, fx: &mut Effects) -> bool {
         while self.ranges.len() >= self.limits.locks {
             if !self.expire_one(now, fx) {
                 return false;
@@ -192,9 +192,9 @@ impl State {
         let (Some(number), Some(at)) = (self.find_nlm_owner(owner), self.files.find(file)) else {
             return NlmAnswer::Granted;
         };
-        let splits =
-            self.ranges.of(number, at).any(|(held, _)| held.first < range.first && range.last < held.last);
-        if splits && self.held_by(&owner.host).locks >= self.limits.locks_per_host {
+        if self.splits(number, at, range)
+            && (self.held_by(&owner.host).locks >= self.limits.locks_per_host || !self.admit_lock(now, fx))
+        {
             return NlmAnswer::DeniedNoLocks;
         }
         self.unlock_nlm_owner(owner, (number, at), range, now, fx);
