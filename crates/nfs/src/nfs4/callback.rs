@@ -9,6 +9,8 @@
 //! | a failure of CB_SEQUENCE, or an RPC error | the slot has not moved, and the call-back is tried again later |
 //! | the end of its connection | it is sent again, with its slot and number, over another connection |
 
+mod body;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,16 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use forebay_clientstate::{CallbackEnd, ClientId, Effects, FileKey, OwnerName, RequestId, Session, StateId};
 use forebay_common::lock::Mutex;
 use forebay_rpc::Peer;
-use forebay_wire::nfs4::{
-    CallbackSec, CbNotifyLockArgs, CbOp, CbRecallArgs, CbResult, CbSequenceArgs, CompoundRes, MAX_REFERRING,
-    Nfsstat4, Opcode, Outcome, ReferringCall, ReferringCallList, StateOwner,
-};
-use forebay_wire::rpc::{Auth, OpaqueAuth, ReplyHeader, ReplyStatus};
+use forebay_wire::nfs4::{CallbackSec, CbResult, CompoundRes, Nfsstat4, Opcode, Outcome};
+use forebay_wire::rpc::{Auth, ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode, Reader};
-use forebay_wire::{Array, Opaque};
 
+use self::body::body;
 use super::compound::{Compound, Context, Stop};
-use super::convert::wire_id;
 
 /// Call-backs that wait for one client. Further ones are dropped: a delegation is revoked then, and a client that waits
 /// for a lock asks again.
@@ -276,60 +274,6 @@ fn judge(reply: &[u8]) -> (CallbackEnd, bool) {
         },
         _ => (CallbackEnd::NotMoved, false),
     }
-}
-
-/// Returns the record of a call-back after its transaction number.
-fn body(sent: &Sent) -> Option<Vec<u8>> {
-    const CALL: u32 = 0;
-    let (program, security) = sent.session.callback();
-    let (minor, credential) = security.split_first_chunk::<4>()?;
-    let mut out = Vec::with_capacity(512);
-    for word in [CALL, forebay_wire::rpc::RPC_VERSION, program, 1, 1] {
-        word.encode(&mut out);
-    }
-    out.extend_from_slice(credential);
-    OpaqueAuth::NONE.encode(&mut out);
-    // An empty tag, the minor version, a number that only NFSv4.0 uses, and the number of operations.
-    for word in [0, u32::from_be_bytes(*minor), 0, 2] {
-        word.encode(&mut out);
-    }
-    let referring = match &sent.job.message {
-        Message::Recall { granted_in, .. } => *granted_in,
-        Message::NotifyLock { .. } => None,
-    };
-    let (mut calls, mut lists) = (Vec::new(), Vec::new());
-    let sequence = CbSequenceArgs {
-        sessionid: sent.session.id().0,
-        sequence: sent.sequence,
-        slot: sent.slot,
-        highest_slot: sent.session.back().slots.saturating_sub(1),
-        cache_this: false,
-        referring: referring_lists(referring, &mut calls, &mut lists)?,
-    };
-    CbOp::Sequence(sequence).encode(&mut out);
-    match &sent.job.message {
-        Message::Recall { stateid, file, .. } => {
-            let (stateid, fh) = (wire_id(*stateid), Opaque(file.as_bytes()));
-            CbOp::Recall(CbRecallArgs { stateid, truncate: false, fh }).encode(&mut out);
-        }
-        Message::NotifyLock { owner, file } => {
-            let clientid = sent.session.client().0;
-            let lock_owner = StateOwner { clientid, owner: Opaque(owner.as_bytes()) };
-            CbOp::NotifyLock(CbNotifyLockArgs { fh: Opaque(file.as_bytes()), lock_owner }).encode(&mut out);
-        }
-    }
-    Some(out)
-}
-
-/// Returns the list of one request, or of none.
-fn referring_lists<'a>(
-    request: Option<RequestId>,
-    calls: &'a mut Vec<u8>,
-    lists: &'a mut Vec<u8>,
-) -> Option<Array<'a, ReferringCallList<'a>, MAX_REFERRING>> {
-    let Some(RequestId { session, slot, sequence }) = request else { return Some(Array::EMPTY) };
-    let calls = Array::encoded(calls, &[ReferringCall { sequence, slot }])?;
-    Array::encoded(lists, &[ReferringCallList { sessionid: session.0, calls }])
 }
 
 /// Returns the minor version and the credential of call-backs in the form that a session keeps. The first flavour of

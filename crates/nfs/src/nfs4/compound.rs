@@ -5,7 +5,6 @@
 //! the reply waits for the last.
 
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
 
 use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, RequestId, Session};
 use forebay_rpc::{OwnedReply, Reply, Ticket};
@@ -15,6 +14,7 @@ use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use super::convert::status;
 use super::durable::Passage;
+use super::measured::Measured;
 use super::place::Current;
 use super::server::Server;
 use crate::program::Kind;
@@ -154,10 +154,7 @@ pub(crate) struct Compound {
     pub(super) has_changed: bool,
     /// True if the log has the reply.
     pub(super) is_logged: bool,
-    /// The end of the last operation, or the arrival.
-    mark: Instant,
-    /// The last operation whose result waits for the log or a file system, and its begin.
-    unfinished: Option<(Opcode, Instant)>,
+    measured: Measured,
 }
 
 impl Compound {
@@ -187,8 +184,7 @@ impl Compound {
             has_payload: false,
             has_changed: false,
             is_logged: false,
-            mark: Instant::now(),
-            unfinished: None,
+            measured: Measured::begin(),
         }))
     }
 
@@ -239,29 +235,11 @@ impl Compound {
                 Err(Stop::Parked) => return Progress::Parked,
                 Err(Stop::Appended) => return Progress::Complete,
             }
-            self.count(shared, number);
+            self.measured.ended(&shared.stats, number, self.reply.status() != Nfsstat4::Ok);
             self.position = operations.position();
             if self.reply.status() != Nfsstat4::Ok {
                 return Progress::Complete;
             }
-        }
-    }
-
-    /// Counts an operation that has its result. One that changes something may end later.
-    fn count(&mut self, shared: &Shared, number: Opcode) {
-        let begun = std::mem::replace(&mut self.mark, Instant::now());
-        let failed = self.reply.status() != Nfsstat4::Ok;
-        if failed || !ends_late(number) {
-            shared.stats.executed(number, self.mark - begun, failed);
-        } else if let Some((before, begun)) = self.unfinished.replace((number, begun)) {
-            shared.stats.executed(before, self.mark - begun, false);
-        }
-    }
-
-    /// Counts the last change, which did not become durable.
-    fn count_failed(&mut self, shared: &Shared) {
-        if let Some((number, begun)) = self.unfinished.take() {
-            shared.stats.executed(number, begun.elapsed(), true);
         }
     }
 
@@ -327,7 +305,7 @@ impl Compound {
             }
             Err(error) => {
                 self.undo(reply.head(), number, before, len_before, error);
-                self.count_failed(cx.shared);
+                self.measured.finish(&cx.shared.stats, true);
                 Err(Stop::Appended)
             }
         }
@@ -408,7 +386,7 @@ impl Compound {
                 Err(error) => {
                     self.is_logged = false;
                     self.undo(reply.head(), number, before, len_before, error);
-                    self.count_failed(&after);
+                    self.measured.finish(&after.stats, true);
                 }
             }
             passage.pass(move || self.answer(&after, reply));
@@ -453,9 +431,7 @@ impl Compound {
                 shared.send(ticket, again);
             }
         }
-        if let Some((number, begun)) = self.unfinished.take() {
-            shared.stats.executed(number, begun.elapsed(), false);
-        }
+        self.measured.finish(&shared.stats, false);
         server.act(&mut self.effects);
         server.tick(&shared.vfs);
     }
@@ -517,19 +493,6 @@ fn has_records(op: &Op<'_>) -> bool {
     let of_file = matches!(op, Op::Open(_) | Op::OpenDowngrade(_) | Op::Close(_) | Op::Delegreturn(_))
         || matches!(op, Op::Lock(_) | Op::Locku(_) | Op::FreeStateid(_));
     of_client || of_file
-}
-
-/// Returns true for operations that may wait for the log or a file system before the reply.
-fn ends_late(number: Opcode) -> bool {
-    use Opcode::{Allocate, Clone, Close, Commit, Copy, Create, CreateSession, Deallocate, Delegreturn};
-    use Opcode::{DestroyClientid, DestroySession, ExchangeId, FreeStateid, Link, Lock, Locku, Open};
-    use Opcode::{OpenDowngrade, ReclaimComplete, Remove, Removexattr, Rename, Setattr, Setxattr, Write};
-    let of_file = matches!(number, Write | Commit | Setattr | Create | Remove | Rename | Link)
-        || matches!(number, Setxattr | Removexattr | Allocate | Deallocate | Copy | Clone);
-    let of_client = matches!(number, ExchangeId | CreateSession | ReclaimComplete)
-        || matches!(number, DestroySession | DestroyClientid);
-    let of_state = matches!(number, Open | OpenDowngrade | Close | Delegreturn | Lock | Locku | FreeStateid);
-    of_file || of_client || of_state
 }
 
 fn kind(number: Opcode) -> Kind {

@@ -15,6 +15,7 @@
 //! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
 //! | `seek.rs`, `allocate.rs`, `copy.rs` | SEEK, IO_ADVISE; ALLOCATE, DEALLOCATE; COPY, CLONE |
 //! | `execute.rs` | the operations, each with its method |
+//! | `measured.rs` | operations in the counters |
 //! | `program.rs` | the way from the service to a COMPOUND and back |
 //! | `convert.rs` | statuses, identifiers, times |
 //!
@@ -35,6 +36,7 @@ mod execute;
 mod io;
 mod known;
 mod lock;
+mod measured;
 mod names;
 mod open;
 mod place;
