@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Write};
 
-use forebay_control::{Health, OperationSample, StatSample, Status};
+use forebay_control::{ClientStateStatus, Health, OperationSample, ProcedureStatus, StatSample, Status};
 
 /// Returns every figure. Counters count since the start of the server.
 pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
@@ -53,6 +53,10 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
         "GETATTR, LOOKUP and ACCESS of files that are not open.",
         &looks,
     );
+    procedures(&mut text, status);
+    if let Some(state) = &status.client_state {
+        client_state(&mut text, state);
+    }
     if let Some(pool) = &status.pool {
         let healthy = pool.devices.iter().filter(|device| device.state != "lost").count();
         text.metric("cache_devices", "gauge", "Cache devices in use.", &[("", &healthy)]);
@@ -97,6 +101,44 @@ fn operations(text: &mut Text, sample: &StatSample) {
     of("operations_total", "Requests answered.", |sample| sample.latency.count() as f64);
     of("errors_total", "Requests answered with an error.", |sample| sample.errors as f64);
     of("seconds_total", "Time that answering took.", |sample| sample.latency.total_ns() as f64 / 1e9);
+}
+
+/// Appends the calls of each procedure of NFSv3 and of each operation of NFSv4.
+fn procedures(text: &mut Text, status: &Status) {
+    let mut of = |name: &str, about: &str, value: fn(&ProcedureStatus) -> u64| {
+        let labelled = |one: &ProcedureStatus| (format!("{{procedure=\"{}\"}}", one.name), value(one));
+        let values: Vec<_> = status.procedures.iter().map(labelled).collect();
+        let values: Vec<_> =
+            values.iter().map(|(labels, value)| (labels.as_str(), value as &dyn Display)).collect();
+        text.metric(name, "counter", about, &values);
+    };
+    of("procedure_calls_total", "Calls of a procedure or operation.", |one| one.count);
+    of("procedure_errors_total", "Calls answered with an error.", |one| one.errors);
+}
+
+/// Appends the state of clients.
+fn client_state(text: &mut Text, state: &ClientStateStatus) {
+    let held = [
+        ("{kind=\"clients\"}", &state.clients as &dyn Display),
+        ("{kind=\"sessions\"}", &state.sessions),
+        ("{kind=\"opens\"}", &state.opens),
+        ("{kind=\"delegations\"}", &state.delegations),
+        ("{kind=\"locks\"}", &state.locks),
+        ("{kind=\"blocked\"}", &state.blocked),
+        ("{kind=\"nlm_hosts\"}", &state.hosts),
+        ("{kind=\"nlm_shares\"}", &state.shares),
+    ];
+    text.metric("client_state", "gauge", "State that clients hold.", &held);
+    let delegations =
+        [("{what=\"recalled\"}", &state.recalls as &dyn Display), ("{what=\"revoked\"}", &state.revoked)];
+    text.metric("delegations_total", "counter", "Delegations taken back.", &delegations);
+    let ended = [
+        ("{end=\"answered\"}", &state.callbacks as &dyn Display),
+        ("{end=\"given_up\"}", &state.callbacks_given_up),
+    ];
+    text.metric("callbacks_total", "counter", "Call-backs of NFSv4 that ended.", &ended);
+    let about = "Call-backs that wait for a connection or a slot.";
+    text.metric("callbacks_waiting", "gauge", about, &[("", &state.callbacks_waiting)]);
 }
 
 struct Text(String);

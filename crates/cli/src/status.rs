@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_config::format_size;
-use forebay_control::{HandleMode, Health, Status};
+use forebay_control::{ClientStateStatus, HandleMode, Health, Status};
 
 use crate::args::StatusArgs;
 use crate::output::{self, Align, BAD, GOOD, HEAD, Table, WARN, count, latency, paint, printable, span};
@@ -250,7 +250,39 @@ fn counters(status: &Status) -> String {
             ),
         ),
     ];
+    let state = status.client_state.as_ref().map(client_state).unwrap_or_default();
     let cache = status.pool.as_ref().map(control::pool_lines);
     let cache = cache.unwrap_or_else(|| vec![("cache", "none configured".to_owned())]);
-    lines.iter().chain(&cache).map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+    lines.iter().chain(&state).chain(&cache).map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+}
+
+/// Returns the lines about the state of clients.
+fn client_state(state: &ClientStateStatus) -> Vec<(&'static str, String)> {
+    vec![
+        (
+            "state",
+            format!(
+                "{} NFSv4 clients, {} sessions, {} opens, {} delegations; {} NLM hosts, {} shares; {} locks, {} waited for",
+                count(state.clients),
+                count(state.sessions),
+                count(state.opens),
+                count(state.delegations),
+                count(state.hosts),
+                count(state.shares),
+                count(state.locks),
+                count(state.blocked)
+            ),
+        ),
+        (
+            "call-backs",
+            format!(
+                "{} answered, {} waiting, {} given up; {} delegations recalled, {} revoked",
+                count(state.callbacks),
+                count(state.callbacks_waiting),
+                count(state.callbacks_given_up),
+                count(state.recalls),
+                count(state.revoked)
+            ),
+        ),
+    ]
 }

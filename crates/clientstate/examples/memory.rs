@@ -39,6 +39,7 @@ fn main() {
             share: Share { access: 3, deny: 0 },
             claim: Claim::New,
             want: Want::None,
+            request: None,
         };
         opens.push(state.open(&args, 1, fx).expect("an open").stateid);
         *fx = Effects::default();

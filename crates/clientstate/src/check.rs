@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::nlm::Held;
 use crate::ranges::Lock;
 use crate::state::{Ref, State};
 use crate::tables::{Holder, OwnerKind};
@@ -110,6 +111,8 @@ impl State {
 
     /// A delegation that is not revoked excludes the opens of other clients that conflict with it.
     fn check_delegations(&self) -> Result<(), String> {
+        let write = self.delegations.iter().filter(|(_, one)| one.write).count();
+        ensure(write == self.write_delegations, || format!("{write} write delegations are counted wrong"))?;
         for (number, one) in &self.delegations {
             let indexed = self.delegation_index.get(&(one.file, one.client)) == Some(&(number as u32));
             ensure(indexed, || format!("delegation {number} is not found by its file"))?;
@@ -145,6 +148,22 @@ impl State {
         self.waiters.queue.values().for_each(|waiter| *uses.entry(waiter.owner).or_default() += 1);
         for (_, host) in &self.hosts {
             host.owners.iter().for_each(|owner| *uses.entry(*owner).or_default() += 1);
+            let of = |owner: &u32| Held {
+                locks: self
+                    .ranges
+                    .files_of(*owner)
+                    .iter()
+                    .map(|file| self.ranges.of(*owner, *file).count() as u32)
+                    .sum(),
+                shares: self.nlm_shares_of.range((*owner, 0)..=(*owner, u32::MAX)).count() as u32,
+                waiters: self.waiters.of(*owner).len() as u32,
+            };
+            let found = host.owners.iter().map(of).fold(Held::default(), |sum, one| Held {
+                locks: sum.locks + one.locks,
+                shares: sum.shares + one.shares,
+                waiters: sum.waiters + one.waiters,
+            });
+            ensure(found == host.held, || format!("{:?} counts {:?} of {found:?}", host.key, host.held))?;
         }
         for (number, key, counted) in self.owners.iter() {
             let found = uses.remove(&number).unwrap_or_default();

@@ -1,7 +1,8 @@
 //! Delegations: granted on a second open, recalled by a conflict, returned or revoked.
 
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foldhash::fast::FixedState;
 
@@ -10,7 +11,8 @@ use crate::ranges::EMPTY;
 use crate::record::Record;
 use crate::state::{Ref, State};
 use crate::{
-    Action, ClientId, Durability, Effects, Error, FileKey, Now, OpenArgs, StateId, WRITE, planted_bugs,
+    Action, ClientId, Durability, Effects, Error, FileKey, Now, OpenArgs, RequestId, StateId, WRITE,
+    planted_bugs,
 };
 
 /// Opens that are remembered to recognise a second one.
@@ -26,6 +28,8 @@ pub(crate) struct Delegation {
     pub(crate) file: u32,
     pub(crate) write: bool,
     pub(crate) recalled: Option<Now>,
+    /// The request that got it, unless it comes from the log.
+    pub(crate) granted_in: Option<RequestId>,
     /// True if the client did not return it in time. It is in nobody's way, and stays until FREE_STATEID.
     pub(crate) is_revoked: bool,
 }
@@ -67,6 +71,7 @@ impl State {
     /// | the client wishes one, or has opened the file before; in a grace period it reclaims one | none |
     /// | the open is for writing, and no other client has the file open or delegated | no write delegation |
     /// | no open is for writing, and no other client has a write delegation | no read delegation |
+    /// | no change of the file is in progress (`changing.rs`) | none |
     pub(crate) fn delegate(
         &mut self,
         args: &OpenArgs,
@@ -102,7 +107,15 @@ impl State {
             return None;
         }
         let stateid = StateId { seqid: 1, other: self.next_other() };
-        self.put_delegation(client, &args.file, write, stateid);
+        let delegation = self.put_delegation(client, &args.file, write, stateid);
+        self.delegations[delegation as usize].granted_in = args.request;
+        // Only now: a change that begins later finds the delegation.
+        if self.counters.changes.include(args.file.as_bytes())
+            && !planted_bugs::active("a delegation is granted during a change")
+        {
+            self.remove_delegation(delegation, fx);
+            return None;
+        }
         let record =
             Record::Delegation { other: stateid.other, seqid: 1, client, file: args.file.clone(), write };
         fx.log(Durability::BeforeReply, record);
@@ -143,13 +156,21 @@ impl State {
         stateid: StateId,
     ) -> u32 {
         let file = self.files.get_or_add(file);
-        let delegation = Delegation { stateid, client, file, write, recalled: None, is_revoked: false };
+        let delegation =
+            Delegation { stateid, client, file, write, recalled: None, granted_in: None, is_revoked: false };
         let number = self.delegations.insert(delegation) as u32;
-        self.counters.delegations.store(self.delegations.len(), Release);
+        self.write_delegations += usize::from(write);
+        self.count_delegations();
         self.delegation_index.insert((file, client), number);
         self.files.at_mut(file).delegations += 1;
         self.attach(client, stateid, Ref::Delegation(number));
         number
+    }
+
+    /// Tells readers of the counters how many delegations there are.
+    pub(crate) fn count_delegations(&self) {
+        self.counters.write_delegations.store(self.write_delegations, SeqCst);
+        self.counters.delegations.store(self.delegations.len(), SeqCst);
     }
 
     pub(crate) fn find_delegation(&self, client: ClientId, stateid: StateId) -> Result<u32, Error> {
@@ -176,6 +197,35 @@ impl State {
         if waits { Err(Error::Delay) } else { Ok(()) }
     }
 
+    /// Recalls the delegations of a file, or of all files, that the host has changed. Nobody waits for their return,
+    /// and the records wait for the next request's.
+    pub fn host_changed(&mut self, file: Option<&FileKey>, now: Now, fx: &mut Effects) {
+        let files: BTreeSet<u32> = match file {
+            Some(file) => self.files.find(file).into_iter().collect(),
+            None => self.delegation_index.keys().map(|(file, _)| *file).collect(),
+        };
+        for file in files {
+            self.recall(file, None, true, now, fx);
+        }
+        self.settle(now, fx);
+        self.defer(fx);
+    }
+
+    /// Returns true if a delegation of another client than `by` is in the way of a change of a file, or of a look at it
+    /// if `writes` is false.
+    pub fn is_delegated(&self, by: Option<ClientId>, file: &FileKey, writes: bool) -> bool {
+        self.files.find(file).is_some_and(|number| self.in_way(number, by, writes).next().is_some())
+    }
+
+    fn in_way(&self, file: u32, by: Option<ClientId>, writes: bool) -> impl Iterator<Item = (ClientId, u32)> {
+        let leaves_reads = planted_bugs::active("a write open leaves read delegations");
+        self.delegations_of(file).filter(move |(holder, at)| {
+            let delegation = &self.delegations[*at as usize];
+            let conflicts = delegation.write || writes && !leaves_reads;
+            conflicts && by != Some(*holder) && !delegation.is_revoked
+        })
+    }
+
     /// Recalls delegations that are in the way. Returns true if any has not been returned.
     ///
     /// | a delegation in the way | then |
@@ -192,13 +242,7 @@ impl State {
         now: Now,
         fx: &mut Effects,
     ) -> bool {
-        let leaves_reads = planted_bugs::active("a write open leaves read delegations");
-        let in_way = self.delegations_of(file).filter(|(holder, at)| {
-            let delegation = &self.delegations[*at as usize];
-            let conflicts = delegation.write || writes && !leaves_reads;
-            conflicts && by != Some(*holder) && !delegation.is_revoked
-        });
-        let in_way: Vec<_> = in_way.collect();
+        let in_way: Vec<_> = self.in_way(file, by, writes).collect();
         let mut waits = false;
         for (holder, number) in in_way {
             if self.is_courtesy(holder, now) {
@@ -212,9 +256,11 @@ impl State {
                 None => {
                     delegation.recalled = Some(now);
                     self.recalled.insert((now, number));
-                    let (client, stateid) = (delegation.client, delegation.stateid);
+                    let (client, stateid, granted_in) =
+                        (delegation.client, delegation.stateid, delegation.granted_in);
                     let file = self.files.at(delegation.file).key.clone();
-                    fx.act(Action::Recall { client, stateid, file });
+                    self.counters.recalls.fetch_add(1, Relaxed);
+                    fx.act(Action::Recall { client, stateid, file, granted_in });
                     waits = true;
                 }
             }
@@ -249,6 +295,7 @@ impl State {
     fn revoke_delegation(&mut self, number: u32, fx: &mut Effects) {
         let delegation = &mut self.delegations[number as usize];
         delegation.is_revoked = true;
+        self.counters.revoked.fetch_add(1, Relaxed);
         if let Some(at) = delegation.recalled.take() {
             self.recalled.remove(&(at, number));
         }
@@ -262,7 +309,8 @@ impl State {
 
     pub(crate) fn remove_delegation(&mut self, number: u32, _fx: &mut Effects) {
         let Some(delegation) = self.delegations.try_remove(number as usize) else { return };
-        self.counters.delegations.store(self.delegations.len(), Release);
+        self.write_delegations -= usize::from(delegation.write);
+        self.count_delegations();
         if let Some(at) = delegation.recalled {
             self.recalled.remove(&(at, number));
         }

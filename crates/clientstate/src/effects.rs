@@ -1,7 +1,7 @@
 //! The consequences of a call: records for the log, and actions for the server.
 
 use crate::record::Record;
-use crate::{ClientId, Cookie, FileKey, LockKind, NlmOwner, OwnerName, Range, StateId};
+use crate::{ClientId, Cookie, FileKey, LockKind, NlmOwner, OwnerName, Range, RequestId, StateId};
 
 /// The promise that a reply makes about the records of its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +51,8 @@ pub enum Action {
         stateid: StateId,
         /// Its file.
         file: FileKey,
+        /// The request that got the delegation, if that is known. Its reply may still be on the way.
+        granted_in: Option<RequestId>,
     },
     /// Send CB_NOTIFY_LOCK to a client: a lock for which it waits may be free.
     NotifyLock {

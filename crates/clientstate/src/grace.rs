@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Lets time pass: the server calls it about once a second.
+    /// Lets time pass: the server calls it about once a second. The records wait for the next request's.
     ///
     /// | state | since | then |
     /// |---|---|---|
@@ -78,5 +78,6 @@ impl State {
         self.forget_late_waiters(now);
         self.settle(now, fx);
         self.release_unheld(now, fx);
+        self.defer(fx);
     }
 }

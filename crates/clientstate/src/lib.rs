@@ -9,8 +9,8 @@
 //! | sessions and slots: SEQUENCE, the reply cache | `session` |
 //! | opens and shares | `opens.rs` |
 //! | byte-range locks of all protocols | `ranges.rs`, `locks.rs`, `nlm.rs`, `waiters.rs` |
-//! | delegations | `delegations.rs` |
 //! | removed files that are open | `removals.rs` |
+//! | delegations; changes in progress, which exclude them | `delegations.rs`; `changing.rs` |
 //! | state ids | `stateid.rs` |
 //! | leases and grace periods | `lease.rs`, `grace.rs` |
 //! | records, recovery, snapshots | `record`, `recovery.rs` |
@@ -28,6 +28,7 @@
 //! keeps beside the connection: the hot path of READ takes no common lock except for [`State::io`]. A server that has
 //! to spread that as well can have a `State` for each part of the files, if clients and sessions stay in one of them.
 
+mod changing;
 mod check;
 mod client;
 mod delegations;
@@ -54,6 +55,7 @@ mod waiters;
 #[cfg(test)]
 mod tests;
 
+pub use changing::Changing;
 pub use client::{CreateSession, Created, Direction, ExchangeId, Exchanged, exchange};
 pub use delegations::{Delegated, Want};
 pub use effects::{Action, Durability, Effects, Granted};
@@ -72,5 +74,6 @@ pub use session::{
 pub use state::{Counters, Counts, Origin, State};
 pub use types::{
     Address, ClientId, Conflict, Connection, Cookie, FileKey, HostKey, HostName, LockKind, LockOwner,
-    NlmOwner, Now, Other, OwnerName, Principal, READ, Range, SECOND, SessionId, Share, StateId, WRITE,
+    NlmOwner, Now, Other, OwnerName, Principal, READ, Range, RequestId, SECOND, SessionId, Share, StateId,
+    WRITE,
 };

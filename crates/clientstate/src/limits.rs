@@ -9,7 +9,7 @@ pub const REPLY_MAX: usize = 3_900;
 pub const SMALL_REPLY: usize = 256;
 
 /// Bounds on memory and times. At a bound on numbers, expired clients lose their state first. Then the request gets
-/// [`Delay`](crate::Error::Delay), or the error named below.
+/// [`Delay`](crate::Error::Delay), or the error named below. A request of NLM gets `DeniedNoLocks`.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// The time without a request after which a client is expired, in nanoseconds.
@@ -43,6 +43,16 @@ pub struct Limits {
     pub locks: usize,
     /// NLM hosts.
     pub hosts: usize,
+    /// Byte-range locks of an NLM host. One address has at most 64 hosts, so it cannot reach `locks`.
+    pub locks_per_host: u32,
+    /// Shares of NLM hosts.
+    pub shares: usize,
+    /// Shares of an NLM host.
+    pub shares_per_host: u32,
+    /// Blocked requests for locks, and grants that are not acknowledged.
+    pub waiters: usize,
+    /// Blocked requests of an NLM host.
+    pub waiters_per_host: u32,
     /// Blocked requests for locks of one file.
     pub waiters_per_file: usize,
     /// Delegations of all clients. At the bound no further one is granted.
@@ -67,6 +77,11 @@ impl Default for Limits {
             states_per_client: 1_000_000,
             locks: 2_000_000,
             hosts: 20_000,
+            locks_per_host: 20_000,
+            shares: 1_000_000,
+            shares_per_host: 10_000,
+            waiters: 100_000,
+            waiters_per_host: 1_000,
             waiters_per_file: 1_000,
             delegations: 200_000,
         }

@@ -166,7 +166,12 @@ impl State {
     }
 
     pub(crate) fn set_range(&mut self, owner: u32, file: u32, range: Range, kind: Option<LockKind>) {
+        let before = self.ranges.len();
         self.ranges.set(&mut self.files.at_mut(file).root, (owner, file), range, kind);
+        let now = self.ranges.len();
+        if let Some(held) = self.held_mut(owner) {
+            held.locks = (held.locks as usize + now - before) as u32;
+        }
     }
 
     /// Returns the lock state of an owner, made or moved to its next version. `recovered` is the state id of a record.
@@ -199,7 +204,13 @@ impl State {
         }
     }
 
-    /// Carries out LOCKU. Freeing bytes that are not locked succeeds.
+    /// Returns true if freeing a range makes two locks of one.
+    pub(crate) fn splits(&self, owner: u32, file: u32, range: Range) -> bool {
+        self.ranges.of(owner, file).any(|(held, _)| held.first < range.first && range.last < held.last)
+    }
+
+    /// Carries out LOCKU. Freeing bytes that are not locked succeeds. Freeing bytes in the middle of a lock makes two
+    /// locks of it, and gets `Delay` at the bound.
     pub fn unlock(
         &mut self,
         client: ClientId,
@@ -210,10 +221,15 @@ impl State {
         fx: &mut Effects,
     ) -> Result<StateId, Error> {
         let number = self.find_lock(client, stateid)?;
-        let lock = &mut self.lock_states[number as usize];
-        if self.files.at(lock.file).key != *file {
+        let lock = &self.lock_states[number as usize];
+        let (owner, at) = (lock.owner, lock.file);
+        if self.files.at(at).key != *file {
             return Err(Error::BadStateid);
         }
+        if self.splits(owner, at, range) && !self.admit_lock(now, fx) {
+            return Err(Error::Delay);
+        }
+        let lock = &mut self.lock_states[number as usize];
         lock.stateid.seqid = next(lock.stateid.seqid);
         let (owner, file, stateid) = (lock.owner, lock.file, lock.stateid);
         self.set_range(owner, file, range, None);

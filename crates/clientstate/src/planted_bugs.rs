@@ -17,6 +17,7 @@ forebay_common::planted_bugs![
     "a close keeps the deny bits",
     "NLM locks are in a table of their own",
     "a write open leaves read delegations",
+    "a delegation is granted during a change",
     "an expired client keeps its locks",
     "waiters are not served",
     "a removed file outlives its last open",

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
 use slab::Slab;
 
+use crate::changing::Changes;
 use crate::client::Client;
 use crate::delegations::Delegation;
 use crate::grace::Grace;
@@ -72,6 +73,7 @@ pub struct State {
     /// The lock states that began with each open.
     pub(crate) locks_of_open: BTreeSet<(u32, u32)>,
     pub(crate) delegations: Slab<Delegation>,
+    pub(crate) write_delegations: usize,
     /// For readers without the lock.
     pub(crate) counters: Arc<Counters>,
     /// By file and client.
@@ -101,6 +103,13 @@ pub struct State {
 pub struct Counters {
     /// Delegations. A request that reads 0 is in the way of none.
     pub delegations: AtomicUsize,
+    /// Write delegations among them.
+    pub write_delegations: AtomicUsize,
+    /// Recalls of delegations since the start.
+    pub recalls: AtomicU64,
+    /// Delegations that were revoked since the start.
+    pub revoked: AtomicU64,
+    pub(crate) changes: Changes,
     /// Records of state that was taken from clients, until the caller has made them durable and subtracts them. A
     /// request that reads another number than 0 may rely on a revocation, so its reply has to wait.
     pub revocations: AtomicUsize,
@@ -156,6 +165,7 @@ impl State {
             lock_index: BTreeMap::new(),
             locks_of_open: BTreeSet::new(),
             delegations: Slab::new(),
+            write_delegations: 0,
             counters: Arc::default(),
             delegation_index: BTreeMap::new(),
             recalled: BTreeSet::new(),
@@ -180,8 +190,8 @@ impl State {
 
     /// Keeps counters up to date, which other threads read without the lock around the state.
     pub fn count_in(&mut self, counters: Arc<Counters>) {
-        counters.delegations.store(self.delegations.len(), Release);
         self.counters = counters;
+        self.count_delegations();
     }
 
     /// Notes that state was taken from a client.
@@ -191,13 +201,21 @@ impl State {
         fx.durability = Durability::BeforeReply;
     }
 
+    /// Keeps the records of a call for [`State::take_revoked`]: the call belongs to no request.
+    pub(crate) fn defer(&mut self, fx: &mut Effects) {
+        for record in std::mem::take(&mut fx.records) {
+            self.revoke(record, fx);
+        }
+    }
+
     /// Returns the ids of all client records.
     pub fn client_ids(&self) -> Vec<ClientId> {
         self.clients.keys().copied().collect()
     }
 
-    /// Returns the records of state that was taken from clients since the last call. The caller puts them in front of
-    /// the records of any request, whichever comes to the log first: later requests may rely on the revocation.
+    /// Returns the records of state that was taken from clients since the last call, and of locks that were granted
+    /// without a request. The caller puts them in front of the records of any request, whichever comes to the log
+    /// first: later requests may rely on the revocation.
     pub fn take_revoked(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.revoked)
     }

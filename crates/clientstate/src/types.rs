@@ -24,6 +24,17 @@ pub type Other = [u8; 12];
 /// A transport connection, as the caller numbers it.
 pub type Connection = u64;
 
+/// A request in a slot of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    /// The session.
+    pub session: SessionId,
+    /// The slot.
+    pub slot: u32,
+    /// The sequence number.
+    pub sequence: u32,
+}
+
 /// A state id (`stateid4`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId {

@@ -100,8 +100,15 @@ impl State {
                 return true;
             }
         }
-        if self.files.at(file).waiters as usize >= self.limits.waiters_per_file {
+        let of_host = self.held_mut(waiter.owner).map(|held| held.waiters);
+        if self.files.at(file).waiters as usize >= self.limits.waiters_per_file
+            || self.waiters.len() >= self.limits.waiters
+            || of_host.is_some_and(|waiters| waiters >= self.limits.waiters_per_host)
+        {
             return false;
+        }
+        if let Some(held) = self.held_mut(waiter.owner) {
+            held.waiters += 1;
         }
         self.waiters.next += 1;
         let ticket = self.waiters.next;
@@ -122,6 +129,9 @@ impl State {
             self.waiters.by_client.remove(&(client, file, ticket));
         }
         self.files.at_mut(file).waiters -= 1;
+        if let Some(held) = self.held_mut(waiter.owner) {
+            held.waiters -= 1;
+        }
         self.owners.remove_use(waiter.owner);
         // The waiters behind it may be free now.
         self.freed.insert(file);

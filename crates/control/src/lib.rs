@@ -26,6 +26,7 @@ pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError};
 pub use socket::{SOCKET_NAME, socket_path};
 pub use status::{
-    Awaited, ClientStatus, DurabilityStatus, ExportStatus, HandleMode, Health, MemoryStatus, MetadataStatus,
-    ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Starting, Status, WorkerStatus,
+    Awaited, ClientStateStatus, ClientStatus, DurabilityStatus, ExportStatus, HandleMode, Health,
+    MemoryStatus, MetadataStatus, ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Starting,
+    Status, WorkerStatus,
 };

@@ -47,7 +47,7 @@ pub struct Status {
     pub exports: Vec<ExportStatus>,
     /// Clients, busiest first; at most 1000, further clients are left out.
     pub clients: Vec<ClientStatus>,
-    /// NFS and MOUNT procedures that were called at least once, in the order of their numbers.
+    /// Procedures of NFSv3 and operations of NFSv4 that were called at least once, in the order of their numbers.
     pub procedures: Vec<ProcedureStatus>,
     /// Payload bytes read by clients since the start.
     pub bytes_read: u64,
@@ -73,6 +73,9 @@ pub struct Status {
     /// Names and attributes kept in memory.
     #[serde(default)]
     pub metadata: MetadataStatus,
+    /// State of clients; absent if neither NFSv4 nor locks are served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_state: Option<ClientStateStatus>,
     /// Lines of the log lost since the start, because stderr failed or was too slow.
     #[serde(default)]
     pub log_lines_lost: u64,
@@ -212,14 +215,47 @@ pub struct ClientStatus {
 /// The calls of one procedure since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcedureStatus {
-    /// Name as in RFC 1813, such as `READ`. Names of MOUNT procedures start with `MOUNT.`.
+    /// Name as in RFC 1813, such as `READ`. Names of operations of NFSv4 start with `NFS4.`.
     pub name: String,
     /// Calls answered.
     pub count: u64,
     /// Calls answered with an error status.
     pub errors: u64,
-    /// Time from the complete request to the reply handed to the socket.
+    /// Time from the complete request to the reply handed to the socket. An operation of NFSv4 begins when the one
+    /// before it ends, and an operation that changes nothing ends with its result.
     pub latency: LatencySummary,
+}
+
+/// The state that clients hold at the server, and the call-backs to them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientStateStatus {
+    /// Clients of NFSv4, also expired ones whose state is kept.
+    pub clients: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Opens of NFSv4.
+    pub opens: u64,
+    /// Byte-range locks of NFSv4 and NLM.
+    pub locks: u64,
+    /// Delegations, also revoked ones that their clients have not freed.
+    pub delegations: u64,
+    /// Hosts with locks or shares of NLM.
+    pub hosts: u64,
+    /// Shares of NLM.
+    pub shares: u64,
+    /// Blocked requests for locks.
+    pub blocked: u64,
+    /// Delegations recalled since the start.
+    pub recalls: u64,
+    /// Delegations revoked since the start: their clients did not return them in time.
+    pub revoked: u64,
+    /// Call-backs of NFSv4 that succeeded since the start.
+    pub callbacks: u64,
+    /// Call-backs given up since the start.
+    pub callbacks_given_up: u64,
+    /// Call-backs that wait for a connection or a slot.
+    pub callbacks_waiting: u64,
 }
 
 /// Memory for the buffers of requests and replies.

@@ -14,10 +14,11 @@ use std::time::Duration;
 use forebay_common::lock::Mutex;
 use forebay_config::Mode;
 use forebay_control::{
-    CachedFiles, Client, ClientError, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
-    FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, Past,
-    PoolRequest, PoolStatus, ProcedureStatus, Recorder, RefusedStatus, ReloadReport, ReplyCacheStatus,
-    SandboxStatus, Server, ServerError, Severity, StatSample, Status, WorkerStatus, socket_path,
+    CachedFiles, Client, ClientError, ClientStateStatus, ClientStatus, DurabilityStatus, EventLog,
+    ExportStatus, FlushProgress, FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus,
+    OperationSample, Past, PoolRequest, PoolStatus, ProcedureStatus, Recorder, RefusedStatus, ReloadReport,
+    ReplyCacheStatus, SandboxStatus, Server, ServerError, Severity, StatSample, Status, WorkerStatus,
+    socket_path,
 };
 use tempfile::TempDir;
 
@@ -159,6 +160,7 @@ fn status() -> Status {
             listing_hits: 7,
             listing_misses: 3,
         },
+        client_state: Some(ClientStateStatus { opens: 3, recalls: 4, ..ClientStateStatus::default() }),
         pool: None,
     }
 }

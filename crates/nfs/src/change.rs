@@ -147,7 +147,7 @@ impl Shared {
     }
 
     fn execute(&self, change: &Change<'_>, out: &mut Vec<u8>, wait: Wait) -> Result<Executed, Stop> {
-        self.announce_v3(change.procedure, &change.call, wait)?;
+        let _changing = self.begin_change_v3(change.procedure, &change.call, wait)?;
         match change.procedure {
             Procedure::Write => self.write(&change.call, out, wait),
             Procedure::Commit => self.commit(&change.call, out),
@@ -206,7 +206,9 @@ impl Shared {
             args.offset,
             args.count.into(),
         );
-        let file_wcc = wcc(&changed.wcc, at.fsid());
+        let WccData { before, after } = wcc(&changed.wcc, at.fsid());
+        let after = after.and_then(|attr| self.shown(args.file.as_bytes(), attr));
+        let file_wcc = WccData { before: before.filter(|_| after.is_some()), after };
         // The verifier is appended when the sync is done.
         let mut executed = put(out, &at, changed.result.map(|()| file_wcc), file_wcc, changed.intent);
         executed.commit = (executed.status == Nfsstat3::Ok).then_some(Commit { target: at.target, seen });

@@ -35,6 +35,7 @@ mod shared;
 mod stats;
 
 pub use clients::ClientStats;
+pub use nfs4::StateNumbers;
 pub use nlm::LockConfig;
 pub use portmap::Ports;
 pub use refusals::{Refusal, Refusals, Tell};

@@ -96,7 +96,9 @@ impl Shared {
                     fileid: plus.entry.ino,
                     name: plus.entry.name,
                     cookie: plus.entry.cookie,
-                    name_attributes: plus.found.map(|(attr, _)| fattr(&attr, fsid)),
+                    name_attributes: plus
+                        .found
+                        .and_then(|(attr, found)| self.shown(found.as_slice(), fattr(&attr, fsid))),
                     name_handle: plus.found.map(|(_, found)| handle(&found)),
                 };
                 let fits = room.take(entryplus_size(&entry), entry_size(entry.name.len()));

@@ -10,7 +10,7 @@ use forebay_wire::nfs3::{
 use forebay_wire::xdr::Encode;
 
 use crate::MAX_TRANSFER;
-use crate::caller::Caller;
+use crate::caller::{At, Caller};
 use crate::convert::{fattr, handle};
 use crate::request::Call;
 use crate::result::{ProcedureResult, Stop, finish, success};
@@ -64,6 +64,9 @@ impl Shared {
 
     fn getattr(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<Fattr3, ()> {
         let args: GetattrArgs = call.args()?;
+        if let Err(stop) = self.announce_look_v3(call, &args.object, wait) {
+            return finish(Err(stop), ());
+        }
         let found = match self.at(call, &args.object, wait) {
             Err(Stop::Later) => {
                 self.known(call, &args.object, |_, export, known| Some(fattr(&known.attr, export.fsid)))
@@ -95,7 +98,7 @@ impl Shared {
             let (found, dir) = self.vfs.lookup(&at.target, args.name, &at.caller.cred, wait);
             dir_attributes = dir.map(|attr| fattr(&attr, at.fsid()));
             let found = found?;
-            let obj_attributes = Some(fattr(&found.attr, at.fsid()));
+            let obj_attributes = self.shown(found.handle.as_slice(), fattr(&found.attr, at.fsid()));
             Ok(LookupOk { object: handle(&found.handle), obj_attributes, dir_attributes })
         });
         finish(found, dir_attributes)
@@ -105,7 +108,7 @@ impl Shared {
         let AccessArgs { object, access } = call.args()?;
         let answer = |attr: &Attr, fsid: u64, may: Access| {
             let access = access & access_bits(attr.kind == FileType::Directory, may);
-            AccessOk { obj_attributes: Some(fattr(attr, fsid)), access }
+            AccessOk { obj_attributes: self.shown(object.as_bytes(), fattr(attr, fsid)), access }
         };
         let found = match self.at(call, &object, wait) {
             Err(Stop::Later) => self.known(call, &object, |caller, export, known| {
@@ -135,6 +138,11 @@ impl Shared {
         put::<_, PostOpAttr>(reply, call.xid(), Ok(result))
     }
 
+    /// Returns the attributes of an inode for a reply that may go without them.
+    fn shown_of(&self, object: &FileHandle, at: &At) -> Result<PostOpAttr, Stop> {
+        Ok(self.shown(object.as_bytes(), fattr(&self.vfs.getattr(&at.target)?, at.fsid())))
+    }
+
     fn fsstat(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<FsstatOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         if wait == Wait::No {
@@ -144,7 +152,7 @@ impl Shared {
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let space = self.vfs.space(&at.target.export)?;
             Ok(FsstatOk {
-                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                obj_attributes: self.shown_of(&args.object, &at)?,
                 tbytes: space.bytes.0,
                 fbytes: space.bytes.1,
                 abytes: space.bytes.2,
@@ -162,7 +170,7 @@ impl Shared {
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let most = self.vfs.most(&at.target.export);
             Ok(FsinfoOk {
-                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                obj_attributes: self.shown_of(&args.object, &at)?,
                 rtmax: MAX_TRANSFER,
                 rtpref: MAX_TRANSFER,
                 rtmult: 4096,
@@ -183,7 +191,7 @@ impl Shared {
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let most = self.vfs.most(&at.target.export);
             Ok(PathconfOk {
-                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                obj_attributes: self.shown_of(&args.object, &at)?,
                 linkmax: most.max_links,
                 name_max: most.name_max,
                 no_trunc: true,

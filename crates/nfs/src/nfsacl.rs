@@ -97,7 +97,8 @@ impl Shared {
             default_count: default.len() as u32,
             default: sent(&mut second, &default, asked(mask::DFACL))?,
         };
-        let result: GetaclRes<'_> = Ok(GetaclOk { attributes: Some(fattr(&attr, at.fsid())), acl });
+        let result: GetaclRes<'_> =
+            Ok(GetaclOk { attributes: self.shown(args.fh.as_bytes(), fattr(&attr, at.fsid())), acl });
         result.encode(out);
         Ok(())
     }
@@ -120,6 +121,7 @@ impl Shared {
         };
         let access = (acl.mask & mask::ACL != 0).then(|| decoded(acl.acl)).transpose()?;
         let default = (acl.mask & mask::DFACL != 0).then(|| decoded(acl.default)).transpose()?;
+        let _changing = self.begin_change(call, &fh, Wait::Yes)?;
         let changed = self.vfs.set_acls(&at.target, &at.caller.cred, &SetAcls { access, default });
         let attributes: PostOpAttr = changed.wcc.after.map(|attr| fattr(&attr, at.fsid()));
         let result = match changed.result {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_rpc::Reply;
+use forebay_rpc::{Reply, Workers};
 use forebay_vfs::{Outcome, Wait};
 use forebay_wire::rpc::{AuthStat, CallHeader, ReplyStatus};
 use forebay_wire::{mount3, nfs3, nfsacl3, nlm4, nsm};
@@ -141,10 +141,10 @@ impl Program {
     }
 
     /// Answers a request that too many other requests precede: the client tries again later.
-    pub(crate) fn turn_away(self, shared: &Arc<Shared>, request: Request) {
+    pub(crate) fn turn_away(self, shared: &Arc<Shared>, request: Request, workers: &Workers<Request>) {
         match self {
             Program::Nfs3(procedure) => shared.turn_away_nfs3(procedure, request),
-            Program::Nfs4(_) => shared.turn_away_nfs4(request),
+            Program::Nfs4(_) => shared.turn_away_nfs4(request, workers),
             Program::Mount3(_) => shared.turn_away_mount3(request),
             Program::Nfsacl3(_) => shared.turn_away_nfsacl(request),
             Program::Nlm4(procedure) => shared.turn_away_nlm(procedure, request),

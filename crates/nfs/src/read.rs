@@ -62,7 +62,7 @@ impl Shared {
     ) -> Result<Outcome<Nfsstat3, SsdReply>, Stop> {
         let args: ReadArgs = call.args()?;
         let count = args.count.min(MAX_TRANSFER) as usize;
-        self.announce_v3(Procedure::Read, call, wait)?;
+        self.announce_look_v3(call, &args.file, wait)?;
         let tried = self.at(call, &args.file, wait).and_then(|at| {
             let (fsid, At { target, caller }) = (at.fsid(), at);
             let into = &mut IntoReply(reply);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
-use forebay_vfs::{Outcome, Vfs};
+use forebay_vfs::{Handle, Outcome, Vfs};
 use forebay_wire::rpc::{MessageKind, ReplyStatus, message_kind};
 use forebay_wire::xdr::Encode;
 
@@ -93,6 +93,12 @@ impl Nfs {
         if let (Some(locks), Some(server)) = (&shared.locks, &shared.nfs4) {
             locks.start(server, &shared)?;
         }
+        let weak = Arc::downgrade(&shared);
+        shared.vfs.tell_external_changes(&Arc::new(move |file: Option<&Handle>| {
+            if let Some(shared) = weak.upgrade() {
+                shared.host_changed(file);
+            }
+        }));
         let pool = || {
             let shared = shared.clone();
             Workers::new(config.workers, config.worker_queue, config.busy_poll, move |request: Request| {
@@ -163,6 +169,11 @@ impl Nfs {
     /// Returns the use of the reply cache.
     pub fn reply_cache(&self) -> &CacheUse {
         &self.shared.cache.usage
+    }
+
+    /// Returns the numbers of the clients' state, if NFSv4 or locks are served.
+    pub fn state_numbers(&self) -> Option<nfs4::StateNumbers> {
+        self.shared.nfs4.as_ref().map(nfs4::Server::numbers)
     }
 
     /// Returns every client address seen, with its counters.

@@ -40,7 +40,7 @@ impl Shared {
     pub(crate) fn hand_over(self: &Arc<Self>, request: Request, workers: &Workers<Request>) {
         if let Err(request) = workers.submit(request) {
             self.stats.rejected.fetch_add(1, Ordering::Relaxed);
-            request.head.program.turn_away(self, request);
+            request.head.program.turn_away(self, request, workers);
         }
     }
 

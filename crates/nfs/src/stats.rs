@@ -1,10 +1,11 @@
-//! The counters of the service: per procedure and in bytes.
+//! The counters of the service: per procedure, per operation of NFSv4, and in bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_common::metrics::Recorder;
 use forebay_wire::nfs3::Procedure;
+use forebay_wire::nfs4::Opcode;
 
 /// Counters of one procedure.
 #[derive(Default)]
@@ -15,10 +16,23 @@ pub struct ProcedureStats {
     pub errors: AtomicU64,
 }
 
+/// The operations of NFSv4 by their numbers. ILLEGAL has the last place.
+const OPERATIONS: usize = 77;
+
+/// Counters of the operations of NFSv4.
+struct Operations([ProcedureStats; OPERATIONS]);
+
+impl Default for Operations {
+    fn default() -> Self {
+        Operations(std::array::from_fn(|_| ProcedureStats::default()))
+    }
+}
+
 /// Counters since start.
 #[derive(Default)]
 pub struct Stats {
     procedures: [ProcedureStats; Procedure::COUNT],
+    operations: Operations,
     /// Bytes returned by READ.
     pub bytes_read: AtomicU64,
     /// Bytes taken by WRITE.
@@ -39,11 +53,41 @@ impl Stats {
         &self.procedures[procedure as usize]
     }
 
+    /// Returns the counters of one operation of NFSv4. The latency of an operation begins with the end of the operation
+    /// before it, or with the arrival of the COMPOUND. The last change of a COMPOUND ends with the reply.
+    pub fn operation(&self, operation: Opcode) -> &ProcedureStats {
+        &self.operations.0[(operation as usize).min(OPERATIONS - 1)]
+    }
+
     pub(crate) fn answered(&self, procedure: Procedure, took: Duration, failed: bool) {
-        let stats = self.procedure(procedure);
-        stats.latency.record(took);
+        self.procedure(procedure).add(took, failed);
+    }
+
+    pub(crate) fn executed(&self, operation: Opcode, took: Duration, failed: bool) {
+        self.operation(operation).add(took, failed);
+    }
+}
+
+impl ProcedureStats {
+    fn add(&self, took: Duration, failed: bool) {
+        self.latency.record(took);
         if failed {
-            stats.errors.fetch_add(1, Ordering::Relaxed);
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operation_has_a_place_of_its_own() {
+        let stats = Stats::default();
+        for (before, operation) in Opcode::ALL.iter().enumerate() {
+            assert_eq!(stats.operation(*operation).latency.snapshot().count(), 0, "{}", operation.name());
+            stats.executed(*operation, Duration::from_millis(1), before % 2 == 0);
+            assert_eq!(stats.operation(*operation).errors.load(Ordering::Relaxed), (before as u64 + 1) % 2);
         }
     }
 }

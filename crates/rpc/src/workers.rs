@@ -63,8 +63,18 @@ impl<J: Send + 'static> Workers<J> {
 
     /// Queues a job. Returns the job if the queue is full or the pool has been stopped.
     pub fn submit(&self, job: J) -> Result<(), J> {
+        self.submit_up_to(self.shared.limit, job)
+    }
+
+    /// Queues a job that has to run, even if the queue is full. The caller bounds the number of such jobs. Returns the
+    /// job if the pool has been stopped.
+    pub fn submit_beyond(&self, job: J) -> Result<(), J> {
+        self.submit_up_to(usize::MAX, job)
+    }
+
+    fn submit_up_to(&self, limit: usize, job: J) -> Result<(), J> {
         let mut queue = self.shared.queue.lock();
-        if queue.stopping || queue.jobs.len() >= self.shared.limit {
+        if queue.stopping || queue.jobs.len() >= limit {
             return Err(job);
         }
         queue.jobs.push_back(job);
@@ -194,6 +204,29 @@ mod tests {
             results.sort_unstable();
             assert!(results.iter().copied().eq(0..20_000));
         }
+    }
+
+    #[test]
+    fn a_full_queue_takes_only_jobs_that_have_to_run() {
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let (done, results) = mpsc::channel();
+        let workers = Workers::new(1, 1, Duration::ZERO, move |job: u32| {
+            let _ = wait.lock().recv();
+            done.send(job).unwrap();
+        })
+        .unwrap();
+        workers.submit(1).unwrap();
+        while workers.queued() > 0 {
+            std::thread::yield_now();
+        }
+        workers.submit(2).unwrap();
+        assert_eq!(workers.submit(3), Err(3));
+        workers.submit_beyond(4).unwrap();
+        drop(go);
+        workers.stop();
+        assert_eq!(results.iter().take(3).collect::<Vec<_>>(), [1, 2, 4]);
+        assert_eq!(workers.submit_beyond(5), Err(5));
     }
 
     #[test]

@@ -20,8 +20,9 @@ use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
 use forebay_vfs::{MountWatch, Question, Vfs};
 use forebay_wire::nfs3::Procedure;
+use forebay_wire::nfs4::Opcode;
 
-use report::{CHANGES, LOOKS, cached_files, procedures};
+use report::{CHANGE_OPERATIONS, CHANGES, LOOK_OPERATIONS, LOOKS, cached_files, client_state, procedures};
 pub(crate) use report::{cpu_ns, resident_bytes};
 
 use crate::cache::{Cache, config_mode, engine_mode};
@@ -206,6 +207,7 @@ impl Handler for Control {
             },
             refused: self.refused(),
             metadata: self.metadata(),
+            client_state: self.parts.nfs.state_numbers().map(client_state),
             log_lines_lost: self.parts.host.log_lines_lost(),
             pool: self.cache().map(|cache| self.pool_status(cache)),
         }
@@ -219,11 +221,11 @@ impl Handler for Control {
             time_ns: now.as_nanos() as u64,
             started_ns: self.started.ns,
             uptime_ns: self.started.elapsed().as_nanos() as u64,
-            read: self.group(&[Procedure::Read], stats.bytes_read.load(Relaxed)),
-            write: self.group(&[Procedure::Write], stats.bytes_written.load(Relaxed)),
-            commit: self.group(&[Procedure::Commit], 0),
-            lookup: self.group(&LOOKS, 0),
-            change: self.group(&CHANGES, 0),
+            read: self.group(&[Procedure::Read], &[Opcode::Read], stats.bytes_read.load(Relaxed)),
+            write: self.group(&[Procedure::Write], &[Opcode::Write], stats.bytes_written.load(Relaxed)),
+            commit: self.group(&[Procedure::Commit], &[Opcode::Commit], 0),
+            lookup: self.group(&LOOKS, &LOOK_OPERATIONS, 0),
+            change: self.group(&CHANGES, &CHANGE_OPERATIONS, 0),
             sync_batches: durability.batches,
             sync_operations: durability.operations,
             sync_failures: durability.failures,

@@ -136,6 +136,7 @@ impl Front {
             reply_cache: ReplyCacheStatus::default(),
             refused: RefusedStatus::default(),
             metadata: MetadataStatus { limit_bytes: limits.metadata_memory, ..MetadataStatus::default() },
+            client_state: None,
             log_lines_lost: self.host.log_lines_lost(),
             pool: None,
         }

@@ -21,6 +21,7 @@ mod portmap;
 mod privileges;
 mod reload;
 mod roster;
+mod rpcbind;
 mod sandbox;
 mod serve;
 mod side_by_side;

@@ -2,11 +2,12 @@
 
 use forebay_wire::nfs3::{self, Procedure};
 use forebay_wire::nfs4::{
-    self, BindConnArgs, CbNotifyLockArgs, CbOp, CbResult, CbSequenceArgs, CbSequenceOk, ChannelAttrs,
-    ChannelDirFromClient, ClientOwner, CompoundRes, CompoundWriter, CreateHow, CreateSessionArgs, Delegation,
-    ExchangeIdArgs, Fattr, HandleArgs, LockArgs, LockRes, LockType, Locker, NameArgs, Nfsstat4, Op, OpResult,
-    OpenArgs, OpenClaim, OpenHow, OpenToLockOwner, ReclaimCompleteArgs, SequenceArgs, StateOwner,
-    StateProtectArgs, Stateid, TestStateidArgs, create_session, open_result, seq_status, share,
+    self, Attributes, BindConnArgs, Bitmap, CbNotifyLockArgs, CbOp, CbResult, CbSequenceArgs, CbSequenceOk,
+    ChannelAttrs, ChannelDirFromClient, ClientOwner, CompoundRes, CompoundWriter, CreateHow,
+    CreateSessionArgs, Delegation, ExchangeIdArgs, Fattr, HandleArgs, LockArgs, LockRes, LockType, Locker,
+    NameArgs, Nfsstat4, ObjectAttributes, Op, OpResult, OpenArgs, OpenClaim, OpenHow, OpenToLockOwner,
+    ReaddirArgs, ReclaimCompleteArgs, SequenceArgs, StateOwner, StateProtectArgs, Stateid, TestStateidArgs,
+    attr, create_session, open_result, seq_status, share,
 };
 use forebay_wire::rpc::{MessageKind, ReplyHeader, ReplyStatus, message_kind};
 use forebay_wire::xdr::{Decode, Encode, Reader};
@@ -31,6 +32,8 @@ struct Backed {
     session: [u8; 16],
     sequence: u32,
     seen: Vec<Seen>,
+    /// The requests to which the last call-back refers: slot and number.
+    referring: Vec<(u32, u32)>,
     /// The status flags of the last SEQUENCE.
     flags: u32,
 }
@@ -50,8 +53,15 @@ fn compound(operations: &[Op<'_>]) -> Vec<u8> {
 impl Backed {
     fn connect(server: &Server, name: &[u8]) -> Self {
         let connection = server.connect();
-        let mut client =
-            Backed { connection, id: 0, session: [0; 16], sequence: 0, seen: Vec::new(), flags: 0 };
+        let mut client = Backed {
+            connection,
+            id: 0,
+            session: [0; 16],
+            sequence: 0,
+            seen: Vec::new(),
+            referring: Vec::new(),
+            flags: 0,
+        };
         let owner = ClientOwner { verifier: [1; 8], id: Opaque(name) };
         let state_protect = StateProtectArgs::None;
         let args = ExchangeIdArgs { client_owner: owner, flags: 0, state_protect, impl_id: None };
@@ -124,6 +134,9 @@ impl Backed {
     fn answer(&mut self, record: &[u8]) {
         let (xid, sequence, seen) = decode_callback(record);
         assert_eq!(sequence.sessionid, self.session);
+        assert!(sequence.referring.iter().all(|list| list.sessionid == self.session));
+        let calls = sequence.referring.iter().flat_map(|list| list.calls.iter().collect::<Vec<_>>());
+        self.referring = calls.map(|call| (call.slot, call.sequence)).collect();
         self.seen.push(seen);
         let reply = reply_to(xid, &sequence, &self.seen[self.seen.len() - 1]);
         self.connection.send(&reply);
@@ -303,6 +316,130 @@ fn a_client_of_version_3_recalls_a_delegation() {
     assert_eq!(read(&mut two), 0);
 }
 
+fn getattr(two: &mut Client, file: &[u8]) -> Result<u64, nfs3::Nfsstat3> {
+    two.getattr(&nfs3::FileHandle::new(file).unwrap()).map(|attr| attr.size).map_err(|failed| failed.status)
+}
+
+/// Only the holder knows the size and the times of a file with a write delegation.
+#[test]
+fn attributes_that_a_holder_may_have_changed_are_not_shown() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let mut three = server.connect();
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    let (root, handle) = (three.root(), nfs3::FileHandle::new(&file).unwrap());
+    assert_eq!(three.lookup(&root, b"file").unwrap().obj_attributes, None);
+    assert_eq!(three.access(&handle, 1).unwrap().obj_attributes, None);
+    assert_eq!(three.pathconf(&handle).unwrap().obj_attributes, None);
+    assert_eq!(three.commit(&handle, 0, 0).unwrap().file_wcc, WccData::default());
+    let listed = |three: &mut Client| {
+        let page = three.readdirplus(&root, START, 4096, 4096).unwrap();
+        page.entries.into_iter().find(|entry| entry.name == b"file").unwrap().attributes.is_some()
+    };
+    assert!(!listed(&mut three));
+    let list = |two: &mut Backed, attribute| {
+        let request = Bitmap::of(&[attribute]);
+        let args = ReaddirArgs { cookie: 0, cookieverf: [0; 8], dircount: 4096, maxcount: 4096, request };
+        two.status(&[Op::Putrootfh(()), Op::Readdir(args)])
+    };
+    assert_eq!(list(&mut two, attr::FILEID), Nfsstat4::Ok);
+    one.status(&[Op::Putrootfh(())]);
+    assert_eq!(one.seen, [], "nothing of this needs the delegation back");
+    assert_eq!(list(&mut one, attr::SIZE), Nfsstat4::Ok, "the holder itself");
+    assert_eq!(list(&mut two, attr::SIZE), Nfsstat4::Delay);
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(getattr(&mut three, &file), Err(nfs3::Nfsstat3::Jukebox));
+    let verify = |values: &Attributes<'_>, two: &mut Backed| {
+        let mut buffer = Vec::new();
+        let attributes = Fattr::encoded(&mut buffer, values);
+        two.status(&[putfh(&file), Op::Verify(ObjectAttributes { attributes })])
+    };
+    let size = Attributes { size: Some(0), ..Attributes::default() };
+    assert_eq!(verify(&size, &mut two), Nfsstat4::Delay);
+    assert_eq!(verify(&Attributes::default(), &mut two), Nfsstat4::Ok, "asks for no attribute");
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    assert_eq!(list(&mut two, attr::SIZE), Nfsstat4::Ok);
+    assert_eq!(getattr(&mut three, &file), Ok(0));
+    assert!(listed(&mut three) && three.lookup(&root, b"file").unwrap().obj_attributes.is_some());
+}
+
+#[test]
+fn getattr_of_version_3_recalls_a_write_delegation() {
+    let server = served("90s");
+    let mut one = Backed::connect(&server, b"one");
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    let mut two = server.connect();
+    assert_eq!(getattr(&mut two, &file), Err(nfs3::Nfsstat3::Jukebox));
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    assert_eq!(getattr(&mut two, &file), Ok(0));
+}
+
+/// A change of a file. Returns true if it has to wait.
+type Change<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
+
+/// Each of these changes a file with a read delegation.
+#[test]
+fn every_kind_of_change_recalls_a_read_delegation() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let mut three = server.connect();
+    let root = three.root();
+    let changes: &mut [(&str, Change<'_>)] = &mut [
+        ("OPEN for reading that truncates", &mut |_| {
+            let values = Attributes { size: Some(0), ..Attributes::default() };
+            let mut buffer = Vec::new();
+            let attributes = Fattr::encoded(&mut buffer, &values);
+            let how = OpenHow::Create(CreateHow::Unchecked(attributes));
+            two.open(share::READ | share::WANT_NO_DELEG, how).err() == Some(Nfsstat4::Delay)
+        }),
+        ("CREATE of version 3 that truncates", &mut |_| {
+            let how = nfs3::CreateHow::Unchecked(nfs3::Sattr3 { size: Some(0), ..Default::default() });
+            three.create(&root, b"file", how).status() == nfs3::Nfsstat3::Jukebox
+        }),
+    ];
+    for (what, change) in changes.iter_mut() {
+        let (file, stateid) = with_delegation(&mut one, share::READ);
+        assert!(change(&file), "{what} has to wait");
+        assert_eq!(one.wait(), Seen::Recall(stateid), "{what}");
+        assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+        assert!(!change(&file), "{what} goes on");
+    }
+}
+
+#[test]
+fn create_of_version_3_that_changes_no_file_recalls_nothing() {
+    let server = served("90s");
+    let mut one = Backed::connect(&server, b"one");
+    with_delegation(&mut one, share::READ);
+    let mut two = server.connect();
+    let root = two.root();
+    two.create(&root, b"file", nfs3::CreateHow::Unchecked(nfs3::Sattr3::default())).unwrap();
+    let guarded = two.create(&root, b"file", nfs3::CreateHow::Guarded(nfs3::Sattr3::default()));
+    assert_eq!(guarded.status(), nfs3::Nfsstat3::Exist);
+    one.status(&[Op::Putrootfh(())]);
+    assert_eq!(one.seen, []);
+}
+
+#[test]
+fn a_change_by_the_host_recalls_a_delegation() {
+    needs_root!();
+    let server = served("90s");
+    let mut one = Backed::connect(&server, b"one");
+    let (file, stateid) = with_delegation(&mut one, share::READ);
+    // The holder's own changes, which the kernel reports as well, recall nothing.
+    let (mut buffer, mode) = (Vec::new(), Attributes { mode: Some(0o600), ..Attributes::default() });
+    let attributes = Fattr::encoded(&mut buffer, &mode);
+    let set = nfs4::SetattrArgs { stateid: Stateid::ANONYMOUS, attributes };
+    assert_eq!(one.status(&[putfh(&file), Op::Setattr(set)]), Nfsstat4::Ok);
+    std::fs::write(server.data.join("other"), "not delegated").unwrap();
+    assert_eq!(one.status(&[Op::Putrootfh(())]), Nfsstat4::Ok);
+    assert_eq!(one.seen, []);
+    std::fs::write(server.data.join("file"), "by the host").unwrap();
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+}
+
 #[test]
 fn a_delegation_that_is_not_returned_is_revoked() {
     let server = served("10s");
@@ -356,6 +493,24 @@ fn a_client_that_waits_for_a_lock_is_told() {
     assert_eq!(two.lock(&second, LockType::WriteWait), Nfsstat4::Ok);
 }
 
+/// The recall may overtake the reply to the OPEN on another connection.
+#[test]
+fn a_recall_refers_to_the_open_until_the_client_uses_its_slot_again() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    for is_used_again in [false, true] {
+        let (file, stateid) = with_delegation(&mut one, share::READ);
+        let opened_in = (0, one.sequence);
+        if is_used_again {
+            assert_eq!(one.status(&[Op::Putrootfh(())]), Nfsstat4::Ok);
+        }
+        assert_eq!(two.open(share::WRITE, OpenHow::NoCreate), Err(Nfsstat4::Delay));
+        assert_eq!(one.wait(), Seen::Recall(stateid));
+        assert_eq!(one.referring, if is_used_again { vec![] } else { vec![opened_in] });
+        assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    }
+}
+
 #[test]
 fn a_lost_connection_is_shown_and_its_call_back_is_sent_again() {
     let server = served("90s");
@@ -405,4 +560,43 @@ fn forged_replies_harm_only_their_connection() {
     }
     assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
     two.open(share::WRITE, OpenHow::NoCreate).unwrap();
+}
+
+#[test]
+fn the_status_counts_operations_state_and_call_backs() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let (file, stateid) = with_delegation(&mut one, share::READ);
+    assert_eq!(two.open(share::WRITE, OpenHow::NoCreate), Err(Nfsstat4::Delay));
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    let status = server.status();
+    let calls = |status: &serde_json::Value, name: &str| {
+        let procedures = status["procedures"].as_array().unwrap();
+        let found = procedures.iter().find(|one| one["name"] == name);
+        found.map(|one| (one["count"].as_u64().unwrap(), one["errors"].as_u64().unwrap()))
+    };
+    assert_eq!(calls(&status, "NFS4.OPEN"), Some((3, 1)));
+    assert_eq!(calls(&status, "NFS4.RECLAIM_COMPLETE"), Some((2, 0)));
+    assert_eq!(calls(&status, "NFS4.DELEGRETURN"), None);
+    let state = &status["client_state"];
+    let number = |name: &str| state[name].as_u64().unwrap();
+    assert_eq!(["clients", "sessions", "delegations", "recalls", "revoked"].map(number), [2, 2, 1, 1, 0]);
+    // Two opens of one owner are one.
+    assert_eq!(number("opens"), 1);
+    wait_for(|| server.status()["client_state"]["callbacks"] == 1);
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    let status = server.status();
+    assert_eq!(calls(&status, "NFS4.DELEGRETURN"), Some((1, 0)));
+    assert_eq!(status["client_state"]["delegations"], 0);
+    let text = server.ask(&["status", "--prometheus"]);
+    for line in [
+        "forebay_procedure_errors_total{procedure=\"NFS4.OPEN\"} 1",
+        "forebay_client_state{kind=\"sessions\"} 2",
+        "forebay_delegations_total{what=\"recalled\"} 1",
+        "forebay_callbacks_total{end=\"answered\"} 1",
+        // Three OPENs and a DELEGRETURN.
+        "forebay_operations_total{kind=\"change\"} 4",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
 }

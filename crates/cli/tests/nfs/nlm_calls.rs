@@ -1,6 +1,10 @@
 //! The server's own calls to clients that lock: GRANTED, the answers of asynchronous procedures, SM_NOTIFY; and port
 //! 111. Each test has a network of its own, in which the clients have rpcbind and NLM.
 
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use forebay_wire::nlm4::{self, LockArgs, Procedure, Res, Stats, TestArgs, TestReply, TestRes};
 use forebay_wire::nsm::{self, StatChange};
 use forebay_wire::portmap::{self, IPPROTO_TCP, IPPROTO_UDP, Mapping};
@@ -221,8 +225,22 @@ fn the_portmapper_answers_clients_of_an_export_only() {
     drop(server);
 }
 
+/// Hides the local socket of this host's rpcbind from the calling thread and its children.
+fn hide_rpcbind() {
+    // SAFETY: unshare(2) changes only the calling thread.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0, "{}", std::io::Error::last_os_error());
+    let mount = |kind: &std::ffi::CStr, at: &std::ffi::CStr, flags| {
+        // SAFETY: all pointers are to strings that end with NUL, or null where mount(2) takes none.
+        let done = unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    };
+    mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE);
+    mount(c"tmpfs", c"/run", 0);
+}
+
 /// A rpcbind that knows other ports for some programs, and remembers each SET and UNSET of version 2.
 fn fake_rpcbind(known: &'static [(u32, u16)]) -> std::sync::mpsc::Receiver<(u32, Mapping)> {
+    hide_rpcbind();
     let udp = std::net::UdpSocket::bind(("127.0.0.1", portmap::PORT)).unwrap();
     let tcp = std::net::TcpListener::bind(("127.0.0.1", portmap::PORT)).unwrap();
     let (send, received) = std::sync::mpsc::channel();
@@ -309,4 +327,70 @@ fn auto_registers_or_answers_for_addresses_beyond_loopback() {
     let calls = fake_rpcbind(&[]);
     let _server = Serve::unsquashed().flags(&flags).start();
     assert!(calls.try_iter().any(|(_, mapping)| mapping.prog == nlm4::PROGRAM));
+}
+
+/// An rpcbind on its local socket, which forgets everything whenever `forget` is set.
+fn local_rpcbind(forget: Arc<AtomicBool>) -> std::sync::mpsc::Receiver<(u32, Mapping)> {
+    hide_rpcbind();
+    let listener = std::os::unix::net::UnixListener::bind("/run/rpcbind.sock").unwrap();
+    let (send, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut known = std::collections::HashMap::new();
+        loop {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut mark = [0; 4];
+            // The test of whether rpcbind runs sends nothing.
+            let Ok(()) = stream.read_exact(&mut mark) else { continue };
+            let mut call = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
+            stream.read_exact(&mut call).unwrap();
+            let mut reader = Reader::new(&call);
+            let header = rpc::CallHeader::decode(&mut reader).ok().unwrap();
+            let mut result = 1;
+            if header.vers == portmap::VERSION {
+                let mapping = Mapping::decode(&mut reader).unwrap();
+                if forget.swap(false, Ordering::SeqCst) {
+                    known.clear();
+                }
+                let key = (mapping.prog, mapping.vers, mapping.prot);
+                match header.proc {
+                    number if number == portmap::Procedure::Getport as u32 => {
+                        result = known.get(&key).copied().unwrap_or(0);
+                    }
+                    number if number == portmap::Procedure::Set as u32 => {
+                        known.insert(key, mapping.port);
+                    }
+                    _ => _ = known.remove(&key),
+                }
+                let _ = send.send((header.proc, mapping));
+            }
+            let mut reply = vec![0; 4];
+            rpc::ReplyHeader { xid: header.xid, status: rpc::ReplyStatus::Success }.encode(&mut reply);
+            result.encode(&mut reply);
+            let mark = 0x8000_0000 | (reply.len() as u32 - 4);
+            reply[..4].copy_from_slice(&mark.to_be_bytes());
+            stream.write_all(&reply).unwrap();
+        }
+    });
+    received
+}
+
+#[test]
+fn the_programs_are_registered_over_the_local_socket_and_again_when_rpcbind_restarts() {
+    needs_root!();
+    enter_own_network();
+    let forget = Arc::new(AtomicBool::new(false));
+    let calls = local_rpcbind(forget.clone());
+    // Port 111 answers nothing here.
+    let mut server = Serve::unsquashed().flags(&["--portmap=register"]).start();
+    let set = |(number, mapping): (u32, Mapping)| {
+        (number == portmap::Procedure::Set as u32).then_some((mapping.prog, mapping.prot))
+    };
+    let first: Vec<_> = calls.try_iter().filter_map(set).collect();
+    assert_eq!(first.len(), 7, "{first:?}");
+    forget.store(true, Ordering::SeqCst);
+    let again: Vec<_> = calls.iter().filter_map(set).take(7).collect();
+    assert_eq!(again, first);
+    server.stop();
+    let last = calls.try_iter().filter(|(number, _)| *number == portmap::Procedure::Unset as u32);
+    assert_eq!(last.count(), 7);
 }

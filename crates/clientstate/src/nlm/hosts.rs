@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Host, NlmAnswer, NlmShare, nlm_owner};
+use super::{Held, Host, NlmAnswer, NlmShare, nlm_owner};
 use crate::locks::WHOLE;
 use crate::record::Record;
 use crate::state::State;
@@ -30,10 +30,28 @@ impl State {
             let idle = idle.map(|(_, host)| host.key.clone())?;
             self.free_host(&idle, fx);
         }
-        let host = self.hosts.insert(Host { key: key.clone(), state, owners: BTreeSet::new() }) as u32;
+        let host = self.hosts.insert(Host {
+            key: key.clone(),
+            state,
+            owners: BTreeSet::new(),
+            held: Held::default(),
+        }) as u32;
         self.by_host.insert(key.clone(), host);
         fx.log(Durability::Loose, Record::Host(key.clone(), state));
         Some(host)
+    }
+
+    /// Returns the numbers of things that a host holds.
+    pub(crate) fn held_by(&self, host: &HostKey) -> Held {
+        self.by_host.get(host).map(|host| self.hosts[*host as usize].held).unwrap_or_default()
+    }
+
+    /// Returns the numbers of things that the host of an owner holds; `None` for an owner of NFSv4.
+    pub(crate) fn held_mut(&mut self, owner: u32) -> Option<&mut Held> {
+        match self.owners.holder(owner) {
+            Holder::Host(host) => self.hosts.get_mut(host as usize).map(|host| &mut host.held),
+            Holder::Client(_) => None,
+        }
     }
 
     /// Forgets an owner without locks, shares and blocked requests.
@@ -80,6 +98,11 @@ impl State {
             self.settle(now, fx);
             return NlmAnswer::Retry;
         }
+        let is_full = self.nlm_shares.len() >= self.limits.shares
+            || self.held_by(&owner.host).shares >= self.limits.shares_per_host;
+        if is_full && own == Share::default() {
+            return NlmAnswer::DeniedNoLocks;
+        }
         let Some(number) = self.add_nlm_owner(owner, fx) else { return NlmAnswer::DeniedNoLocks };
         self.put_nlm_share(number, file, Some(share));
         fx.log(Durability::BeforeReply, Record::NlmShare(owner.clone(), file.clone(), Some(share)));
@@ -113,6 +136,10 @@ impl State {
                 self.nlm_shares.remove(&(at, owner))
             }
         };
+        if let Some(held) = self.held_mut(owner) {
+            held.shares += u32::from(share.is_some());
+            held.shares -= u32::from(old.is_some());
+        }
         let entry = self.files.at_mut(at);
         if let Some(old) = old {
             entry.count(old.share, false);

@@ -19,6 +19,16 @@ pub(crate) struct Host {
     /// Its NSM state number; 0 if it has not said one.
     pub(crate) state: i32,
     pub(crate) owners: BTreeSet<u32>,
+    /// The numbers of its locks, shares and blocked requests.
+    pub(crate) held: Held,
+}
+
+/// The numbers of things that a host holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) locks: u32,
+    pub(crate) shares: u32,
+    pub(crate) waiters: u32,
 }
 
 /// The share of an NLM owner.
@@ -98,6 +108,9 @@ impl State {
         {
             return NlmAnswer::Retry;
         }
+        if self.held_by(&args.owner.host).locks >= self.limits.locks_per_host {
+            return NlmAnswer::DeniedNoLocks;
+        }
         let Some(owner) = self.add_nlm_owner(&args.owner, fx) else { return NlmAnswer::DeniedNoLocks };
         let file = self.files.get_or_add(&args.file);
         self.freed.insert(file);
@@ -133,7 +146,7 @@ impl State {
         }
     }
 
-    fn admit_lock(&mut self, now: Now, fx: &mut Effects) -> bool {
+    pub(crate) fn admit_lock(&mut self, now: Now, fx: &mut Effects) -> bool {
         while self.ranges.len() >= self.limits.locks {
             if !self.expire_one(now, fx) {
                 return false;
@@ -166,13 +179,41 @@ impl State {
         }
     }
 
-    /// Carries out NLM_UNLOCK. Freeing bytes that are not locked succeeds.
-    pub fn nlm_unlock(&mut self, owner: &NlmOwner, file: &FileKey, range: Range, now: Now, fx: &mut Effects) {
-        let (Some(number), Some(at)) = (self.find_nlm_owner(owner), self.files.find(file)) else { return };
+    /// Carries out NLM_UNLOCK. Freeing bytes that are not locked succeeds. Freeing bytes in the middle of a lock makes
+    /// two locks of it, and gets `DeniedNoLocks` at the bound.
+    pub fn nlm_unlock(
+        &mut self,
+        owner: &NlmOwner,
+        file: &FileKey,
+        range: Range,
+        now: Now,
+        fx: &mut Effects,
+    ) -> NlmAnswer {
+        let (Some(number), Some(at)) = (self.find_nlm_owner(owner), self.files.find(file)) else {
+            return NlmAnswer::Granted;
+        };
+        if self.splits(number, at, range)
+            && (self.held_by(&owner.host).locks >= self.limits.locks_per_host || !self.admit_lock(now, fx))
+        {
+            return NlmAnswer::DeniedNoLocks;
+        }
+        self.unlock_nlm_owner(owner, (number, at), range, now, fx);
+        NlmAnswer::Granted
+    }
+
+    fn unlock_nlm_owner(
+        &mut self,
+        owner: &NlmOwner,
+        (number, at): (u32, u32),
+        range: Range,
+        now: Now,
+        fx: &mut Effects,
+    ) {
+        let file = self.files.at(at).key.clone();
         self.drop_grants(number, |grant| grant.file == at && grant.range.overlaps(range));
         self.set_range(number, at, range, None);
         self.freed.insert(at);
-        fx.log(Durability::BeforeReply, Record::NlmLock(owner.clone(), file.clone(), range, None));
+        fx.log(Durability::BeforeReply, Record::NlmLock(owner.clone(), file, range, None));
         self.tidy_nlm_owner(number);
         self.settle(now, fx);
     }
@@ -214,8 +255,7 @@ impl State {
         let Some(grant) = self.waiters.remove_grant(ticket) else { return false };
         if !is_accepted {
             let crate::LockOwner::Nlm(owner) = self.describe_owner(grant.owner) else { return false };
-            let file = self.files.at(grant.file).key.clone();
-            self.nlm_unlock(&owner, &file, grant.range, now, fx);
+            self.unlock_nlm_owner(&owner, (grant.owner, grant.file), grant.range, now, fx);
         }
         true
     }

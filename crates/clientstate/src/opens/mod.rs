@@ -7,8 +7,8 @@ use crate::state::{Ref, State};
 use crate::stateid::next;
 use crate::tables::{Holder, OwnerKey, OwnerKind};
 use crate::{
-    ClientId, Delegated, Durability, Effects, Error, FileKey, Now, OwnerName, Share, StateId, Want,
-    planted_bugs,
+    ClientId, Delegated, Durability, Effects, Error, FileKey, Now, OwnerName, RequestId, Share, StateId,
+    Want, planted_bugs,
 };
 
 /// An open: one for each open owner and file.
@@ -39,6 +39,8 @@ pub struct OpenArgs {
     pub claim: Claim,
     /// The client's wish about a delegation.
     pub want: Want,
+    /// The request. The recall of a delegation refers to it.
+    pub request: Option<RequestId>,
 }
 
 /// The claim of an OPEN. The claims by name and by handle do not differ here.

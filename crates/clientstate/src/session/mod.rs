@@ -124,6 +124,11 @@ impl Session {
         &self.lease
     }
 
+    /// Returns true if the client has used no later number in a slot: it may not have the reply to this one yet.
+    pub fn is_last(&self, slot: u32, sequence: u32) -> bool {
+        self.state.lock().slots.get(slot as usize).is_some_and(|slot| slot.sequence() == sequence)
+    }
+
     /// Sets the program number and the security of call-backs (CREATE_SESSION, BACKCHANNEL_CTL).
     pub fn set_callback(&self, program: u32, security: Vec<u8>) {
         self.state.lock().callback = (program, security);

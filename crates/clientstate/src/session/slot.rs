@@ -96,6 +96,10 @@ enum Relation {
 }
 
 impl Slot {
+    pub(super) fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
     pub(super) fn new(may_jump: bool) -> Self {
         Slot { sequence: 0, reply: Reply::Repeatable, digest: 0, may_jump, used: false, logged: false }
     }

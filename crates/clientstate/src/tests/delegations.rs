@@ -1,5 +1,7 @@
 //! Delegations: when they are granted, recalled, returned, revoked.
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use super::*;
 
 fn open(rig: &mut Rig, client: ClientId, access: u8, want: Want) -> Result<Opened, Error> {
@@ -129,4 +131,60 @@ fn an_expired_client_with_a_delegation_is_in_nobodys_way() {
     rig.wait(91);
     open(&mut rig, b, 3, Want::None).unwrap();
     assert!(!rig.state.clients.contains_key(&a));
+}
+
+#[test]
+fn none_is_granted_while_the_file_is_being_changed() {
+    let mut rig = Rig::new();
+    let a = rig.client("a");
+    let counters = Arc::new(Counters::default());
+    rig.state.count_in(counters.clone());
+    let counted = || counters.delegations.load(SeqCst);
+    assert!(!counters.needs_file());
+    let changing = counters.begin_change(file("f").as_bytes());
+    assert_eq!(counted(), 0, "the change has nothing to recall");
+    assert_eq!(open(&mut rig, a, READ, Want::Any).unwrap().delegation, None);
+    assert_eq!((counted(), described(&rig.recovered())), (0, described(&rig.state)));
+    drop(changing);
+    let any = counters.begin_change_of_any();
+    assert!(counters.needs_file(), "a change by name would be in the way again");
+    assert_eq!(open(&mut rig, a, READ, Want::Any).unwrap().delegation, None);
+    drop(any);
+    let other = counters.begin_change(file("g").as_bytes());
+    assert!(open(&mut rig, a, READ, Want::Any).unwrap().delegation.is_some());
+    assert_eq!(counted(), 1);
+    drop(other);
+}
+
+#[test]
+fn changes_by_the_host_recall_without_a_wait() {
+    let mut rig = Rig::new();
+    let (a, b) = (rig.client("a"), rig.client("b"));
+    open(&mut rig, a, READ, Want::Any).unwrap();
+    open(&mut rig, b, READ, Want::Any).unwrap();
+    let args = OpenArgs { want: Want::Any, ..open_args(a, "o", "g", 3, 0) };
+    rig.call(|state, now, fx| state.open(&args, now, fx)).unwrap();
+    let knows = |rig: &Rig, by| rig.state.is_delegated(by, &file("g"), false);
+    assert_eq!([knows(&rig, None), knows(&rig, Some(b)), knows(&rig, Some(a))], [true, true, false]);
+    assert_eq!([false, true].map(|writes| rig.state.is_delegated(None, &file("f"), writes)), [false, true]);
+    rig.call(|state, now, fx| state.host_changed(Some(&file("g")), now, fx));
+    assert_eq!(recalls(&rig), [a]);
+    rig.call(|state, now, fx| state.host_changed(None, now, fx));
+    assert_eq!(recalls(&rig), [a, b], "each once");
+}
+
+/// The lock that the end of an expired client gives to a host has no request whose records would have it.
+#[test]
+fn a_lock_granted_by_the_passage_of_time_is_in_the_next_piece() {
+    let mut rig = Rig::new();
+    let a = rig.client("a");
+    rig.lock(a, "l", "f", LockKind::Write, range(0, 9)).unwrap();
+    assert_eq!(rig.nlm("host", "f", LockKind::Write, range(0, 9), true), NlmAnswer::Blocked);
+    rig.now += Limits::default().courtesy + SECOND;
+    let mut fx = Effects::default();
+    // The host asks again, so its request is not forgotten.
+    rig.state.tick(rig.now, &mut fx);
+    assert_eq!(fx.records, []);
+    rig.log.extend(rig.state.take_revoked());
+    assert_eq!(described(&rig.recovered()), described(&rig.state));
 }

@@ -166,3 +166,17 @@ fn reaping_inside_of_granting_does_not_recurse() {
     assert_eq!(rig.granted().len(), 201);
     assert_eq!(rig.state.counts().clients, 0);
 }
+
+#[test]
+fn freeing_the_middle_of_a_lock_does_not_pass_the_bound() {
+    let mut rig = Rig::of(State::new(Limits { locks: 1, ..Limits::default() }, ORIGIN));
+    let a = rig.client("a");
+    let stateid = rig.lock(a, "l", "f", Write, range(0, 9)).unwrap();
+    assert_eq!(unlock(&mut rig, a, stateid, range(3, 5)), Err(Error::Delay));
+    let stateid = unlock(&mut rig, a, stateid, range(3, 9)).unwrap();
+    unlock(&mut rig, a, stateid, range(0, 9)).unwrap();
+    assert_eq!(rig.nlm("host", "f", Write, range(0, 9), false), NlmAnswer::Granted);
+    let owner = nlm_owner("host", 1);
+    let freed = rig.call(|state, now, fx| state.nlm_unlock(&owner, &file("f"), range(3, 5), now, fx));
+    assert_eq!(freed, NlmAnswer::DeniedNoLocks);
+}

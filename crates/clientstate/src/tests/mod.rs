@@ -185,7 +185,15 @@ pub(crate) fn create_args(client: ClientId, sequence: u32, principal: &str) -> C
 
 pub(crate) fn open_args(client: ClientId, owner: &str, name: &str, access: u8, deny: u8) -> OpenArgs {
     let share = Share { access, deny };
-    OpenArgs { client, owner: name_of(owner), file: file(name), share, claim: Claim::New, want: Want::None }
+    OpenArgs {
+        client,
+        owner: name_of(owner),
+        file: file(name),
+        share,
+        claim: Claim::New,
+        want: Want::None,
+        request: None,
+    }
 }
 
 pub(crate) fn lock_args(

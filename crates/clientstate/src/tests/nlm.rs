@@ -167,3 +167,39 @@ fn hosts_and_queues_are_bounded() {
     rig.call(|state, now, fx| state.nlm_unlock(&nlm_owner("a", 1), &file("f"), range(0, 9), now, fx));
     assert_eq!(rig.nlm("c", "g", Write, range(0, 9), true), NlmAnswer::Granted, "an idle host made room");
 }
+
+/// A host at its bounds gets no more, gives back as before, and is in no other host's way.
+#[test]
+fn what_a_host_holds_is_bounded() {
+    let limits = Limits { locks_per_host: 2, shares_per_host: 1, waiters_per_host: 1, ..Limits::default() };
+    let mut rig = Rig::of(State::new(limits, ORIGIN));
+    let lock =
+        |rig: &mut Rig, host: &str, first| rig.nlm(host, "f", LockKind::Write, range(first, first + 9), true);
+    let unlock = |rig: &mut Rig, first, last| {
+        let owner = nlm_owner("a", 1);
+        rig.call(|state, now, fx| state.nlm_unlock(&owner, &file("f"), range(first, last), now, fx))
+    };
+    assert_eq!([0, 20].map(|first| lock(&mut rig, "a", first)), [NlmAnswer::Granted, NlmAnswer::Granted]);
+    assert_eq!(lock(&mut rig, "a", 40), NlmAnswer::DeniedNoLocks);
+    assert_eq!(unlock(&mut rig, 3, 5), NlmAnswer::DeniedNoLocks, "would make three of two");
+    assert_eq!(lock(&mut rig, "b", 40), NlmAnswer::Granted);
+    assert_eq!(
+        [0, 20].map(|first| lock(&mut rig, "b", first)),
+        [NlmAnswer::Blocked, NlmAnswer::DeniedNoLocks]
+    );
+    assert_eq!(lock(&mut rig, "b", 0), NlmAnswer::Blocked, "asks again");
+    assert_eq!(unlock(&mut rig, 0, 3), NlmAnswer::Granted);
+    assert_eq!(unlock(&mut rig, 0, u64::MAX), NlmAnswer::Granted);
+    assert_eq!(lock(&mut rig, "a", 60), NlmAnswer::Granted);
+
+    let share = |rig: &mut Rig, host: &str, name: &str, access| {
+        let (owner, share) = (nlm_owner(host, 0), Share { access, deny: 0 });
+        rig.call(|state, now, fx| state.nlm_share(&owner, &file(name), share, false, now, fx))
+    };
+    assert_eq!(share(&mut rig, "a", "f", READ), NlmAnswer::Granted);
+    assert_eq!(share(&mut rig, "a", "g", READ), NlmAnswer::DeniedNoLocks);
+    assert_eq!(share(&mut rig, "a", "f", 3), NlmAnswer::Granted, "replaces the share");
+    assert_eq!(share(&mut rig, "b", "g", READ), NlmAnswer::Granted);
+    rig.call(|state, now, fx| state.nlm_free_all(&nlm_owner("a", 0).host, now, fx));
+    assert_eq!(share(&mut rig, "a", "g", READ), NlmAnswer::Granted);
+}

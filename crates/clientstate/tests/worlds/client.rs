@@ -378,6 +378,7 @@ impl Client {
                 share: Share { access: 1, deny: 0 },
                 claim: Claim::New,
                 want: Want::None,
+                request: None,
             };
             let belief = self.files.remove(&file).unwrap_or_default();
             if let Some(held) = belief.delegation

@@ -8,6 +8,7 @@
 //! - a live client holds exactly the locks that it believes in, also over crashes;
 //! - the beliefs of two live clients never conflict, nor the invariants of [`State::check`];
 //! - a removed file stays as long as a live client has it open, and goes with its last open;
+//! - while a file is being changed, no other client has a delegation of it;
 //! - no request is refused that RFC 8881 allows;
 //! - nothing is left when everything is unlocked and closed, and the dead are expired.
 
@@ -93,6 +94,7 @@ impl World {
                 let index = rng.below(hosts.len() as u64) as usize;
                 hosts[index].step(server, rng, *now);
             }
+            300..330 => server.change(rng.below(FILES.into()) as u8, rng, *now),
             _ => {
                 *now += SECOND / 10;
                 let index = rng.below(clients.len() as u64) as usize;
@@ -176,6 +178,8 @@ impl World {
         };
         let known = held.iter().filter(|held| known(held)).count();
         assert!(writers == 0 || known <= 1, "file {file} has {writers} write delegations of {known}");
+        let is_changing = self.server.changing.iter().any(|(changing, _)| *changing == file);
+        assert!(known == 0 || !is_changing, "file {file} has {known} delegations while it is being changed");
     }
 
     /// Lets everybody finish and leave.
@@ -192,6 +196,7 @@ impl World {
         }
         self.act();
         self.check();
+        self.server.changing.clear();
         self.now += 25 * 3600 * SECOND;
         for _ in 0..50 {
             let World { rng, now, server, clients, .. } = self;

@@ -1,6 +1,7 @@
 //! A server in a world: the state, a log of which a prefix is durable, and requests that run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use forebay_clientstate::*;
 
@@ -98,6 +99,9 @@ pub(crate) struct Server {
     running: Vec<Call>,
     /// The files that have lost their name and are kept for their clients.
     pub(crate) kept: BTreeSet<u8>,
+    counters: Arc<Counters>,
+    /// Changes of files by clients without state that are in progress.
+    pub(crate) changing: Vec<(u8, Changing<'static>)>,
     pub(crate) actions: Vec<Action>,
     pub(crate) crashes: u64,
     /// The kinds of events of this world, each with its number.
@@ -105,7 +109,7 @@ pub(crate) struct Server {
 }
 
 /// The events that worlds must have, each in some world.
-pub(crate) const EVENTS: [&str; 16] = [
+pub(crate) const EVENTS: [&str; 17] = [
     "crash",
     "crash before an acknowledgement",
     "snapshot",
@@ -122,6 +126,7 @@ pub(crate) const EVENTS: [&str; 16] = [
     "client expired",
     "kept",
     "unused",
+    "change of a file",
 ];
 
 pub(crate) fn file_key(file: u8) -> FileKey {
@@ -134,8 +139,12 @@ pub(crate) fn name(text: &str) -> OwnerName {
 
 impl Server {
     pub(crate) fn new() -> Self {
+        let counters: Arc<Counters> = Arc::default();
+        let mut state = State::new(Limits::default(), Origin { epoch: 1, seed: 1 });
+        state.count_in(counters.clone());
         Server {
-            state: State::new(Limits::default(), Origin { epoch: 1, seed: 1 }),
+            state,
+            counters,
             log: vec![],
             durable: 0,
             epoch: 1,
@@ -143,6 +152,7 @@ impl Server {
             changes: vec![],
             running: vec![],
             kept: BTreeSet::new(),
+            changing: vec![],
             actions: vec![],
             crashes: 0,
             hits: BTreeMap::new(),
@@ -195,6 +205,22 @@ impl Server {
         self.append(fx, vec![], rng, now).then_some(result)
     }
 
+    /// Begins a change of a file by a client without state, or ends one.
+    pub(crate) fn change(&mut self, file: u8, rng: &mut Rng, now: Now) {
+        if rng.chance(50) && !self.changing.is_empty() {
+            let _ended = self.changing.remove(rng.below(self.changing.len() as u64) as usize);
+            return;
+        }
+        // A few bytes for each world.
+        let counters: &'static Counters = Box::leak(Box::new(self.counters.clone()));
+        let changing = counters.begin_change(file_key(file).as_bytes());
+        let announced = self.call(rng, now, |state, fx| state.announce(None, &file_key(file), true, now, fx));
+        if announced == Some(Ok(())) {
+            self.hit("change of a file");
+            self.changing.push((file, changing));
+        }
+    }
+
     /// Ends the server, and starts the next one with a prefix of the log that has everything acknowledged.
     pub(crate) fn crash(&mut self, rng: &mut Rng, now: Now) {
         self.crashes += 1;
@@ -204,6 +230,7 @@ impl Server {
         self.durable = kept;
         self.changes = self.log.iter().flat_map(|batch| batch.changes.clone()).collect();
         self.running.clear();
+        self.changing.clear();
         self.actions.clear();
         self.epoch += 1;
         let origin = Origin { epoch: self.epoch, seed: rng.below(u64::MAX) };
@@ -214,6 +241,7 @@ impl Server {
             records.iter().for_each(|record| recovery.apply(record));
         }
         self.state = recovery.finish(now);
+        self.state.count_in(self.counters.clone());
         assert_eq!(self.state.check(), Ok(()));
         assert!(!self.state.in_grace(now));
         std::mem::take(&mut self.kept).into_iter().for_each(|file| self.remove(file, now));
@@ -343,8 +371,15 @@ fn carry_out(state: &mut State, client: ClientId, op: Op, now: Now, fx: &mut Eff
     match op {
         Op::Change(_) | Op::Read => Reply::Done,
         Op::Open { file, share, want } => {
-            let args =
-                OpenArgs { client, owner: name("o"), file: file_key(file), share, claim: Claim::New, want };
+            let args = OpenArgs {
+                client,
+                owner: name("o"),
+                file: file_key(file),
+                share,
+                claim: Claim::New,
+                want,
+                request: None,
+            };
             state.open(&args, now, fx).map_or_else(failed, Reply::Opened)
         }
         Op::Close { file, open } => {

@@ -1,6 +1,5 @@
 //! ALLOCATE and DEALLOCATE (RFC 7862 sections 15.1 and 15.4).
 
-use forebay_clientstate::WRITE;
 use forebay_rpc::Reply;
 use forebay_vfs::{Changed, DataCaller, Outcome, Target, Vfs};
 use forebay_wire::nfs4::{AllocateArgs, Nfsstat4, Opcode};
@@ -49,7 +48,7 @@ impl Compound {
     ) -> Result<Option<Change>, Stop> {
         may_wait(cx)?;
         require_regular(self.place()?, cx)?;
-        let check = self.check_io(cx, args.stateid, WRITE)?;
+        let (check, _changing) = self.begin_write(cx, args.stateid)?;
         let at = self.place()?.resolve(cx)?;
         if at.caller.read_only {
             return Err(Stop::Fail(Nfsstat4::Rofs));

@@ -315,6 +315,7 @@ impl Compound {
         if wanted.unknown || !wanted.mask.is_subset(&SUPPORTED) {
             return Err(Stop::Fail(Nfsstat4::Attrnotsupp));
         }
+        self.announce_look(cx, &wanted.mask)?;
         let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
         let attributes = self.attributes(cx, &wanted.mask, &mut scratch, &mut list)?;
         let equal = attributes.matches(wanted, &mut Vec::new());

@@ -9,22 +9,21 @@
 //! | a failure of CB_SEQUENCE, or an RPC error | the slot has not moved, and the call-back is tried again later |
 //! | the end of its connection | it is sent again, with its slot and number, over another connection |
 
+mod body;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use forebay_clientstate::{CallbackEnd, ClientId, Effects, FileKey, OwnerName, Session, StateId};
+use forebay_clientstate::{CallbackEnd, ClientId, Effects, FileKey, OwnerName, RequestId, Session, StateId};
 use forebay_common::lock::Mutex;
 use forebay_rpc::Peer;
-use forebay_wire::nfs4::{
-    CallbackSec, CbNotifyLockArgs, CbOp, CbRecallArgs, CbResult, CbSequenceArgs, CompoundRes, Nfsstat4,
-    Opcode, Outcome, StateOwner,
-};
-use forebay_wire::rpc::{Auth, OpaqueAuth, ReplyHeader, ReplyStatus};
+use forebay_wire::nfs4::{CallbackSec, CbResult, CompoundRes, Nfsstat4, Opcode, Outcome};
+use forebay_wire::rpc::{Auth, ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode, Reader};
-use forebay_wire::{Array, Opaque};
 
+use self::body::body;
 use super::compound::{Compound, Context, Stop};
-use super::convert::wire_id;
 
 /// Call-backs that wait for one client. Further ones are dropped: a delegation is revoked then, and a client that waits
 /// for a lock asks again.
@@ -36,7 +35,9 @@ const ATTEMPTS: u8 = 8;
 #[derive(Clone)]
 pub(super) enum Message {
     /// CB_RECALL.
-    Recall { stateid: StateId, file: FileKey },
+    /// It refers to the request that got the delegation if the client may not have the reply yet: the client then
+    /// waits for the reply first (RFC 8881 section 2.10.6.3).
+    Recall { stateid: StateId, file: FileKey, granted_in: Option<RequestId> },
     /// CB_NOTIFY_LOCK.
     NotifyLock { owner: OwnerName, file: FileKey },
 }
@@ -85,6 +86,10 @@ struct Tables {
 #[derive(Default)]
 pub(crate) struct Callbacks {
     tables: Mutex<Tables>,
+    /// Call-backs that got a reply in which all succeeded.
+    pub(super) answered: AtomicU64,
+    /// Call-backs that were given up: the client refused them, or too many waited for it.
+    pub(super) given_up: AtomicU64,
 }
 
 impl Callbacks {
@@ -125,6 +130,7 @@ impl Callbacks {
             let mut tables = self.tables.lock();
             let queue = &mut tables.clients.entry(client).or_default().queue;
             if queue.len() >= WAITING {
+                self.given_up.fetch_add(1, Relaxed);
                 return;
             }
             queue.push_back(Job { message, attempts: 0 });
@@ -145,6 +151,13 @@ impl Callbacks {
                 .collect()
         };
         due.into_iter().for_each(|client| self.pump(client));
+    }
+
+    /// Returns the number of call-backs that wait for a connection or a slot.
+    pub(super) fn waiting(&self) -> usize {
+        let tables = self.tables.lock();
+        let of = |client: &Client| client.queue.len() + client.broken.len() + client.later.len();
+        tables.clients.values().map(of).sum()
     }
 
     /// Sends what a client's connections and slots allow.
@@ -182,10 +195,11 @@ impl Callbacks {
         let (end, is_done) = judge(reply);
         sent.session.end_callback(sent.slot, end);
         sent.job.attempts += 1;
-        if !is_done
-            && sent.job.attempts < ATTEMPTS
-            && let Some(client) = self.tables.lock().clients.get_mut(&client)
-        {
+        if is_done {
+            self.answered.fetch_add(1, Relaxed);
+        } else if sent.job.attempts >= ATTEMPTS {
+            self.given_up.fetch_add(1, Relaxed);
+        } else if let Some(client) = self.tables.lock().clients.get_mut(&client) {
             client.later.push(sent.job);
         }
         self.pump(client);
@@ -260,44 +274,6 @@ fn judge(reply: &[u8]) -> (CallbackEnd, bool) {
         },
         _ => (CallbackEnd::NotMoved, false),
     }
-}
-
-/// Returns the record of a call-back after its transaction number.
-fn body(sent: &Sent) -> Option<Vec<u8>> {
-    const CALL: u32 = 0;
-    let (program, security) = sent.session.callback();
-    let (minor, credential) = security.split_first_chunk::<4>()?;
-    let mut out = Vec::with_capacity(512);
-    for word in [CALL, forebay_wire::rpc::RPC_VERSION, program, 1, 1] {
-        word.encode(&mut out);
-    }
-    out.extend_from_slice(credential);
-    OpaqueAuth::NONE.encode(&mut out);
-    // An empty tag, the minor version, a number that only NFSv4.0 uses, and the number of operations.
-    for word in [0, u32::from_be_bytes(*minor), 0, 2] {
-        word.encode(&mut out);
-    }
-    let sequence = CbSequenceArgs {
-        sessionid: sent.session.id().0,
-        sequence: sent.sequence,
-        slot: sent.slot,
-        highest_slot: sent.session.back().slots.saturating_sub(1),
-        cache_this: false,
-        referring: Array::EMPTY,
-    };
-    CbOp::Sequence(sequence).encode(&mut out);
-    match &sent.job.message {
-        Message::Recall { stateid, file } => {
-            let (stateid, fh) = (wire_id(*stateid), Opaque(file.as_bytes()));
-            CbOp::Recall(CbRecallArgs { stateid, truncate: false, fh }).encode(&mut out);
-        }
-        Message::NotifyLock { owner, file } => {
-            let clientid = sent.session.client().0;
-            let lock_owner = StateOwner { clientid, owner: Opaque(owner.as_bytes()) };
-            CbOp::NotifyLock(CbNotifyLockArgs { fh: Opaque(file.as_bytes()), lock_owner }).encode(&mut out);
-        }
-    }
-    Some(out)
 }
 
 /// Returns the minor version and the credential of call-backs in the form that a session keeps. The first flavour of

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, Session};
+use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, RequestId, Session};
 use forebay_rpc::{OwnedReply, Reply, Ticket};
 use forebay_vfs::{CommitRequest, Error, Export, Target, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
@@ -14,6 +14,7 @@ use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use super::convert::status;
 use super::durable::Passage;
+use super::measured::Measured;
 use super::place::Current;
 use super::server::Server;
 use crate::program::Kind;
@@ -56,6 +57,8 @@ pub(crate) enum Progress {
     Later(Kind),
     /// Nothing is to be sent for this request.
     Parked,
+    /// No worker was free for the next operation. A worker answers, since the log has to have records first.
+    TurnedAway,
 }
 
 /// The slot that a COMPOUND runs in.
@@ -66,6 +69,12 @@ pub(super) struct InSlot {
     pub(super) digest: u64,
     /// True if the client asks for the reply to be kept.
     pub(super) keeps: bool,
+}
+
+impl InSlot {
+    pub(super) fn id(&self) -> RequestId {
+        RequestId { session: self.session.id(), slot: self.slot, sequence: self.sequence }
+    }
 }
 
 /// A change whose durability the reply waits for.
@@ -145,6 +154,7 @@ pub(crate) struct Compound {
     pub(super) has_changed: bool,
     /// True if the log has the reply.
     pub(super) is_logged: bool,
+    measured: Measured,
 }
 
 impl Compound {
@@ -174,6 +184,7 @@ impl Compound {
             has_payload: false,
             has_changed: false,
             is_logged: false,
+            measured: Measured::begin(),
         }))
     }
 
@@ -224,6 +235,7 @@ impl Compound {
                 Err(Stop::Parked) => return Progress::Parked,
                 Err(Stop::Appended) => return Progress::Complete,
             }
+            self.measured.ended(&shared.stats, number, self.reply.status() != Nfsstat4::Ok);
             self.position = operations.position();
             if self.reply.status() != Nfsstat4::Ok {
                 return Progress::Complete;
@@ -293,6 +305,7 @@ impl Compound {
             }
             Err(error) => {
                 self.undo(reply.head(), number, before, len_before, error);
+                self.measured.finish(&cx.shared.stats, true);
                 Err(Stop::Appended)
             }
         }
@@ -373,6 +386,7 @@ impl Compound {
                 Err(error) => {
                     self.is_logged = false;
                     self.undo(reply.head(), number, before, len_before, error);
+                    self.measured.finish(&after.stats, true);
                 }
             }
             passage.pass(move || self.answer(&after, reply));
@@ -417,6 +431,7 @@ impl Compound {
                 shared.send(ticket, again);
             }
         }
+        self.measured.finish(&shared.stats, false);
         server.act(&mut self.effects);
         server.tick(&shared.vfs);
     }

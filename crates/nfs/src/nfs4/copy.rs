@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use forebay_clientstate::{READ, WRITE};
+use forebay_clientstate::{Changing, READ};
 use forebay_rpc::Reply;
 use forebay_vfs::{CopyRange, DataCaller, DataCheck, Outcome};
 use forebay_wire::nfs4::{
@@ -24,14 +24,16 @@ const LONGEST: Duration = Duration::from_millis(250);
 const MOST: u64 = 64 << 20;
 
 /// A file of a COPY or CLONE, and the check of access that is left.
-struct Opened {
+struct Opened<'a> {
     at: At,
     check: DataCheck,
+    /// The change of the destination.
+    _changing: Option<Changing<'a>>,
 }
 
 impl Compound {
     /// Checks that a state id allows to read the saved file, and returns that file.
-    fn source(&mut self, cx: &Context<'_>, stateid: Stateid) -> Result<Opened, Stop> {
+    fn source<'a>(&mut self, cx: &Context<'a>, stateid: Stateid) -> Result<Opened<'a>, Stop> {
         let client = self.client()?;
         let saved = self.saved.as_mut().ok_or(Stop::Fail(Nfsstat4::Nofilehandle))?;
         require_regular(&mut saved.place, cx)?;
@@ -41,18 +43,18 @@ impl Compound {
         let mut state = cx.server.state();
         state.io(Some(client), state_id(stateid), &file, READ, cx.now, &mut self.effects)?;
         drop(state);
-        Ok(Opened { at: saved.place.resolve(cx)?.clone(), check: check_after(stateid) })
+        Ok(Opened { at: saved.place.resolve(cx)?.clone(), check: check_after(stateid), _changing: None })
     }
 
     /// Checks that a state id allows to write the current file, and returns that file.
-    fn destination(&mut self, cx: &Context<'_>, stateid: Stateid) -> Result<Opened, Stop> {
+    fn destination<'a>(&mut self, cx: &Context<'a>, stateid: Stateid) -> Result<Opened<'a>, Stop> {
         require_regular(self.place()?, cx)?;
-        let check = self.check_io(cx, stateid, WRITE)?;
+        let (check, changing) = self.begin_write(cx, stateid)?;
         let at = self.place()?.resolve(cx)?;
         if at.caller.read_only {
             Err(Stop::Fail(Nfsstat4::Rofs))
         } else {
-            Ok(Opened { at: at.clone(), check })
+            Ok(Opened { at: at.clone(), check, _changing: Some(changing) })
         }
     }
 
@@ -102,11 +104,11 @@ impl Compound {
 
 /// Returns the range of a COPY or CLONE: offset in the source, offset in the destination, and number of bytes.
 fn range<'a>(
-    from: &'a Opened,
-    to: &'a Opened,
+    from: &'a Opened<'_>,
+    to: &'a Opened<'_>,
     (source_offset, offset, len): (u64, u64, u64),
 ) -> CopyRange<'a> {
-    let caller = |opened: &'a Opened| DataCaller::new(&opened.at.caller.cred, opened.check);
+    let caller = |opened: &'a Opened<'_>| DataCaller::new(&opened.at.caller.cred, opened.check);
     let (reader, writer) = (caller(from), caller(to));
     let (source, target) = (&from.at.target, &to.at.target);
     CopyRange { source, reader, source_offset, target, writer, offset, len }

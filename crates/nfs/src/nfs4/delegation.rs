@@ -1,8 +1,8 @@
 //! Delegations in the replies of OPEN, and the recalls that operations cause (RFC 8881 section 10.4).
 
-use forebay_clientstate::{Delegated, Effects, FileKey};
-use forebay_vfs::Wait;
-use forebay_wire::nfs3::{self, FileHandle, Nfsstat3, Procedure};
+use forebay_clientstate::{Changing, ClientId, Delegated, Effects, FileKey};
+use forebay_vfs::{Handle, Wait};
+use forebay_wire::nfs3::{self, Fattr3, FileHandle, Nfsstat3, PostOpAttr, Procedure};
 use forebay_wire::nfs4::{
     Ace, Bitmap, Delegation, ReadDelegation, SpaceLimit, WhyNoDelegation, WriteDelegation, attr, share,
 };
@@ -13,6 +13,7 @@ use super::place::Place;
 use super::server::Server;
 use crate::caller::At;
 use crate::request::Call;
+use crate::result::Stop as Stop3;
 use crate::shared::Shared;
 
 /// `ACE4_ACCESS_ALLOWED_ACE_TYPE`.
@@ -39,33 +40,41 @@ pub(super) fn answer(granted: Option<Delegated>, access: u32, has_path: bool) ->
     }
 }
 
+/// The attributes that the holder of a write delegation may know better than the server.
+const HELD: Bitmap = Bitmap::of(&[attr::SIZE, attr::CHANGE, attr::TIME_MODIFY, attr::TIME_METADATA]);
+
 impl Compound {
-    /// Recalls delegations of other clients before a file is changed, or looked at if `writes` is false. The operation
-    /// fails with NFS4ERR_DELAY until they are returned.
-    pub(super) fn announce(&mut self, cx: &Context<'_>, handle: &[u8], writes: bool) -> Result<(), Stop> {
-        if !cx.server.has_delegations() {
-            return Ok(());
+    /// Begins a change of a file, and recalls delegations of other clients. The operation fails with NFS4ERR_DELAY
+    /// until they are returned. No client gets a delegation before the result is dropped.
+    pub(super) fn begin_change<'a>(&mut self, cx: &Context<'a>, handle: &[u8]) -> Result<Changing<'a>, Stop> {
+        let changing = cx.server.counters.begin_change(handle);
+        if cx.server.has_delegations() {
+            self.announce(cx, handle, true)?;
         }
-        let (client, file) = (self.client()?, file_key(handle)?);
-        Ok(cx.server.state().announce(Some(client), &file, writes, cx.now, &mut self.effects)?)
+        Ok(changing)
     }
 
-    /// Recalls delegations of the file with a name, before the name is removed or replaced.
-    pub(super) fn announce_name(&mut self, cx: &Context<'_>, at: &At, name: &[u8]) -> Result<(), Stop> {
-        if !cx.server.has_delegations() {
-            return Ok(());
+    /// Begins a change of the file that a name leads to: the name is removed or replaced.
+    pub(super) fn begin_change_of_name<'a>(
+        &mut self,
+        cx: &Context<'a>,
+        at: &At,
+        name: &[u8],
+    ) -> Result<Changing<'a>, Stop> {
+        let any = cx.server.counters.begin_change_of_any();
+        if !cx.server.counters.needs_file() {
+            return Ok(any);
         }
         match cx.shared.vfs.lookup(&at.target, name, &at.caller.cred, Wait::Yes) {
-            (Ok(found), _) => self.announce(cx, crate::convert::handle(&found.handle).as_bytes(), true),
-            // The operation itself finds the error.
-            (Err(_), _) => Ok(()),
+            (Ok(found), _) => self.begin_change(cx, crate::convert::handle(&found.handle).as_bytes()),
+            // The operation itself finds the error, or a file that is made meanwhile.
+            (Err(_), _) => Ok(any),
         }
     }
 
     /// Recalls a write delegation of the current file before its size or its times are read.
     pub(super) fn announce_look(&mut self, cx: &Context<'_>, request: &Bitmap) -> Result<(), Stop> {
-        let held = Bitmap::of(&[attr::SIZE, attr::CHANGE, attr::TIME_MODIFY, attr::TIME_METADATA]);
-        if !cx.server.has_delegations() || (*request & held).is_empty() {
+        if !cx.server.has_write_delegations() || (*request & HELD).is_empty() {
             return Ok(());
         }
         match self.place()? {
@@ -76,81 +85,179 @@ impl Compound {
             }
         }
     }
+
+    /// Recalls the write delegations of files in a listing whose size or times it would show.
+    pub(super) fn announce_listed(&mut self, cx: &Context<'_>, files: &[FileHandle]) -> Result<(), Stop> {
+        files.iter().map(|file| self.announce(cx, file.as_bytes(), false)).fold(Ok(()), Result::and)
+    }
+
+    fn announce(&mut self, cx: &Context<'_>, handle: &[u8], writes: bool) -> Result<(), Stop> {
+        let (client, file) = (self.client()?, file_key(handle)?);
+        Ok(cx.server.state().announce(Some(client), &file, writes, cx.now, &mut self.effects)?)
+    }
 }
 
+impl Server {
+    /// Returns true if another client than `by` has a write delegation of a file. Costs the read of a counter while no
+    /// client has any.
+    pub(super) fn is_write_delegated(&self, by: Option<ClientId>, handle: &[u8]) -> bool {
+        self.has_write_delegations()
+            && FileKey::new(handle).is_some_and(|file| self.state().is_delegated(by, &file, false))
+    }
+
+    /// Returns true if a listing with these attributes would show outdated ones of an entry.
+    pub(super) fn is_outdated(&self, by: ClientId, handle: &[u8], request: &Bitmap) -> bool {
+        !(*request & HELD).is_empty() && self.is_write_delegated(Some(by), handle)
+    }
+}
+
+/// The changes of files that a request of NFSv3 makes: two for a RENAME, else at most one.
+pub(crate) type Changes<'a> = [Option<Changing<'a>>; 2];
+
 impl Shared {
-    /// Recalls delegations that are in the way of a request of NFSv3. The request gets NFS3ERR_JUKEBOX until they are
-    /// returned, or waits until their revocation is durable. Costs the read of two counters while no client has a
-    /// delegation.
+    /// Recalls the delegations of a file, or of all files, that the host has changed behind the server.
+    pub(crate) fn host_changed(&self, file: Option<&Handle>) {
+        let Some(server) = self.nfs4.as_ref().filter(|server| server.has_delegations()) else { return };
+        let key = file.and_then(|file| FileKey::new(file.as_slice()));
+        if key.is_some() == file.is_some() {
+            server.without_request(&self.vfs, |state, now, effects| {
+                state.host_changed(key.as_ref(), now, effects);
+            });
+        }
+    }
+
+    /// Begins the changes that a request of NFSv3 makes, and recalls the delegations of their files. The request gets
+    /// NFS3ERR_JUKEBOX until they are returned, or waits until their revocation is durable. Takes no lock while no
+    /// client has a delegation.
     #[inline]
-    pub(crate) fn announce_v3(
+    pub(crate) fn begin_change_v3(
         &self,
         procedure: Procedure,
         call: &Call<'_>,
         wait: Wait,
-    ) -> Result<(), crate::result::Stop> {
+    ) -> Result<Changes<'_>, Stop3> {
+        let Some(server) = &self.nfs4 else { return Ok([None, None]) };
+        let file = |file: &FileHandle| self.begin_change(call, file, wait);
+        let named = |place: &nfs3::DirOpArgs<'_>| self.begin_change_of_name(server, call, place, wait);
+        Ok(match procedure {
+            Procedure::Write => [file(&call.args::<nfs3::WriteArgs<'_>>()?.file)?, None],
+            Procedure::Setattr => [file(&call.args::<nfs3::SetattrArgs>()?.object)?, None],
+            Procedure::Link => [file(&call.args::<nfs3::LinkArgs<'_>>()?.file)?, None],
+            Procedure::Remove => [named(&call.args::<nfs3::RemoveArgs<'_>>()?)?, None],
+            Procedure::Create => {
+                let args: nfs3::CreateArgs<'_> = call.args()?;
+                let truncates = matches!(args.how, nfs3::CreateHow::Unchecked(set) if set.size.is_some());
+                [if truncates { named(&args.target)? } else { None }, None]
+            }
+            Procedure::Rename => {
+                let args: nfs3::RenameArgs<'_> = call.args()?;
+                // Both recalls are sent at once.
+                let (from, to) = (named(&args.from), named(&args.to));
+                [from?, to?]
+            }
+            _ => {
+                self.wait_for_revocations(server, &mut Effects::default(), wait)?;
+                [None, None]
+            }
+        })
+    }
+
+    /// Begins a change of a file for a request without a client of NFSv4.
+    pub(crate) fn begin_change(
+        &self,
+        call: &Call<'_>,
+        file: &FileHandle,
+        wait: Wait,
+    ) -> Result<Option<Changing<'_>>, Stop3> {
+        let Some(server) = &self.nfs4 else { return Ok(None) };
+        let changing = server.counters.begin_change(file.as_bytes());
+        if server.has_delegations() || server.has_revocations() {
+            self.recall_for_v3(server, call, file, true, wait)?;
+        }
+        Ok(Some(changing))
+    }
+
+    fn begin_change_of_name<'a>(
+        &'a self,
+        server: &'a Server,
+        call: &Call<'_>,
+        place: &nfs3::DirOpArgs<'_>,
+        wait: Wait,
+    ) -> Result<Option<Changing<'a>>, Stop3> {
+        let any = server.counters.begin_change_of_any();
+        if server.counters.needs_file() {
+            let at = self.at(call, &place.dir, wait)?;
+            match self.vfs.lookup(&at.target, place.name, &at.caller.cred, wait).0 {
+                Ok(found) => return self.begin_change(call, &crate::convert::handle(&found.handle), wait),
+                Err(forebay_vfs::Error::WouldBlock) => return Err(Stop3::Later),
+                // The procedure itself finds the error, or a file that is made meanwhile.
+                Err(_) => {}
+            }
+        }
+        self.wait_for_revocations(server, &mut Effects::default(), wait)?;
+        Ok(Some(any))
+    }
+
+    /// Recalls a write delegation of a file before its data, its size or its times are read. Costs the read of two
+    /// counters while no client has one.
+    #[inline]
+    pub(crate) fn announce_look_v3(
+        &self,
+        call: &Call<'_>,
+        file: &FileHandle,
+        wait: Wait,
+    ) -> Result<(), Stop3> {
         match &self.nfs4 {
-            Some(server) if server.has_delegations() || server.has_revocations() => {
-                self.recall_for_v3(server, procedure, call, wait)
+            Some(server) if server.has_write_delegations() || server.has_revocations() => {
+                self.recall_for_v3(server, call, file, false, wait)
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns attributes for a reply that may go without them. Those of a file with a write delegation are outdated:
+    /// the client has to ask for them with GETATTR.
+    pub(crate) fn shown(&self, handle: &[u8], attributes: Fattr3) -> PostOpAttr {
+        let is_outdated = self.nfs4.as_ref().is_some_and(|server| server.is_write_delegated(None, handle));
+        (!is_outdated).then_some(attributes)
     }
 
     #[cold]
     fn recall_for_v3(
         &self,
         server: &Server,
-        procedure: Procedure,
         call: &Call<'_>,
+        file: &FileHandle,
+        writes: bool,
         wait: Wait,
-    ) -> Result<(), crate::result::Stop> {
+    ) -> Result<(), Stop3> {
+        let Some(key) = FileKey::new(file.as_bytes()) else { return Ok(()) };
+        if wait == Wait::No {
+            // A worker recalls: the effects of that may have to wait for the log.
+            let waits = server.has_revocations() && self.vfs.logs_state();
+            let is_free = !waits && !server.state().is_delegated(None, &key, writes);
+            return if is_free { Ok(()) } else { Err(Stop3::Later) };
+        }
+        // A caller without access to the export takes nothing from others.
+        let at = self.at(call, file, wait)?;
+        if writes && at.caller.read_only {
+            return Err(Stop3::Fail(Nfsstat3::Rofs));
+        }
         let mut effects = Effects::default();
-        let mut waits = false;
-        for handle in self.touched(procedure, call, wait)? {
-            let Some(file) = FileKey::new(handle.as_bytes()) else { continue };
-            let writes = procedure != Procedure::Read;
-            waits |= server.state().announce(None, &file, writes, server.now(), &mut effects).is_err();
-        }
-        if server.has_revocations() && self.vfs.logs_state() {
-            // The request may rely on them.
-            if wait == Wait::No {
-                return Err(crate::result::Stop::Later);
-            }
-            server.log_and_wait(&self.vfs, &mut effects);
-        }
-        server.act(&mut effects);
-        if waits { Err(crate::result::Stop::Fail(Nfsstat3::Jukebox)) } else { Ok(()) }
+        let announced = server.state().announce(None, &key, writes, server.now(), &mut effects);
+        self.wait_for_revocations(server, &mut effects, wait)?;
+        announced.map_err(|_| Stop3::Fail(Nfsstat3::Jukebox))
     }
 
-    /// Returns the files whose data, attributes or names a request of NFSv3 touches.
-    fn touched(
-        &self,
-        procedure: Procedure,
-        call: &Call<'_>,
-        wait: Wait,
-    ) -> Result<Vec<FileHandle>, crate::result::Stop> {
-        let named = |place: &nfs3::DirOpArgs<'_>| {
-            let at = self.at(call, &place.dir, wait)?;
-            match self.vfs.lookup(&at.target, place.name, &at.caller.cred, wait).0 {
-                Ok(found) => Ok(Some(crate::convert::handle(&found.handle))),
-                Err(forebay_vfs::Error::WouldBlock) => Err(crate::result::Stop::Later),
-                // The procedure itself finds the error.
-                Err(_) => Ok(None),
-            }
-        };
-        Ok(match procedure {
-            Procedure::Read => vec![call.args::<nfs3::ReadArgs>()?.file],
-            Procedure::Write => vec![call.args::<nfs3::WriteArgs<'_>>()?.file],
-            Procedure::Setattr => vec![call.args::<nfs3::SetattrArgs>()?.object],
-            Procedure::Link => vec![call.args::<nfs3::LinkArgs<'_>>()?.file],
-            Procedure::Remove => named(&call.args::<nfs3::RemoveArgs<'_>>()?)?.into_iter().collect(),
-            Procedure::Create => named(&call.args::<nfs3::CreateArgs<'_>>()?.target)?.into_iter().collect(),
-            Procedure::Rename => {
-                let args: nfs3::RenameArgs<'_> = call.args()?;
-                named(&args.from)?.into_iter().chain(named(&args.to)?).collect()
-            }
-            _ => Vec::new(),
-        })
+    /// Waits until the log has the state that was taken from clients: the request may rely on that. Then carries out
+    /// the effects.
+    #[inline]
+    fn wait_for_revocations(&self, server: &Server, effects: &mut Effects, wait: Wait) -> Result<(), Stop3> {
+        let has_to_wait = server.has_revocations() && self.vfs.logs_state();
+        if has_to_wait && wait == Wait::Yes {
+            server.log_and_wait(&self.vfs, effects);
+        }
+        server.act(effects);
+        if has_to_wait && wait == Wait::No { Err(Stop3::Later) } else { Ok(()) }
     }
 }

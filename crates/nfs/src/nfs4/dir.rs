@@ -32,6 +32,7 @@ impl Compound {
         if matches!(args.cookie, 1 | 2) {
             return Err(Stop::Fail(Nfsstat4::BadCookie));
         }
+        let client = self.client()?;
         let room = self.reply.room(reply.head());
         let most = (args.maxcount.min(MAX_TRANSFER) as usize).min(room);
         let request = args.request & SUPPORTED;
@@ -54,6 +55,7 @@ impl Compound {
                 let from = args.cookie.saturating_sub(if args.cookie == 0 { 0 } else { FIRST_COOKIE - 1 });
                 let (vfs, cred, export) = (&cx.shared.vfs, &at.caller.cred, &at.target.export);
                 let mut scratch = Scratch::default();
+                let mut outdated = Vec::new();
                 let end = vfs.readdirplus(&at.target, cred, from, Wait::Yes, |plus| {
                     if matches!(plus.entry.name, b"." | b"..") {
                         return true;
@@ -61,6 +63,9 @@ impl Compound {
                     let cookie = plus.entry.cookie + (FIRST_COOKIE - 1);
                     listing.entry(out, cookie, plus.entry.name, |out| match &plus.found {
                         Some((attr, found)) => {
+                            if cx.server.is_outdated(client, found.as_slice(), &request) {
+                                outdated.push(handle(found));
+                            }
                             let object = Described { attr, export, handle: handle(found), mounted_on: None };
                             let mut attributes = describe(cx, &object, &mut scratch);
                             let mut list = acl::Buffer::default();
@@ -83,6 +88,7 @@ impl Compound {
                         }
                     })
                 })?;
+                self.announce_listed(cx, &outdated)?;
                 finish(listing, out, end.eof)
             }
         }

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-use forebay_clientstate::{READ, WRITE};
+use forebay_clientstate::{Changing, READ, WRITE};
 use forebay_rpc::Reply;
 use forebay_vfs::{DataCaller, DataCheck, Outcome, ReadInto, Wait};
 use forebay_wire::nfs4::{
@@ -76,6 +76,20 @@ impl Compound {
         Ok(check_after(stateid))
     }
 
+    /// Begins a write to the current file, if a state id allows it. Returns the check that is left to do.
+    ///
+    /// The open behind the state id keeps delegations of other clients away. The result does so if the open is revoked
+    /// meanwhile.
+    pub(super) fn begin_write<'a>(
+        &mut self,
+        cx: &Context<'a>,
+        stateid: Stateid,
+    ) -> Result<(DataCheck, Changing<'a>), Stop> {
+        let handle = self.place()?.handle(cx);
+        let changing = cx.server.counters.begin_change(handle.as_bytes());
+        Ok((self.check_io(cx, stateid, WRITE)?, changing))
+    }
+
     pub(super) fn read(
         &mut self,
         cx: &Context<'_>,
@@ -131,7 +145,7 @@ impl Compound {
             return Err(Stop::Later);
         }
         require_file(self.place()?, cx)?;
-        let check = self.check_io(cx, args.stateid, WRITE)?;
+        let (check, _changing) = self.begin_write(cx, args.stateid)?;
         let at = self.place()?.resolve(cx)?;
         if at.caller.read_only {
             return Err(Stop::Fail(Nfsstat4::Rofs));

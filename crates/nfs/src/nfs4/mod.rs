@@ -16,6 +16,7 @@
 //! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
 //! | `seek.rs`, `allocate.rs`, `copy.rs` | SEEK, IO_ADVISE; ALLOCATE, DEALLOCATE; COPY, CLONE |
 //! | `execute.rs` | the operations, each with its method |
+//! | `measured.rs` | operations in the counters |
 //! | `program.rs` | the way from the service to a COMPOUND and back |
 //! | `convert.rs` | statuses, identifiers, times |
 //!
@@ -36,6 +37,7 @@ mod execute;
 mod io;
 mod known;
 mod lock;
+mod measured;
 mod names;
 mod open;
 mod place;
@@ -48,4 +50,5 @@ mod session;
 mod set_attrs;
 mod xattr;
 
+pub use server::StateNumbers;
 pub(crate) use server::{Server, Start};

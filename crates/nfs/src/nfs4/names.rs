@@ -247,7 +247,7 @@ impl Compound {
         may_wait(cx)?;
         check(name)?;
         let at = self.dir_to_change(cx)?;
-        self.announce_name(cx, &at, name)?;
+        let _changing = self.begin_change_of_name(cx, &at, name)?;
         let (vfs, cred) = (&cx.shared.vfs, &at.caller.cred);
         if self.was_carried_out(cx) {
             let body = ChangeOk { cinfo: change_info_again(self.unchanged(cx)?) };
@@ -284,8 +284,10 @@ impl Compound {
         if from.target.export.id != to.target.export.id {
             return Err(Stop::Fail(Nfsstat4::Xdev));
         }
-        self.announce_name(cx, &from, from_name)?;
-        self.announce_name(cx, &to, to_name)?;
+        // Both recalls are sent at once.
+        let moved = self.begin_change_of_name(cx, &from, from_name);
+        let replaced = self.begin_change_of_name(cx, &to, to_name);
+        let _changing = (moved?, replaced?);
         let cred = &from.caller.cred;
         if self.was_carried_out(cx) {
             let after = Some(cx.shared.vfs.getattr(&from.target)?);
@@ -320,7 +322,7 @@ impl Compound {
         if file.target.object.kind() == FileType::Directory {
             return Err(Stop::Fail(Nfsstat4::Isdir));
         }
-        self.announce(cx, saved.place.handle(cx).as_bytes(), true)?;
+        let _changing = self.begin_change(cx, saved.place.handle(cx).as_bytes())?;
         if self.was_carried_out(cx) {
             let body = ChangeOk { cinfo: change_info_again(self.unchanged(cx)?) };
             put(&mut self.reply, reply.head(), Opcode::Link, &body);

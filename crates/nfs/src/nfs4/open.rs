@@ -10,7 +10,7 @@ use forebay_wire::nfs4::{
 
 use super::acl::{self, set_attr_of_new};
 use super::attrs::EXCLUSIVE_CREATE;
-use super::compound::{Change, Compound, Context, Stop, put};
+use super::compound::{Change, Compound, Context, InSlot, Stop, put};
 use super::convert::{file_key, state_id, wire_id};
 use super::delegation::answer;
 use super::io::require_file;
@@ -51,7 +51,8 @@ impl Compound {
         }
         let mut found = self.find_to_open(cx, args)?;
         let file = file_key(found.place.handle(cx).as_bytes())?;
-        let request = StateOpen { client, owner, file, share, claim, want };
+        let in_slot = self.slot.as_ref().map(InSlot::id);
+        let request = StateOpen { client, owner, file, share, claim, want, request: in_slot };
         let Opened { stateid, delegation } = match self.open_found(cx, &request, &mut found) {
             Ok(opened) => opened,
             Err(stop) => {
@@ -88,6 +89,9 @@ impl Compound {
         let at = found.place.resolve(cx)?.clone();
         let writes = if found.size.is_some() { WRITE } else { 0 };
         permit(cx, &at, request.share.access | writes, found.made)?;
+        // An open that truncates gets no delegation itself.
+        let handle = found.size.map(|_| found.place.handle(cx));
+        let _changing = handle.map(|handle| self.begin_change(cx, handle.as_bytes())).transpose()?;
         let opened = cx.server.state().open(request, cx.now, &mut self.effects)?;
         match use_opened(cx, &at, found.size) {
             Ok(change) => found.change = change.or(found.change.take()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_rpc::{OwnedReply, Reply};
+use forebay_rpc::{OwnedReply, Reply, Workers};
 use forebay_vfs::{Outcome, Wait};
 
 use super::compound::{Compound, Progress};
@@ -92,8 +92,10 @@ impl Shared {
         };
         let (peer, progress) = (request.ticket.peer().clone(), begun.progress);
         let (mut compound, kept, mut reply) = go_on(begun, request);
-        if progress == Progress::Complete {
-            return compound.commit_and_answer(self.clone(), reply);
+        match progress {
+            Progress::Complete => return compound.commit_and_answer(self.clone(), reply),
+            Progress::TurnedAway => return compound.turn_away(self, &kept.record, reply),
+            Progress::Later(_) | Progress::Parked => {}
         }
         let call = kept.head.call(&kept.record, &peer);
         match compound.run(self, server, &call, &mut reply, Wait::Yes) {
@@ -101,13 +103,25 @@ impl Shared {
             // The ticket waits for the reply to the running request, and counts as deferred until then.
             Progress::Parked => {}
             // A worker may wait.
-            Progress::Later(_) => self.done(),
+            Progress::Later(_) | Progress::TurnedAway => self.done(),
         }
     }
 
     /// Answers that the next operation shall be tried later.
-    pub(crate) fn turn_away_nfs4(self: &Arc<Self>, request: Request) {
-        let Some(begun) = request.head.compound.take() else { return self.done() };
+    ///
+    /// The caller is an event loop. It cannot wait for room in the log, so a worker answers if the log has to have
+    /// records before the reply. The transport bounds the requests in memory, and so the number of those.
+    pub(crate) fn turn_away_nfs4(self: &Arc<Self>, request: Request, workers: &Workers<Request>) {
+        let Some(mut begun) = request.head.compound.take() else { return self.done() };
+        if begun.compound.has_records(self) {
+            begun.progress = Progress::TurnedAway;
+            request.head.compound.set(Some(begun));
+            if workers.submit_beyond(request).is_err() {
+                // The server stops, and its connections end.
+                self.done();
+            }
+            return;
+        }
         let (compound, kept, reply) = go_on(begun, request);
         compound.turn_away(self, &kept.record, reply);
     }

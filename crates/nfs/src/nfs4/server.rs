@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_clientstate::{
-    Action, Counters, Effects, Granted, Limits, Now, Origin, Record, SECOND, Session, SessionId, State,
-    Waiter,
+    Action, Counters, Counts, Effects, Granted, Limits, Now, Origin, Record, RequestId, SECOND, Session,
+    SessionId, State, Waiter,
 };
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
@@ -20,6 +20,23 @@ use super::durable::Key;
 use super::known::Known;
 use super::pseudo::Pseudo;
 use super::removed::Remover;
+
+/// The numbers of the clients' state, for the status.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StateNumbers {
+    /// Entries now.
+    pub counts: Counts,
+    /// Delegations that were recalled since the start.
+    pub recalls: u64,
+    /// Delegations that were revoked since the start.
+    pub revoked: u64,
+    /// Call-backs that succeeded since the start.
+    pub callbacks_answered: u64,
+    /// Call-backs that were given up since the start.
+    pub callbacks_given_up: u64,
+    /// Call-backs that wait for a connection or a slot now.
+    pub callbacks_waiting: u64,
+}
 
 /// The circumstances of a start.
 pub(crate) struct Start {
@@ -169,6 +186,18 @@ impl Server {
         self.state.lock()
     }
 
+    /// Returns the numbers of the clients' state.
+    pub(crate) fn numbers(&self) -> StateNumbers {
+        StateNumbers {
+            counts: self.state().counts(),
+            recalls: self.counters.recalls.load(Ordering::Relaxed),
+            revoked: self.counters.revoked.load(Ordering::Relaxed),
+            callbacks_answered: self.callbacks.answered.load(Ordering::Relaxed),
+            callbacks_given_up: self.callbacks.given_up.load(Ordering::Relaxed),
+            callbacks_waiting: self.callbacks.waiting() as u64,
+        }
+    }
+
     /// Returns the duration of a lease in seconds.
     pub(super) fn lease_seconds(&self) -> u32 {
         (self.limits.lease / 1_000_000_000) as u32
@@ -197,8 +226,14 @@ impl Server {
                     self.callbacks.forget(client);
                     self.forget_ended_sessions();
                 }
-                Action::Recall { client, stateid, file } => {
-                    self.callbacks.send(client, Message::Recall { stateid, file });
+                Action::Recall { client, stateid, file, granted_in } => {
+                    // If the client has used the slot since, it has the reply.
+                    let is_last = |request: &RequestId| {
+                        let session = self.session(request.session);
+                        session.is_some_and(|session| session.is_last(request.slot, request.sequence))
+                    };
+                    let granted_in = granted_in.filter(is_last);
+                    self.callbacks.send(client, Message::Recall { stateid, file, granted_in });
                 }
                 Action::NotifyLock { client, owner, file } => {
                     self.callbacks.send(client, Message::NotifyLock { owner, file });
@@ -223,16 +258,21 @@ impl Server {
         {
             return;
         }
+        self.without_request(vfs, |state, now, effects| state.tick(now, effects));
+        self.callbacks.tick();
+    }
+
+    /// Makes a change of the state that belongs to no request. Its records go to the log with the next request's.
+    pub(super) fn without_request(&self, vfs: &Vfs, change: impl FnOnce(&mut State, Now, &mut Effects)) {
         let mut effects = Effects::default();
         let mut state = self.state();
-        state.tick(now, &mut effects);
+        change(&mut state, self.now(), &mut effects);
         if !vfs.logs_state() {
             let forgotten = state.take_revoked().len();
             self.counters.revocations.fetch_sub(forgotten, Ordering::Release);
         }
         drop(state);
         self.act(&mut effects);
-        self.callbacks.tick();
     }
 
     /// Returns true if state was taken from clients, and the log does not have that durably yet. Takes no lock.
@@ -241,8 +281,13 @@ impl Server {
     }
 
     /// Returns true if clients have delegations. Takes no lock.
-    pub(crate) fn has_delegations(&self) -> bool {
-        self.counters.delegations.load(Ordering::Acquire) > 0
+    pub(super) fn has_delegations(&self) -> bool {
+        self.counters.delegations.load(Ordering::SeqCst) > 0
+    }
+
+    /// Returns true if clients have write delegations. Takes no lock.
+    pub(super) fn has_write_delegations(&self) -> bool {
+        self.counters.write_delegations.load(Ordering::SeqCst) > 0
     }
 
     /// Returns a number for a request that may turn out to be the retransmission of a running one.

@@ -97,7 +97,7 @@ impl Compound {
         if self.place()?.resolve(cx)?.caller.read_only {
             return Err(Stop::Fail(Nfsstat4::Rofs));
         }
-        self.announce(cx, handle.as_bytes(), true)?;
+        let _changing = self.begin_change(cx, handle.as_bytes())?;
         let at = self.place()?.resolve(cx)?;
         let changed = cx.shared.vfs.setattr(&at.target, &at.caller.cred, &set, None);
         let ((), change) = Change::of(cx, &at.target.export, changed.result, changed.intent)?;

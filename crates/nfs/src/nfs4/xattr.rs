@@ -150,6 +150,8 @@ impl Compound {
         may_wait(cx)?;
         let at = at_to_change(self.place()?, cx)?;
         require_kind(&at)?;
+        let handle = self.place()?.handle(cx);
+        let _changing = self.begin_change(cx, handle.as_bytes())?;
         let changed = make(cx, &at);
         if let Err(error @ Error::Os(Errno::NODATA | Errno::TOOBIG | Errno::RANGE)) = changed.result {
             return Err(failed(error));

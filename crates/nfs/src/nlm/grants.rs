@@ -3,7 +3,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use forebay_clientstate::{Granted, LockKind};
+use forebay_clientstate::{Effects, Granted, LockKind};
 use forebay_wire::Opaque;
 use forebay_wire::nlm4::{self, Lock, Procedure, Res, Stats, TestArgs};
 use forebay_wire::xdr::{Decode, Reader};
@@ -90,7 +90,12 @@ impl Judge for Weak<Shared> {
         match purpose {
             Purpose::Answer | Purpose::Notify => true,
             Purpose::Granted(ticket) => {
-                shared.nfs4.as_ref().is_some_and(|server| server.state().nlm_is_granting(ticket))
+                let Some(server) = &shared.nfs4 else { return false };
+                if server.has_revocations() {
+                    // The lock may have been granted by the passage of time, and the log may not have it yet.
+                    server.log_and_wait(&shared.vfs, &mut Effects::default());
+                }
+                server.state().nlm_is_granting(ticket)
             }
         }
     }

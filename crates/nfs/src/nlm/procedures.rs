@@ -21,11 +21,6 @@ use crate::request::Call;
 use crate::result::Stop;
 use crate::shared::Shared;
 
-/// Blocked requests of all hosts. At the bound a further request that waits gets NLM4_DENIED_NOLOCKS.
-const MAX_BLOCKED: usize = 100_000;
-/// Shares of all hosts. At the bound a further one gets NLM4_DENIED_NOLOCKS.
-const MAX_SHARES: usize = 1_000_000;
-
 impl Shared {
     /// Returns the result of a procedure as bytes. Fails only for arguments that cannot be decoded. A request that is
     /// turned away changes nothing.
@@ -152,13 +147,7 @@ impl Shared {
             cookie,
             state: args.state,
         };
-        self.change_state(|state, now, fx| {
-            if request.blocks && state.counts().waiters >= MAX_BLOCKED {
-                return NlmAnswer::DeniedNoLocks;
-            }
-            state.nlm_lock(&request, now, fx)
-        })
-        .map(|answer| stat(&answer))
+        self.change_state(|state, now, fx| state.nlm_lock(&request, now, fx)).map(|answer| stat(&answer))
     }
 
     fn nlm_cancel(&self, call: &Call<'_>, args: &CancelArgs<'_>) -> Result<Stats, Stop> {
@@ -174,9 +163,9 @@ impl Shared {
     fn nlm_unlock(&self, call: &Call<'_>, lock: &Lock<'_>) -> Result<Stats, Stop> {
         self.may_give_back(call)?;
         let (owner, file, range) = (owner_of(call, lock)?, file_key(lock.fh)?, range(lock));
-        self.change_state(|state, now, fx| state.nlm_unlock(&owner, &file, range, now, fx))?;
+        let answer = self.change_state(|state, now, fx| state.nlm_unlock(&owner, &file, range, now, fx))?;
         self.file_to_lock(call, lock.fh)?;
-        Ok(Stats::Granted)
+        Ok(stat(&answer))
     }
 
     fn nlm_share(&self, call: &Call<'_>, args: &ShareArgs<'_>) -> Result<Stats, Stop> {
@@ -187,13 +176,8 @@ impl Shared {
             return Ok(Stats::DeniedNolocks);
         }
         let share = StateShare { access, deny };
-        self.change_state(|state, now, fx| {
-            if state.counts().shares >= MAX_SHARES {
-                return NlmAnswer::DeniedNoLocks;
-            }
-            state.nlm_share(&owner, &file, share, args.reclaim, now, fx)
-        })
-        .map(|answer| stat(&answer))
+        self.change_state(|state, now, fx| state.nlm_share(&owner, &file, share, args.reclaim, now, fx))
+            .map(|answer| stat(&answer))
     }
 
     fn nlm_unshare(&self, call: &Call<'_>, args: &ShareArgs<'_>) -> Result<Stats, Stop> {

@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use forebay_control::{
-    CachedFiles, ClientStatus, DurabilityStatus, ExportStatus, Health, MetadataStatus, OperationSample,
-    PoolStatus, ProcedureStatus, RefusedStatus, Snapshot,
+    CachedFiles, ClientStateStatus, ClientStatus, DurabilityStatus, ExportStatus, Health, MetadataStatus,
+    OperationSample, PoolStatus, ProcedureStatus, RefusedStatus, Snapshot,
 };
-use forebay_nfs::Nfs;
+use forebay_nfs::{Nfs, ProcedureStats, StateNumbers};
 use forebay_rpc::Stats as TransportStats;
 use forebay_vfs::{Export, Holdings, NAME_COST, lost_files};
 use forebay_wire::nfs3::Procedure;
+use forebay_wire::nfs4::Opcode;
 
 use super::{Control, StateDir};
 use crate::cache::Cache;
@@ -48,6 +49,44 @@ pub(super) const CHANGES: [Procedure; 9] = [
     Procedure::Rmdir,
     Procedure::Rename,
     Procedure::Link,
+];
+
+/// The operations of NFSv4 that `stat` counts with [`LOOKS`]. Those that only prepare others are left out: SEQUENCE,
+/// PUTFH, GETFH and the like.
+pub(super) const LOOK_OPERATIONS: [Opcode; 13] = [
+    Opcode::Getattr,
+    Opcode::Lookup,
+    Opcode::Lookupp,
+    Opcode::Access,
+    Opcode::Readlink,
+    Opcode::Readdir,
+    Opcode::Verify,
+    Opcode::Nverify,
+    Opcode::Lockt,
+    Opcode::TestStateid,
+    Opcode::Getxattr,
+    Opcode::Listxattrs,
+    Opcode::Seek,
+];
+/// The operations of NFSv4 that `stat` counts with [`CHANGES`].
+pub(super) const CHANGE_OPERATIONS: [Opcode; 17] = [
+    Opcode::Setattr,
+    Opcode::Create,
+    Opcode::Remove,
+    Opcode::Rename,
+    Opcode::Link,
+    Opcode::Open,
+    Opcode::OpenDowngrade,
+    Opcode::Close,
+    Opcode::Delegreturn,
+    Opcode::Lock,
+    Opcode::Locku,
+    Opcode::Setxattr,
+    Opcode::Removexattr,
+    Opcode::Allocate,
+    Opcode::Deallocate,
+    Opcode::Copy,
+    Opcode::Clone,
 ];
 
 impl Control {
@@ -187,11 +226,17 @@ impl Control {
         pool_status(cache, index.unwrap_or_default())
     }
 
-    /// Returns the counters of a group of procedures.
-    pub(super) fn group(&self, procedures: &[Procedure], bytes: u64) -> OperationSample {
+    /// Returns the counters of a group of procedures and operations.
+    pub(super) fn group(
+        &self,
+        procedures: &[Procedure],
+        operations: &[Opcode],
+        bytes: u64,
+    ) -> OperationSample {
         let mut sample = OperationSample { bytes, ..OperationSample::default() };
-        for procedure in procedures {
-            let stats = self.parts.nfs.stats().procedure(*procedure);
+        let stats = self.parts.nfs.stats();
+        let operations = operations.iter().map(|operation| stats.operation(*operation));
+        for stats in procedures.iter().map(|procedure| stats.procedure(*procedure)).chain(operations) {
             sample.errors += stats.errors.load(Relaxed);
             sample.latency.merge(&stats.latency.snapshot());
         }
@@ -205,19 +250,39 @@ pub(super) fn cached_files(found: Holdings) -> CachedFiles {
     CachedFiles { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files }
 }
 
+/// Returns the counters of all procedures and operations that were called.
 pub(super) fn procedures(nfs: &Nfs) -> Vec<ProcedureStatus> {
+    let stats = nfs.stats();
     let all = (0..Procedure::COUNT as u32).filter_map(|number| Procedure::try_from(number).ok());
-    let status = |procedure: Procedure| {
-        let stats = nfs.stats().procedure(procedure);
+    let all = all.map(|procedure| (procedure.name().to_owned(), stats.procedure(procedure)));
+    let operations = Opcode::ALL.iter();
+    let operations = operations.map(|one| (format!("NFS4.{}", one.name()), stats.operation(*one)));
+    let status = |(name, stats): (String, &ProcedureStats)| {
         let latency = stats.latency.snapshot();
-        ProcedureStatus {
-            name: procedure.name().into(),
-            count: latency.count(),
-            errors: stats.errors.load(Relaxed),
-            latency: latency.summary(),
-        }
+        let (count, errors) = (latency.count(), stats.errors.load(Relaxed));
+        ProcedureStatus { name, count, errors, latency: latency.summary() }
     };
-    all.map(status).filter(|procedure| procedure.count > 0).collect()
+    all.chain(operations).map(status).filter(|procedure| procedure.count > 0).collect()
+}
+
+/// Converts the numbers of the clients' state to those of the control protocol.
+pub(super) fn client_state(numbers: StateNumbers) -> ClientStateStatus {
+    let StateNumbers { counts, recalls, revoked, .. } = numbers;
+    ClientStateStatus {
+        clients: counts.clients as u64,
+        sessions: counts.sessions as u64,
+        opens: counts.opens as u64,
+        locks: counts.locks as u64,
+        delegations: counts.delegations as u64,
+        hosts: counts.hosts as u64,
+        shares: counts.shares as u64,
+        blocked: counts.waiters as u64,
+        recalls,
+        revoked,
+        callbacks: numbers.callbacks_answered,
+        callbacks_given_up: numbers.callbacks_given_up,
+        callbacks_waiting: numbers.callbacks_waiting,
+    }
 }
 
 /// Returns the resident memory of this process in bytes; 0 if the system does not report it.

@@ -62,8 +62,8 @@ pub struct HostWatch {
 pub(crate) enum Notice {
     /// The server itself did it, to a file that it had open.
     Own,
-    /// An external change, with `contents` perhaps of the contents.
-    Changed { kernel: KernelHandle, contents: bool },
+    /// A change of a file, with `contents` perhaps of the contents. An `own` one was made by the server, by name.
+    Changed { kernel: KernelHandle, contents: bool, own: bool },
     /// Notifications were lost, or cannot be told apart.
     Anything,
 }
@@ -179,7 +179,7 @@ fn notice(event: &[u8], server: i32) -> Option<Notice> {
     let kind = i32::from_ne_bytes(field(record, RECORD + 4)?);
     let handle = record.get(RECORD + 8..)?.get(..len)?;
     let kernel = KernelHandle::new(kind, handle)?;
-    Some(Notice::Changed { kernel, contents: !own && mask & CONTENTS != 0 })
+    Some(Notice::Changed { kernel, contents: !own && mask & CONTENTS != 0, own })
 }
 
 /// Starts the thread that calls `catch_up` as long as the watched file system is in use: the kernel holds only so much,
@@ -232,11 +232,12 @@ mod tests {
     #[test]
     fn what_others_did_is_told_and_what_cannot_be_told_may_be_anything() {
         let kernel = KernelHandle::new(1, b"inodegen").unwrap();
-        let [changed, renamed] = [true, false].map(|contents| Notice::Changed { kernel, contents });
+        let change = |contents, own| Notice::Changed { kernel, contents, own };
+        let [changed, renamed] = [true, false].map(|contents| change(contents, false));
         let two = [event(libc::FAN_MODIFY, 7, b"inodegen"), event(libc::FAN_MODIFY, SERVER, b"inodegen")];
         assert_eq!(told(&two.concat()), [changed, Notice::Own]);
         let removed = event(libc::FAN_ATTRIB | libc::FAN_CLOSE_WRITE, SERVER, b"inodegen");
-        assert_eq!(told(&removed), [renamed], "perhaps not the file that it meant");
+        assert_eq!(told(&removed), [change(false, true)], "perhaps not the file that it meant");
         assert_eq!(told(&event(libc::FAN_ATTRIB, 7, b"inodegen")), [renamed], "not its contents");
         assert_eq!(told(&event(libc::FAN_CLOSE_WRITE, 7, b"inodegen")), [changed], "perhaps it was mapped");
         assert_eq!(told(&event(libc::FAN_Q_OVERFLOW, 0, b"")), [Notice::Anything]);

@@ -42,6 +42,9 @@ pub(crate) enum Scheme {
     DentryCache(Locator),
 }
 
+/// A function that is told of external changes.
+pub(crate) type Listener = Box<dyn Fn(Option<&KernelHandle>) + Send + Sync>;
+
 /// One mounted backing file system.
 pub(crate) struct Filesystem {
     pub(crate) device: u64,
@@ -76,6 +79,8 @@ pub(crate) struct Filesystem {
     pub(crate) versions: Versions,
     /// The source of news about external changes in the file system, if the kernel offers one.
     pub(crate) watch: Option<Arc<HostWatch>>,
+    /// Called for each external change that the kernel reports, with the file if that is known.
+    pub(crate) listener: OnceLock<Listener>,
     /// The cache in front of it.
     pub(crate) linked: OnceLock<Linked>,
     /// True if two changes of an inode always show different ctimes when the ctime was read in between.
@@ -145,6 +150,7 @@ impl Filesystem {
             has_acls: has_attribute(root, inherited::ACL),
             has_xattrs: has_attribute(root, c"user.forebay.probe"),
             linked: OnceLock::new(),
+            listener: OnceLock::new(),
         })
     }
 

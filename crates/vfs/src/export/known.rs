@@ -95,17 +95,30 @@ impl Filesystem {
     fn take_notice(&self, notice: Notice) {
         match notice {
             Notice::Own => {}
-            Notice::Changed { kernel, contents } => self.changed_behind(&kernel, contents),
-            Notice::Anything => self.anything_changed(),
+            Notice::Changed { kernel, contents, own } => self.changed_behind(&kernel, contents, own),
+            Notice::Anything => {
+                self.anything_changed();
+                self.tell(None);
+            }
+        }
+    }
+
+    /// Tells the server of an external change of a file, or of any file.
+    fn tell(&self, kernel: Option<&KernelHandle>) {
+        if let Some(listener) = self.listener.get() {
+            listener(kernel);
         }
     }
 
     /// Drops the cached facts about an inode after an external change.
-    fn changed_behind(&self, inner: &KernelHandle, contents: bool) {
+    fn changed_behind(&self, inner: &KernelHandle, contents: bool, own: bool) {
         if let Some(kernel) = self.aliases.outer_if_met(inner) {
             drop(self.versions.change(&kernel));
             if contents {
                 self.contents_changed(&kernel);
+            }
+            if !own {
+                self.tell(Some(&kernel));
             }
         }
     }

@@ -146,6 +146,22 @@ impl Vfs {
         &self.exports
     }
 
+    /// Calls `tell` with each file that a program of this host has changed, once the kernel reports the change. That is
+    /// within 50 ms, and before an answer from memory about the file. `None` stands for any number of files. The caller
+    /// of `tell` may be an event loop.
+    pub fn tell_external_changes(&self, tell: &Arc<impl Fn(Option<&Handle>) + Send + Sync + 'static>) {
+        for export in &self.exports {
+            let same = self.exports.iter().filter(|other| Arc::ptr_eq(&other.fs, &export.fs));
+            let (ids, key): (Vec<u32>, _) = (same.map(|export| export.id).collect(), self.key.clone());
+            let tell = tell.clone();
+            // Exports of one file system have one listener.
+            let _ = export.fs.listener.set(Box::new(move |kernel| match kernel {
+                Some(kernel) => ids.iter().for_each(|id| tell(Some(&key.seal(*id, kernel)))),
+                None => tell(None),
+            }));
+        }
+    }
+
     /// Returns the inode that a handle of a client names.
     pub fn target(&self, wire: &[u8], wait: Wait) -> Result<Target> {
         let (id, kernel) = self.key.open(wire)?;

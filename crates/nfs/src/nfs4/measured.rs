@@ -1,0 +1,52 @@
+//! The operations of a COMPOUND in the counters.
+
+use std::time::Instant;
+
+use forebay_wire::nfs4::Opcode;
+
+use crate::stats::Stats;
+
+/// The times of a COMPOUND in execution.
+pub(super) struct Measured {
+    /// The end of the last operation, or the arrival.
+    mark: Instant,
+    /// The last operation whose result waits for the log or a file system, and its begin.
+    unfinished: Option<(Opcode, Instant)>,
+}
+
+impl Measured {
+    pub(super) fn begin() -> Self {
+        Measured { mark: Instant::now(), unfinished: None }
+    }
+
+    /// Counts an operation that has its result. One that changes something ends with the next such operation, or with
+    /// the reply.
+    pub(super) fn ended(&mut self, stats: &Stats, number: Opcode, failed: bool) {
+        let begun = std::mem::replace(&mut self.mark, Instant::now());
+        if failed || !ends_late(number) {
+            stats.executed(number, self.mark - begun, failed);
+        } else if let Some((before, begun)) = self.unfinished.replace((number, begun)) {
+            stats.executed(before, self.mark - begun, false);
+        }
+    }
+
+    /// Counts the last operation that changes something. `failed` is true if its change did not become durable.
+    pub(super) fn finish(&mut self, stats: &Stats, failed: bool) {
+        if let Some((number, begun)) = self.unfinished.take() {
+            stats.executed(number, begun.elapsed(), failed);
+        }
+    }
+}
+
+/// Returns true for operations that may wait for the log or a file system before the reply.
+fn ends_late(number: Opcode) -> bool {
+    use Opcode::{Allocate, Clone, Close, Commit, Copy, Create, CreateSession, Deallocate, Delegreturn};
+    use Opcode::{DestroyClientid, DestroySession, ExchangeId, FreeStateid, Link, Lock, Locku, Open};
+    use Opcode::{OpenDowngrade, ReclaimComplete, Remove, Removexattr, Rename, Setattr, Setxattr, Write};
+    let of_file = matches!(number, Write | Commit | Setattr | Create | Remove | Rename | Link)
+        || matches!(number, Setxattr | Removexattr | Allocate | Deallocate | Copy | Clone);
+    let of_client = matches!(number, ExchangeId | CreateSession | ReclaimComplete)
+        || matches!(number, DestroySession | DestroyClientid);
+    let of_state = matches!(number, Open | OpenDowngrade | Close | Delegreturn | Lock | Locku | FreeStateid);
+    of_file || of_client || of_state
+}
