@@ -58,8 +58,8 @@ impl State {
         false
     }
 
-    /// Ends a removal for which [`State::begin_removal`] returned false, or for which [`Action::FileUnused`] asked. If it
-    /// removed the file, an OPEN that follows has to find that out by itself.
+    /// Ends a removal for which [`State::begin_removal`] returned false, or for which [`Action::FileUnused`] asked. If
+    /// the file is gone, an OPEN that follows has to find that out by itself.
     pub fn end_removal(&mut self, file: &FileKey) {
         let Some(count) = self.removals.going.get_mut(file) else { return };
         *count -= 1;

@@ -1,4 +1,5 @@
-//! The identities of kept files: removed files that clients have open. Each has one name left, which clients do not see.
+//! The identities of kept files: removed files that clients have open. Each has one name left, which clients do not
+//! see.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
