@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
-use forebay_wire::nfs3::*;
-use forebay_wire::{Decode as _, Encode as _, Reader};
+use anyhow::Result;
 
+use crate::protocol::{Answer, Fault, Handle, Request};
 use crate::session::Session;
 use crate::setup::Phase;
 use crate::workload::{Call, Next, Progress, Workload};
@@ -15,7 +14,7 @@ const CLIENTS: usize = 16;
 const DEPTH: u16 = 16;
 
 /// A directory and a name in it.
-type Place = (FileHandle, Vec<u8>);
+type Place = (Handle, Vec<u8>);
 
 /// The files and directories to remove.
 #[derive(Default)]
@@ -27,17 +26,17 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// Finds everything at and below a name. Finds nothing if the name does not exist.
-    pub(crate) fn of(session: &mut Session, dir: FileHandle, name: &[u8]) -> Result<Self> {
+    pub(crate) fn of(session: &mut Session, dir: Handle, name: &[u8]) -> Result<Self> {
         let mut survey = Self::default();
         let mut open = vec![(dir, name.to_vec())];
         while let Some((parent, name)) = open.pop() {
             let Some(found) = session.lookup(&parent, &name)? else { continue };
             survey.dirs.push((parent, name));
-            for entry in session.entries(&found.object)? {
-                if session.is_directory(&found.object, &entry)? {
-                    open.push((found.object, entry.name));
+            for entry in session.entries(&found)? {
+                if session.is_directory(&found, &entry)? {
+                    open.push((found, entry.name));
                 } else {
-                    survey.files.push((found.object, entry.name));
+                    survey.files.push((found, entry.name));
                 }
             }
         }
@@ -79,18 +78,17 @@ impl Workload for Remover {
         Next::Begin
     }
 
-    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+    fn send(&self, slot: usize, call: &mut Call<'_>) {
         let (dir, name) = &self.files[self.asked[slot]];
-        DirOpArgs { dir: *dir, name }.encode(call.start(Procedure::Remove));
-        Procedure::Remove
+        call.start(&Request::Remove { dir: *dir, name });
     }
 
-    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
-        match RemoveRes::decode(body)? {
-            Ok(_) | Err(Failed { status: Nfsstat3::Noent, .. }) => Ok(Progress::COMPLETE),
-            Err(failed) => {
-                let name = String::from_utf8_lossy(&self.files[self.asked[slot]].1);
-                bail!("REMOVE of {name} failed: {}", failed.status)
+    fn reply(&mut self, slot: usize, answer: &Answer<'_>) -> Result<Progress> {
+        match answer.done() {
+            Err(Fault::Status(status)) if status.is_missing() => Ok(Progress::COMPLETE),
+            done => {
+                let name = || String::from_utf8_lossy(&self.files[self.asked[slot]].1).into_owned();
+                answer.named(done, name).map(|()| Progress::COMPLETE)
             }
         }
     }

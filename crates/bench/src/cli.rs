@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use crate::ganesha::{self, Ganesha};
 use crate::job::Job;
 use crate::options::{Options, Pattern};
+use crate::protocol::Version;
 use crate::recommend::RecommendArgs;
 use crate::report::ReportArgs;
 use crate::result::Report;
@@ -22,7 +23,7 @@ use crate::{agents, compare, null_server, recommend, report, table, verify};
 /// A verb of `forebay bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Put load on an NFSv3 server and measure it.
+    /// Put load on an NFS server and measure it.
     Run(Box<RunArgs>),
     /// Compare two results of `run`: B against A.
     Compare(CompareArgs),
@@ -48,6 +49,9 @@ pub struct ServerArgs {
     /// Start nfs-ganesha on this directory and measure it (root; packages nfs-ganesha-vfs and rpcbind).
     #[arg(long, value_name = "DIR", conflicts_with = "url")]
     ganesha: Option<PathBuf>,
+    /// Version of NFS that the clients speak.
+    #[arg(long, value_enum, default_value_t)]
+    vers: Version,
 }
 
 impl ServerArgs {
@@ -57,7 +61,7 @@ impl ServerArgs {
             (Some(url), _) => Ok((url.clone(), None)),
             (None, Some(dir)) => {
                 ganesha::move_to_private_network()?;
-                let ganesha = Ganesha::start(dir)?;
+                let ganesha = Ganesha::start(dir, self.vers)?;
                 Ok((ganesha.target().clone(), Some(ganesha)))
             }
             (None, None) => bail!("no server is given; give --url"),
@@ -202,6 +206,7 @@ fn run(args: RunArgs) -> Result<()> {
     let (target, _ganesha) = args.server.start()?;
     let settings = Settings {
         target,
+        nfs: args.server.vers,
         repeat: args.repeat,
         threads: args.threads,
         verify: args.verify,
@@ -236,7 +241,8 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
 }
 
 fn run_compare(args: &CompareArgs) -> Result<()> {
-    let comparisons = compare::compare(&Report::load(&args.a)?, &Report::load(&args.b)?);
+    let (a, b) = (Report::load(&args.a)?, Report::load(&args.b)?);
+    let comparisons = compare::compare(&a, &b);
     if comparisons.is_empty() {
         bail!("{} and {} have no phase in common", args.a.display(), args.b.display());
     }
@@ -244,13 +250,14 @@ fn run_compare(args: &CompareArgs) -> Result<()> {
         return write_json(Path::new("-"), &comparisons);
     }
     io::stdout()
-        .write_all(compare::table(&comparisons).as_bytes())
+        .write_all(compare::table(&comparisons, (a.nfs, b.nfs)).as_bytes())
         .context("the comparison cannot be printed")
 }
 
 fn run_verify(args: &VerifyArgs) -> Result<()> {
     let (target, _ganesha) = args.server.start()?;
-    let settings = Settings { verify: true, keep: true, uid: args.uid, ..Settings::of(target) };
+    let (uid, nfs) = (args.uid, args.server.vers);
+    let settings = Settings { verify: true, keep: true, uid, nfs, ..Settings::of(target) };
     let Checked { files, bytes, names } = verify::verify(settings, &args.state)?;
     eprintln!(
         "{files} files, {bytes} bytes, {names} names: no acknowledged data is lost, no data is torn, no removed name is back"

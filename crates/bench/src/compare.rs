@@ -6,6 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::Serialize;
 
+use crate::protocol::Version;
 use crate::result::{PhaseReport, Report, Run, median};
 
 const RESAMPLES: usize = 10_000;
@@ -26,6 +27,8 @@ pub struct Ratio {
 pub struct Comparison {
     /// Name of the phase.
     pub name: String,
+    /// Versions of NFS in A and in B.
+    pub versions: (Version, Version),
     /// Number of repeats in A and in B.
     pub repeats: (usize, usize),
     /// True if both phases ran with equal options.
@@ -41,6 +44,7 @@ pub struct Comparison {
 /// Compares the phases that both results have, in the order of `a`.
 #[must_use]
 pub fn compare(a: &Report, b: &Report) -> Vec<Comparison> {
+    let versions = (a.nfs, b.nfs);
     let pairs = a
         .phases
         .iter()
@@ -48,6 +52,7 @@ pub fn compare(a: &Report, b: &Report) -> Vec<Comparison> {
     pairs
         .map(|(a, b)| Comparison {
             name: a.name.clone(),
+            versions,
             repeats: (a.runs.len(), b.runs.len()),
             same_options: options(a) == options(b),
             rate: ratio(a, b, |run| run.operations_per_second),
@@ -86,9 +91,9 @@ fn interval(a: &[f64], b: &[f64]) -> Ratio {
     Ratio { ratio, low: at(0.025), high: at(0.975) }
 }
 
-/// Returns a comparison as a table.
+/// Returns a comparison as a table. `versions` are those of A and of B.
 #[must_use]
-pub fn table(comparisons: &[Comparison]) -> String {
+pub fn table(comparisons: &[Comparison], versions: (Version, Version)) -> String {
     let mut out = String::new();
     let width = comparisons.iter().map(|comparison| comparison.name.len()).max().unwrap_or(0).max(5);
     let _ = writeln!(
@@ -96,7 +101,7 @@ pub fn table(comparisons: &[Comparison]) -> String {
         "{:width$} {:>7} {:>24} {:>24} {:>24}",
         "phase", "repeats", "rate B/A", "p50 B/A", "p99 B/A"
     );
-    for Comparison { name, repeats, same_options, rate, p50, p99 } in comparisons {
+    for Comparison { name, repeats, same_options, rate, p50, p99, .. } in comparisons {
         let show = |ratio: &Ratio| format!("{:.2} ({:.2} to {:.2})", ratio.ratio, ratio.low, ratio.high);
         let repeats = format!("{}:{}", repeats.0, repeats.1);
         let note = if *same_options { "" } else { "  different options" };
@@ -108,6 +113,7 @@ pub fn table(comparisons: &[Comparison]) -> String {
             show(p99)
         );
     }
+    let _ = writeln!(out, "A: {}, B: {}", versions.0, versions.1);
     out.push_str("in parentheses: 95 % by bootstrap from five repeats on, else the extremes\n");
     out
 }

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use forebay_wire::nfs3::{Nfsstat3, Procedure};
+use forebay_wire::nfs3::Nfsstat3;
 use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::{Decode as _, Reader};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
-use crate::connection::Connection;
+use crate::protocol::{Answer, Link, Operation};
 use crate::session::{LATER, TIMEOUT};
 use crate::stats::Stats;
 use crate::workload::{Call, Next, Outcome, Workload};
@@ -49,16 +49,16 @@ pub(crate) struct Pace {
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     xid: u32,
-    procedure: Procedure,
+    request: Operation,
     busy: bool,
     /// Start of the operation, in nanoseconds since the phase began.
     operation_at: u64,
     request_at: u64,
 }
 
-/// One client of a phase: its connection and its workload.
+/// One client of a phase: its link and its workload.
 pub(crate) struct Client {
-    connection: Connection,
+    link: Link,
     workload: Box<dyn Workload>,
     slots: Vec<Slot>,
     idle: Vec<u16>,
@@ -73,18 +73,18 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(number: u32, connection: Connection, workload: Box<dyn Workload>, depth: u16) -> Self {
+    pub(crate) fn new(number: u32, link: Link, workload: Box<dyn Workload>, depth: u16) -> Self {
         let slot = |index: u16| Slot {
             // Transaction numbers start at random, so that no server takes a request of another client or run for a
             // retransmission.
             xid: rand::random::<u32>() << SLOT_BITS | u32::from(index),
-            procedure: Procedure::Null,
+            request: Operation::Null,
             busy: false,
             operation_at: 0,
             request_at: 0,
         };
         Self {
-            connection,
+            link,
             workload,
             slots: (0..depth).map(slot).collect(),
             idle: (0..depth).rev().collect(),
@@ -97,9 +97,15 @@ impl Client {
         }
     }
 
-    /// Returns the connection, for the next phase.
-    pub(crate) fn into_connection(self) -> Connection {
-        self.connection
+    /// Opens the files of the workload.
+    pub(crate) fn prepare(&mut self) -> Result<()> {
+        self.workload.prepare(&mut self.link)
+    }
+
+    /// Closes the files of the workload, and returns the link for the next phase.
+    pub(crate) fn finish(mut self) -> Result<Link> {
+        self.workload.finish(&mut self.link)?;
+        Ok(self.link)
     }
 
     fn is_done(&self) -> bool {
@@ -133,9 +139,10 @@ impl Client {
         let slot = &mut self.slots[usize::from(index)];
         slot.xid = slot.xid.wrapping_add(1 << SLOT_BITS);
         slot.busy = true;
-        let mut call = Call { connection: &mut self.connection, xid: slot.xid };
-        slot.procedure = self.workload.send(index.into(), &mut call);
-        self.connection.end_call();
+        let mut call = Call::new(&mut self.link, slot.xid, index.into());
+        self.workload.send(index.into(), &mut call);
+        slot.request = call.operation();
+        self.link.connection.end_call();
     }
 
     /// Sends again the requests that the server put off and that are due now.
@@ -148,7 +155,7 @@ impl Client {
     /// Handles the next complete reply.
     #[inline]
     fn take_reply(&mut self, now: u64, stats: &mut Stats, live: &mut (u64, u64)) -> Result<Option<Outcome>> {
-        let Some(record) = self.connection.next_record() else { return Ok(None) };
+        let Some((record, session)) = self.link.next_record() else { return Ok(None) };
         let mut reader = Reader::new(record);
         let header = ReplyHeader::decode(&mut reader).context("a reply is not an RPC reply")?;
         let index = (header.xid & ((1 << SLOT_BITS) - 1)) as usize;
@@ -156,14 +163,16 @@ impl Client {
             bail!("the server answered call {:#x}, which this client did not send", header.xid);
         };
         if header.status != ReplyStatus::Success {
-            bail!("the server refused {}: {:?}", slot.procedure.name(), header.status);
+            bail!("the server refused {}: {:?}", slot.request.name(), header.status);
         }
         slot.busy = false;
+        let version = session.version();
+        session.answered(index as u32, reader);
         if is_jukebox(&reader) {
             if now.saturating_sub(slot.request_at) > TIMEOUT.as_nanos() as u64 {
                 bail!(
-                    "{} was put off for {} seconds: NFS3ERR_JUKEBOX",
-                    slot.procedure.name(),
+                    "{} was put off for {} seconds: NFS3ERR_JUKEBOX or NFS4ERR_DELAY",
+                    slot.request.name(),
                     TIMEOUT.as_secs()
                 );
             }
@@ -171,11 +180,11 @@ impl Client {
             self.later.insert(0, (now + LATER.as_nanos() as u64, index as u16));
             return Ok(Some(Outcome::Aside));
         }
-        let progress = self.workload.reply(index, &mut reader)?;
+        let progress = self.workload.reply(index, &Answer::new(version, slot.request, reader))?;
         self.in_flight -= 1;
         self.idle.push(index as u16);
         let second = (now / 1_000_000_000) as usize;
-        stats.reply(slot.procedure, now.saturating_sub(slot.request_at));
+        stats.reply(slot.request, now.saturating_sub(slot.request_at));
         if progress.bytes | progress.entries > 0 {
             stats.moved(second, progress.bytes, progress.entries);
             live.1 += progress.bytes;
@@ -188,7 +197,8 @@ impl Client {
     }
 }
 
-/// Returns true if a result is NFS3ERR_JUKEBOX. Every result that a workload asks for begins with its status.
+/// Returns true if a result is NFS3ERR_JUKEBOX or NFS4ERR_DELAY, which have one number. Every result that a workload
+/// asks for begins with its status.
 #[inline]
 fn is_jukebox(body: &Reader<'_>) -> bool {
     body.rest().first_chunk::<4>() == Some(&(Nfsstat3::Jukebox as u32).to_be_bytes())
@@ -214,7 +224,7 @@ struct Thread<'a> {
 pub(crate) fn run(clients: &mut [Client], pace: Pace, start: Instant, live: &Live) -> Result<Stats> {
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     for (index, client) in clients.iter().enumerate() {
-        epoll::add(&epoll, &client.connection, EventData::new_u64(index as u64), EventFlags::IN)?;
+        epoll::add(&epoll, &client.link.connection, EventData::new_u64(index as u64), EventFlags::IN)?;
     }
     let mut thread = Thread { epoll, clients, pace, live, start, stats: Stats::new(), due: 0, turn: 0 };
     let result = thread.run();
@@ -322,7 +332,7 @@ impl Thread<'_> {
     fn handle(&mut self, index: usize, flags: EventFlags) -> Result<()> {
         let client = &mut self.clients[index];
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-            client.connection.receive().context("the connection to the server is lost")?;
+            client.link.connection.receive().context("the connection to the server is lost")?;
             let now = self.start.elapsed().as_nanos() as u64;
             let stopping = self.pace.limit.is_some_and(|limit| u128::from(now) >= limit.as_nanos());
             let open = self.pace.interval.is_some() && !stopping;
@@ -345,10 +355,10 @@ impl Thread<'_> {
     /// more.
     fn flush(&mut self, index: usize) -> Result<()> {
         let client = &mut self.clients[index];
-        let wants_write = !client.connection.flush().context("the connection to the server is lost")?;
+        let wants_write = !client.link.connection.flush().context("the connection to the server is lost")?;
         if wants_write != client.wants_write {
             let flags = if wants_write { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            epoll::modify(&self.epoll, &client.connection, EventData::new_u64(index as u64), flags)?;
+            epoll::modify(&self.epoll, &client.link.connection, EventData::new_u64(index as u64), flags)?;
             client.wants_write = wants_write;
         }
         Ok(())

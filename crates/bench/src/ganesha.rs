@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::protocol::Version;
 use crate::session::{Identity, Session};
 use crate::url::Target;
 
@@ -19,12 +20,15 @@ use crate::url::Target;
 const MOVED: &str = "FOREBAY_BENCH_PRIVATE_NETWORK";
 const PORT: u16 = 2049;
 const MOUNT_PORT: u16 = 20048;
+/// The path of the export in NFSv4.
+const PSEUDO: &str = "/forebay";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running nfs-ganesha. It ends when this value is dropped.
 pub struct Ganesha {
     children: Vec<Child>,
     target: Target,
+    version: Version,
 }
 
 /// Starts this program again with its arguments in private namespaces. Returns only in the process that is in them.
@@ -51,16 +55,20 @@ impl Ganesha {
     ///
     /// # Errors
     /// A package is missing or the server does not start.
-    pub fn start(dir: &Path) -> Result<Self> {
+    pub fn start(dir: &Path, version: Version) -> Result<Self> {
         let dir =
             dir.canonicalize().with_context(|| format!("the directory {} cannot be used", dir.display()))?;
         let export = dir.to_str().context("nfs-ganesha needs a path in UTF-8")?.to_owned();
-        std::fs::create_dir_all("/run/ganesha").context("/run/ganesha cannot be made")?;
+        for folder in ["/run/ganesha", "/var/lib/nfs/ganesha"] {
+            std::fs::create_dir_all(folder).with_context(|| format!("{folder} cannot be made"))?;
+        }
         let (config, log) = ("/run/ganesha/forebay.conf", "/run/ganesha/forebay.log");
         std::fs::write(config, configuration(&export)).context("the configuration cannot be written")?;
+        // NFSv4 has one tree of names for all exports.
+        let export = if version == Version::V3 { export } else { PSEUDO.to_owned() };
         let target =
             Target { host: "127.0.0.1".to_owned(), port: Some(PORT), mount_port: Some(MOUNT_PORT), export };
-        let mut ganesha = Self { children: Vec::new(), target };
+        let mut ganesha = Self { children: Vec::new(), target, version };
         ganesha.spawn(Command::new("rpcbind").args(["-f", "-w"]))?;
         // nfs-ganesha ends at once if it finds no port mapper.
         let start = Instant::now();
@@ -102,8 +110,11 @@ impl Ganesha {
         let identity = Identity { uid: 0, machine_name: "bench".to_owned() };
         let start = Instant::now();
         loop {
-            match Session::open(&self.target, &identity) {
-                Ok(_) => return Ok(()),
+            match Session::open(&self.target, self.version, &identity) {
+                Ok(session) => {
+                    session.close();
+                    return Ok(());
+                }
                 Err(error) if start.elapsed() > START_TIMEOUT => return Err(error),
                 Err(_) => {}
             }
@@ -135,9 +146,10 @@ impl Drop for Ganesha {
 
 fn configuration(export: &str) -> String {
     format!(
-        "NFS_CORE_PARAM {{ NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Protocols = 3; Enable_NLM = false; \
+        "NFS_CORE_PARAM {{ NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Protocols = 3, 4; Enable_NLM = false; \
          Enable_RQUOTA = false; }}\n\
-         EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Transports = TCP; Protocols = 3; }}\n\
-         EXPORT {{ Export_Id = 1; Path = \"{export}\"; Pseudo = \"/forebay\"; FSAL {{ Name = VFS; }} }}\n"
+         NFSV4 {{ Graceless = true; Delegations = false; Minor_Versions = 1, 2; RecoveryBackend = fs; }}\n\
+         EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Transports = TCP; Protocols = 3, 4; }}\n\
+         EXPORT {{ Export_Id = 1; Path = \"{export}\"; Pseudo = \"{PSEUDO}\"; FSAL {{ Name = VFS; }} }}\n"
     )
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use forebay_bench::cli::{BenchCommand, execute};
 
-/// Load generator that speaks NFSv3 from user space.
+/// Load generator that speaks NFSv3 and NFSv4.1 from user space.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {

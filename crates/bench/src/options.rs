@@ -28,10 +28,10 @@ pub enum Pattern {
     Lookup,
     /// ACCESS of one file after the other.
     Access,
-    /// Phases mkdir, create, stat, read, setattr, rename (not with --verify), remove, rmdir; as many directories as
-    /// files.
+    /// Phases mkdir, create, stat, read, open+read+close, setattr, rename (not with --verify), remove, rmdir; as many
+    /// directories as files.
     Meta,
-    /// CREATE, WRITE, COMMIT of one small file after the other.
+    /// CREATE, WRITE, COMMIT of one small file after the other; in NFSv4 OPEN, WRITE, COMMIT, CLOSE.
     Smallfile,
     /// List a big directory with attributes, repeatedly.
     Readdirplus,

@@ -30,6 +30,7 @@ impl Phases {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started,
             target: settings.target.to_string(),
+            nfs: settings.nfs,
             label: settings.label.clone(),
             machine: Machine::this(),
             agents: Vec::new(),

@@ -5,10 +5,10 @@ use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use forebay_wire::nfs3::Procedure;
 use serde::{Deserialize, Serialize};
 
 use crate::options::{Options, Pattern};
+use crate::protocol::{Operation, Version};
 use crate::stats::{Latencies, Measured};
 
 /// Version of the form of [`Report`]. It is raised when a reader of the old form would misunderstand the new one.
@@ -27,6 +27,9 @@ pub struct Report {
     pub started: u64,
     /// Server and export that were measured.
     pub target: String,
+    /// Version of NFS; results from before this field are of NFSv3.
+    #[serde(default)]
+    pub nfs: Version,
     /// Name in reports, if not the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
@@ -151,11 +154,11 @@ pub struct Run {
     pub bytes_per_second: f64,
     /// Directory entries listed per second.
     pub entries_per_second: f64,
-    /// Requests that the server answered with NFS3ERR_JUKEBOX. They were sent again 10 ms later.
+    /// Requests that the server answered with NFS3ERR_JUKEBOX or NFS4ERR_DELAY. They were sent again 10 ms later.
     pub put_off: u64,
     /// Time from the first request of an operation to its last reply.
     pub latency: Latency,
-    /// Time from request to reply, for each procedure that was called.
+    /// Time from request to reply, for each procedure of NFSv3, or main operation of the COMPOUNDs of NFSv4.
     pub procedures: Vec<ProcedureReport>,
     /// Figures of each second.
     pub series: Vec<SecondReport>,
@@ -188,10 +191,10 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// Requests of one procedure.
+/// Requests of one procedure or operation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ProcedureReport {
-    /// Name of the procedure.
+    /// Name of the procedure or operation.
     pub procedure: String,
     /// Replies received.
     pub count: u64,
@@ -236,9 +239,9 @@ impl Run {
         let Measured { stats, began, seconds, client_cpu, server_cpu, other_cpu } = measured;
         let (seconds, client_cpu, server_cpu) = (*seconds, *client_cpu, *server_cpu);
         let operations = stats.operations.0.len();
-        let procedures = stats.procedures.iter().enumerate().filter_map(|(number, latencies)| {
+        let procedures = Operation::ALL.iter().zip(&stats.requests).filter_map(|(operation, latencies)| {
             let latencies = latencies.as_ref()?;
-            let procedure = Procedure::try_from(number as u32).ok()?.name().to_owned();
+            let procedure = operation.name().to_owned();
             Some(ProcedureReport { procedure, count: latencies.0.len(), latency: Latency::of(latencies) })
         });
         let series = stats.seconds.iter().map(|second| SecondReport {

@@ -7,10 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
-use forebay_wire::nfs3::{FileHandle, PROGRAM, VERSION};
 
 use crate::cleanup::Survey;
-use crate::connection::Connection;
 use crate::cpu;
 use crate::engine::{self, Client, Live, Pace};
 use crate::job::{Group, Job, Step};
@@ -18,6 +16,7 @@ use crate::options::{Options, Pattern, unit_of};
 use crate::part::{Alone, Gate, Part};
 use crate::phases::Phases;
 use crate::progress;
+use crate::protocol::{Handle, Link, MIN_SLOTS};
 use crate::result::Report;
 use crate::session::{Identity, Session};
 use crate::settings::Settings;
@@ -60,6 +59,7 @@ pub(crate) fn run_part(settings: Settings, job: &Job, part: Part, gate: &mut dyn
         let root = runner.setup.session.root;
         runner.remove(root, DIRECTORY.as_bytes())?;
     }
+    runner.close();
     Ok(report)
 }
 
@@ -72,6 +72,7 @@ impl<'g> Runner<'g> {
     pub(crate) fn new(settings: Settings, part: Part, gate: &'g mut dyn Gate) -> Result<Self> {
         let session = Session::open(
             &settings.target,
+            settings.nfs,
             &identity(0, &Options { uid: settings.uid, ..Options::default() }),
         )?;
         let server_pid = settings.server_pid.or_else(|| {
@@ -82,8 +83,13 @@ impl<'g> Runner<'g> {
         Ok(Self { settings, setup, server_pid, part, gate, trees: HashMap::new() })
     }
 
+    /// Ends the session of the preparation.
+    pub(crate) fn close(self) {
+        self.setup.session.close();
+    }
+
     /// Removes a directory and everything below it.
-    fn remove(&mut self, dir: FileHandle, name: &[u8]) -> Result<()> {
+    fn remove(&mut self, dir: Handle, name: &[u8]) -> Result<()> {
         let mut remove = || {
             let mut survey = Survey::of(&mut self.setup.session, dir, name)?;
             if let Some(phase) = survey.files_phase() {
@@ -127,14 +133,8 @@ impl<'g> Runner<'g> {
 
     /// Runs the phases of one step.
     fn step(&mut self, number: usize, step: &Step) -> Result<Vec<(String, Measured)>> {
-        let mut connections = Vec::new();
-        for group in &step.groups {
-            for client in self.part.clients(group.options.clients) {
-                connections.push(self.connect(client, &group.options)?);
-            }
-        }
         if let [Group { pattern: Pattern::Meta, options }] = step.groups.as_slice() {
-            return self.meta_step(number, &step.name(), options, connections);
+            return self.meta_step(number, &step.name(), options);
         }
         let mut parts = Vec::new();
         for (group_number, group) in step.groups.iter().enumerate() {
@@ -142,7 +142,15 @@ impl<'g> Runner<'g> {
             parts.extend(group_parts);
         }
         let phase = Phase { name: step.name(), parts };
-        let (measured, _) = self.measure(number, phase, connections, step.limit(), self.rate(step))?;
+        // The files may take longer to prepare than a lease lasts, so the clients connect afterwards.
+        let mut links = Vec::new();
+        for group in &step.groups {
+            for client in self.part.clients(group.options.clients) {
+                links.push(self.connect(client, &group.options)?);
+            }
+        }
+        let (measured, links) = self.measure(number, phase, links, step.limit(), self.rate(step))?;
+        links.into_iter().for_each(Link::close);
         Ok(vec![(step.name(), measured)])
     }
 
@@ -153,21 +161,16 @@ impl<'g> Runner<'g> {
         step.rate().filter(|_| here > 0).map(|rate| rate * here as f64 / f64::from(total))
     }
 
-    fn meta_step(
-        &mut self,
-        number: usize,
-        name: &str,
-        options: &Options,
-        mut connections: Vec<Connection>,
-    ) -> Result<Vec<(String, Measured)>> {
+    fn meta_step(&mut self, number: usize, name: &str, options: &Options) -> Result<Vec<(String, Measured)>> {
         let trees = self.setup.trees(Pattern::Meta, options)?;
+        let mut links = self.connect_all(options)?;
         let mut runs = Vec::new();
         for meta_phase in MetaPhase::ALL {
             // A promise after a crash belongs to the name with which a file was made, so checked files are not
             // renamed.
             let checked = trees.iter().any(|tree| tree.names.is_some());
             let nothing = match meta_phase {
-                MetaPhase::Read => options.item_size.0 == 0,
+                MetaPhase::Read | MetaPhase::OpenReadClose => options.item_size.0 == 0,
                 MetaPhase::Rename => checked,
                 _ => false,
             };
@@ -177,13 +180,14 @@ impl<'g> Runner<'g> {
             let mut phase = self.setup.meta(&trees, meta_phase, options.depth);
             phase.name = format!("{name}/{}", phase.name);
             let phase_name = phase.name.clone();
-            let (measured, back) = self.measure(number, phase, connections, None, options.rate)?;
-            connections = back;
+            let (measured, back) = self.measure(number, phase, links, None, options.rate)?;
+            links = back;
             runs.push((phase_name, measured));
             if meta_phase == MetaPhase::Mkdir {
                 self.setup.adopt_dirs(&trees)?;
             }
         }
+        links.into_iter().for_each(Link::close);
         Ok(runs)
     }
 
@@ -238,9 +242,9 @@ impl<'g> Runner<'g> {
         let trees = self.setup.trees(pattern, options)?;
         for phase in [MetaPhase::Mkdir, MetaPhase::Create] {
             let phase = self.setup.meta(&trees, phase, options.depth.max(8));
-            let connections: Result<Vec<_>> =
-                self.part.clients(options.clients).map(|client| self.connect(client, options)).collect();
-            self.drive(phase, connections?, None, None)?;
+            let links = self.connect_all(options)?;
+            let (_, _, links) = self.drive(phase, links, None, None)?;
+            links.into_iter().for_each(Link::close);
             self.gate.wait("the small files")?;
             self.setup.adopt_dirs(&trees)?;
         }
@@ -254,15 +258,21 @@ impl<'g> Runner<'g> {
         let mut parts = phase.parts;
         while !parts.is_empty() {
             let batch: Vec<_> = parts.drain(..parts.len().min(FILL_CLIENTS)).collect();
-            let connections: Result<Vec<_>> = batch.iter().map(|_| self.connect(0, options)).collect();
-            self.drive(Phase { name: name.clone(), parts: batch }, connections?, None, None)?;
+            let links: Result<Vec<_>> = batch.iter().map(|_| self.connect(0, options)).collect();
+            let (_, _, links) = self.drive(Phase { name: name.clone(), parts: batch }, links?, None, None)?;
+            links.into_iter().for_each(Link::close);
         }
         Ok(())
     }
 
-    fn connect(&self, client: u32, options: &Options) -> Result<Connection> {
+    fn connect_all(&self, options: &Options) -> Result<Vec<Link>> {
+        self.part.clients(options.clients).map(|client| self.connect(client, options)).collect()
+    }
+
+    fn connect(&self, client: u32, options: &Options) -> Result<Link> {
         let address = self.setup.session.address;
-        Connection::open(address, PROGRAM, VERSION, identity(client, options).auth())
+        let slots = options.depth.max(MIN_SLOTS);
+        Link::open(self.settings.nfs, address, &identity(client, options), slots)
             .with_context(|| format!("client {client} cannot connect to {address}"))
     }
 
@@ -271,10 +281,10 @@ impl<'g> Runner<'g> {
         &mut self,
         step: usize,
         phase: Phase,
-        connections: Vec<Connection>,
+        links: Vec<Link>,
         limit: Option<f64>,
         rate: Option<f64>,
-    ) -> Result<(Measured, Vec<Connection>)> {
+    ) -> Result<(Measured, Vec<Link>)> {
         if self.settings.drop_caches {
             drop_caches()?;
         }
@@ -284,7 +294,7 @@ impl<'g> Runner<'g> {
         let (own_before, server_before) = (cpu::own_time(), cpu(self.server_pid));
         let machine_before = cpu::machine_time();
         let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        let (stats, seconds, connections) = self.drive(phase, connections, limit, rate)?;
+        let (stats, seconds, links) = self.drive(phase, links, limit, rate)?;
         let used = |before: Option<Duration>, after: Option<Duration>| {
             Some(after?.saturating_sub(before?).as_secs_f64())
         };
@@ -297,22 +307,23 @@ impl<'g> Runner<'g> {
         let other_cpu = machine.map(|machine| (machine - known).max(0.0));
         let measured = Measured { stats, began, seconds, client_cpu, server_cpu, other_cpu };
         self.gate.hand_in(step, &name, &measured)?;
-        Ok((measured, connections))
+        Ok((measured, links))
     }
 
     /// Spreads the clients over threads and runs them until they finish.
     fn drive(
         &self,
         phase: Phase,
-        connections: Vec<Connection>,
+        links: Vec<Link>,
         limit: Option<f64>,
         rate: Option<f64>,
-    ) -> Result<(Stats, f64, Vec<Connection>)> {
+    ) -> Result<(Stats, f64, Vec<Link>)> {
         let count = self.settings.threads.clamp(1, phase.parts.len().max(1));
         let mut threads: Vec<Vec<Client>> = (0..count).map(|_| Vec::new()).collect();
-        for (number, ((workload, depth), connection)) in phase.parts.into_iter().zip(connections).enumerate()
-        {
-            threads[number % count].push(Client::new(number as u32, connection, workload, depth));
+        for (number, ((workload, depth), link)) in phase.parts.into_iter().zip(links).enumerate() {
+            let mut client = Client::new(number as u32, link, workload, depth);
+            client.prepare().with_context(|| format!("client {number} failed"))?;
+            threads[number % count].push(client);
         }
         let pace = Pace {
             limit: limit.map(Duration::from_secs_f64),
@@ -354,20 +365,21 @@ impl<'g> Runner<'g> {
             total.merge(&stats);
             longest = longest.max(seconds);
         }
-        let connections = in_order(threads);
-        Ok((total, longest, connections))
+        Ok((total, longest, in_order(threads)?))
     }
 }
 
-/// Returns the connections in the order of the clients. Clients were assigned to the threads in turn.
-fn in_order(threads: Vec<Vec<Client>>) -> Vec<Connection> {
+/// Ends the clients and returns their links in the order of the clients, which were assigned to the threads in turn.
+fn in_order(threads: Vec<Vec<Client>>) -> Result<Vec<Link>> {
     let mut threads: Vec<_> = threads.into_iter().map(Vec::into_iter).collect();
-    let mut connections = Vec::new();
+    let mut links = Vec::new();
     loop {
-        let before = connections.len();
-        connections.extend(threads.iter_mut().filter_map(Iterator::next).map(Client::into_connection));
-        if connections.len() == before {
-            return connections;
+        let before = links.len();
+        for client in threads.iter_mut().filter_map(Iterator::next) {
+            links.push(client.finish()?);
+        }
+        if links.len() == before {
+            return Ok(links);
         }
     }
 }

@@ -3,20 +3,21 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use forebay_wire::mount3::{self, MountRes};
-use forebay_wire::nfs3::*;
+use forebay_wire::nfs3;
 use forebay_wire::portmap::{self, IPPROTO_TCP, Mapping};
 use forebay_wire::rpc::{Auth, AuthSys, Gids, ReplyHeader, ReplyStatus};
 use forebay_wire::{Decode, Encode, Reader};
 
 use crate::connection::Connection;
+use crate::protocol::{Answer, Attributes, Fault, Handle, Link, MIN_SLOTS, Made, Request, Status, Version};
 use crate::url::Target;
 
 /// Longest time without an answer, after which a server counts as dead.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time after which a request is sent again that the server answered with NFS3ERR_JUKEBOX.
+/// Time after which a request is sent again that the server answered with NFS3ERR_JUKEBOX or NFS4ERR_DELAY.
 pub(crate) const LATER: Duration = Duration::from_millis(10);
 
 /// The identity of a client.
@@ -35,11 +36,26 @@ impl Identity {
 
 /// A mounted export, and the server's description of it.
 pub(crate) struct Session {
-    connection: Connection,
+    link: Link,
+    identity: Identity,
     xid: u32,
     pub(crate) address: SocketAddr,
-    pub(crate) root: FileHandle,
-    pub(crate) fsinfo: FsinfoOk,
+    pub(crate) root: Handle,
+    pub(crate) limits: Limits,
+}
+
+/// The sizes that a server takes, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// The largest WRITE.
+    pub(crate) write: u32,
+    /// The preferred size of a listing.
+    pub(crate) listing: u32,
+}
+
+impl Limits {
+    /// The sizes in NFSv4, for which the session has room.
+    const NFS4: Self = Self { write: 1 << 20, listing: 1 << 20 };
 }
 
 /// Calls one procedure and decodes its result.
@@ -64,11 +80,30 @@ fn call<T: for<'a> Decode<'a>>(
 }
 
 impl Session {
-    /// Mounts the export: finds the ports, asks MOUNT for the root, and asks NFS for the limits of the server.
-    pub(crate) fn open(target: &Target, identity: &Identity) -> Result<Self> {
+    /// Mounts the export. In NFSv3 finds the ports, asks MOUNT for the root, and asks NFS for the limits of the server.
+    /// In NFSv4.1 makes a session and looks up the export.
+    pub(crate) fn open(target: &Target, version: Version, identity: &Identity) -> Result<Self> {
+        match version {
+            Version::V3 => Self::open_nfs3(target, identity),
+            Version::V41 => {
+                let address = target.socket_address(target.port.unwrap_or(nfs3::PORT))?;
+                let link = Link::open(version, address, identity, MIN_SLOTS)
+                    .with_context(|| format!("no session of NFSv4.1 at {address}"))?;
+                let (identity, root) = (identity.clone(), Handle::EMPTY);
+                let mut session =
+                    Self { link, identity, xid: rand::random(), address, root, limits: Limits::NFS4 };
+                let root = Request::Root { path: &target.export };
+                let found = session.call(&root, || target.export.clone(), |answer| answer.found())?;
+                session.root = found.handle.context("the export has no handle")?;
+                Ok(session)
+            }
+        }
+    }
+
+    fn open_nfs3(target: &Target, identity: &Identity) -> Result<Self> {
         let port = match target.port {
             Some(port) => port,
-            None => port_of(target, PROGRAM)?.unwrap_or(PORT),
+            None => port_of(target, nfs3::PROGRAM)?.unwrap_or(nfs3::PORT),
         };
         let root = match target.mount_port {
             Some(mount_port) => mount(target, mount_port, identity)?,
@@ -81,199 +116,179 @@ impl Session {
             },
         };
         let address = target.socket_address(port)?;
-        let connection = Connection::open(address, PROGRAM, VERSION, identity.auth())
+        let mut link = Link::open(Version::V3, address, identity, 1)
             .with_context(|| format!("cannot connect to NFS at {address}; check that the server runs"))?;
-        let fsinfo = FsinfoOk {
-            obj_attributes: None,
-            rtmax: 0,
-            rtpref: 0,
-            rtmult: 0,
-            wtmax: 0,
-            wtpref: 0,
-            wtmult: 0,
-            dtpref: 0,
-            maxfilesize: 0,
-            time_delta: Nfstime3::default(),
-            properties: 0,
+        let arguments = nfs3::FsinfoArgs { object: root };
+        let xid = rand::random();
+        let fsinfo: Result<nfs3::FsinfoRes, _> =
+            call(&mut link.connection, xid, nfs3::Procedure::Fsinfo as u32, &arguments)
+                .with_context(|| format!("FSINFO of the root at {address} failed"))?;
+        let fsinfo = match fsinfo {
+            Ok(Ok(fsinfo)) => fsinfo,
+            Ok(Err(failed)) => bail!("FSINFO of the root failed: {}", failed.status),
+            Err(status) => bail!("FSINFO of the root failed: the server says {status:?}"),
         };
-        let mut session = Self { connection, xid: rand::random(), address, root, fsinfo };
-        session.fsinfo =
-            session.call::<_, PostOpAttr>(Procedure::Fsinfo, &FsinfoArgs { object: root }, || {
-                "the root".into()
-            })?;
-        Ok(session)
+        let limits = Limits { write: fsinfo.wtmax, listing: fsinfo.dtpref };
+        Ok(Self { link, identity: identity.clone(), xid, address, root: root.into(), limits })
     }
 
-    /// Calls an NFS procedure. In errors `what` names the object of the call.
-    pub(crate) fn call<T, F>(
+    /// Sends a request and decodes its result with `take`. In errors `what` names the object of the request.
+    pub(crate) fn call<T>(
         &mut self,
-        procedure: Procedure,
-        arguments: &dyn Encode,
+        request: &Request<'_>,
         what: impl Fn() -> String,
-    ) -> Result<T>
-    where
-        for<'a> Result<T, Failed<F>>: Decode<'a>,
-    {
-        self.try_call(procedure, arguments, &what)?.map_err(|failed: Failed<F>| {
-            anyhow!("{} of {} failed: {}", procedure.name(), what(), failed.status)
-        })
+        take: impl Fn(&Answer<'_>) -> Result<T, Fault>,
+    ) -> Result<T> {
+        let operation = request.operation(self.link.version());
+        self.try_call(request, &what, take)?.map_err(|status| Fault::Status(status).of(operation, &what()))
     }
 
-    /// Calls an NFS procedure as [`Self::call`] does, but returns the failure status to the caller.
-    pub(crate) fn try_call<T, F>(
+    /// Sends a request as [`Self::call`] does, but returns the failure status to the caller.
+    fn try_call<T>(
         &mut self,
-        procedure: Procedure,
-        arguments: &dyn Encode,
+        request: &Request<'_>,
         what: &dyn Fn() -> String,
-    ) -> Result<Result<T, Failed<F>>>
-    where
-        for<'a> Result<T, Failed<F>>: Decode<'a>,
-    {
+        take: impl Fn(&Answer<'_>) -> Result<T, Fault>,
+    ) -> Result<Result<T, Status>> {
+        let operation = request.operation(self.link.version());
+        let failed = || format!("{} of {} at {} failed", operation.name(), what(), self.address);
         let start = Instant::now();
         loop {
             self.xid = self.xid.wrapping_add(1);
-            let result = call(&mut self.connection, self.xid, procedure as u32, arguments)
-                .and_then(|reply| reply.map_err(|status| anyhow!("the server says {status:?}")))
-                .with_context(|| format!("{} of {} at {} failed", procedure.name(), what(), self.address))?;
-            match result {
-                Err(Failed { status: Nfsstat3::Jukebox, .. }) if start.elapsed() < TIMEOUT => {
+            let answer = self.link.exchange(self.xid, request).with_context(failed)?;
+            match take(&answer) {
+                Ok(taken) => return Ok(Ok(taken)),
+                Err(Fault::Status(status)) if status.is_later() && start.elapsed() < TIMEOUT => {
                     std::thread::sleep(LATER);
                 }
-                result => return Ok(result),
+                // A phase has lasted longer than the lease.
+                Err(Fault::Status(status)) if status.is_session_lost() && start.elapsed() < TIMEOUT => {
+                    let version = self.link.version();
+                    self.link = Link::open(version, self.address, &self.identity, MIN_SLOTS)?;
+                }
+                Err(Fault::Status(status)) => return Ok(Err(status)),
+                Err(fault) => return Err(fault.of(operation, &what())),
             }
         }
     }
 
-    /// Returns the handle and attributes of a name; `None` if the name does not exist.
-    pub(crate) fn lookup(&mut self, dir: &FileHandle, name: &[u8]) -> Result<Option<LookupOk>> {
-        let arguments = DirOpArgs { dir: *dir, name };
+    /// Returns the handle of a name; `None` if the name does not exist.
+    pub(crate) fn lookup(&mut self, dir: &Handle, name: &[u8]) -> Result<Option<Handle>> {
         let what = || String::from_utf8_lossy(name).into_owned();
-        let found: LookupRes = self.try_call(Procedure::Lookup, &arguments, &what)?;
-        match found {
-            Ok(found) => Ok(Some(found)),
-            Err(Failed { status: Nfsstat3::Noent, .. }) => Ok(None),
-            Err(failed) => bail!("LOOKUP of {} failed: {}", what(), failed.status),
+        match self.try_call(&Request::Lookup { dir: *dir, name }, &what, |answer| answer.found())? {
+            Ok(Made { handle, .. }) => Ok(handle),
+            Err(status) if status.is_missing() => Ok(None),
+            Err(status) => bail!("LOOKUP of {} failed: {status}", what()),
         }
     }
 
     /// Makes a directory, or returns the existing one.
-    pub(crate) fn directory(&mut self, dir: &FileHandle, name: &str) -> Result<FileHandle> {
+    pub(crate) fn directory(&mut self, dir: &Handle, name: &str) -> Result<Handle> {
         if let Some(found) = self.lookup(dir, name.as_bytes())? {
-            return Ok(found.object);
+            return Ok(found);
         }
-        let attributes = Sattr3 { mode: Some(0o777), ..Sattr3::default() };
-        let arguments = MkdirArgs { target: DirOpArgs { dir: *dir, name: name.as_bytes() }, attributes };
-        let made: MkdirRes = self.try_call(Procedure::Mkdir, &arguments, &|| name.to_owned())?;
-        match made {
-            // NFS3ERR_EXIST means that another host made the directory first.
-            Ok(_) | Err(Failed { status: Nfsstat3::Exist, .. }) => {}
-            Err(failed) => bail!("MKDIR of {name} failed: {}", failed.status),
+        let mode = 0o777;
+        let request = Request::Mkdir { dir: *dir, name: name.as_bytes(), mode };
+        match self.try_call(&request, &|| name.to_owned(), |answer| answer.made())? {
+            Ok(_) => {}
+            // Another host has made the directory first.
+            Err(status) if status.is_existing() => {}
+            Err(status) => bail!("making the directory {name} failed: {status}"),
         }
-        let made = self
+        let object = self
             .lookup(dir, name.as_bytes())?
             .with_context(|| format!("the new directory {name} cannot be found"))?;
-        // The server's umask reduces the mode of MKDIR, but clients with other uids must be able to write in the
-        // directory.
-        let arguments = SetattrArgs { object: made.object, new_attributes: attributes, guard: None };
-        self.call::<WccData, WccData>(Procedure::Setattr, &arguments, || name.to_owned())?;
-        Ok(made.object)
+        // The server's umask reduces the mode of a new directory, but clients with other uids must be able to write in
+        // it.
+        self.call(&Request::SetMode { object, mode }, || name.to_owned(), |answer| answer.done())?;
+        Ok(object)
     }
 
     /// Makes a file that every user may write, or returns the existing one.
-    pub(crate) fn file(&mut self, dir: &FileHandle, name: &str) -> Result<FileHandle> {
-        let attributes = Sattr3 { mode: Some(0o666), ..Sattr3::default() };
-        let target = DirOpArgs { dir: *dir, name: name.as_bytes() };
-        let arguments = CreateArgs { target, how: CreateHow::Unchecked(attributes) };
-        self.call::<CreateOk, WccData>(Procedure::Create, &arguments, || name.to_owned())?;
-        Ok(self
-            .lookup(dir, name.as_bytes())?
-            .with_context(|| format!("the new file {name} cannot be found"))?
-            .object)
+    pub(crate) fn file(&mut self, dir: &Handle, name: &str) -> Result<Handle> {
+        let what = || name.to_owned();
+        let request = Request::Create { dir: *dir, name: name.as_bytes(), mode: 0o666, exclusive: false };
+        let made = self.call(&request, what, |answer| answer.made())?;
+        if let Made { handle: Some(file), open: Some(open) } = made {
+            self.call(&Request::Close { file, open }, what, |answer| answer.done())?;
+        }
+        self.lookup(dir, name.as_bytes())?.with_context(|| format!("the new file {name} cannot be found"))
+    }
+
+    fn attributes(&mut self, object: &Handle, what: impl Fn() -> String) -> Result<Attributes> {
+        self.call(&Request::Getattr { object: *object }, what, |answer| answer.attributes())
     }
 
     /// Returns the size of a file in bytes.
-    pub(crate) fn size(&mut self, file: &FileHandle, name: &str) -> Result<u64> {
-        let arguments = GetattrArgs { object: *file };
-        Ok(self.call::<Fattr3, ()>(Procedure::Getattr, &arguments, || name.to_owned())?.size)
+    pub(crate) fn size(&mut self, file: &Handle, name: &str) -> Result<u64> {
+        Ok(self.attributes(file, || name.to_owned())?.size)
     }
 
     /// Truncates a file to 0 bytes.
-    pub(crate) fn truncate(&mut self, file: &FileHandle, name: &str) -> Result<()> {
-        let new_attributes = Sattr3 { size: Some(0), ..Sattr3::default() };
-        let arguments = SetattrArgs { object: *file, new_attributes, guard: None };
-        self.call::<WccData, WccData>(Procedure::Setattr, &arguments, || name.to_owned())?;
-        Ok(())
+    pub(crate) fn truncate(&mut self, file: &Handle, name: &str) -> Result<()> {
+        self.call(&Request::Truncate { object: *file }, || name.to_owned(), |answer| answer.done())
     }
 
     /// Removes an empty directory; succeeds if it does not exist.
-    pub(crate) fn rmdir(&mut self, dir: &FileHandle, name: &[u8]) -> Result<()> {
+    pub(crate) fn rmdir(&mut self, dir: &Handle, name: &[u8]) -> Result<()> {
         let what = || String::from_utf8_lossy(name).into_owned();
-        let removed: RmdirRes = self.try_call(Procedure::Rmdir, &DirOpArgs { dir: *dir, name }, &what)?;
-        match removed.map_err(|failed| failed.status) {
-            Ok(_) | Err(Nfsstat3::Noent) => Ok(()),
-            Err(status) => bail!("RMDIR of {} failed: {status}", what()),
+        match self.try_call(&Request::Rmdir { dir: *dir, name }, &what, |answer| answer.done())? {
+            Ok(()) => Ok(()),
+            Err(status) if status.is_missing() => Ok(()),
+            Err(status) => bail!("removing the directory {} failed: {status}", what()),
         }
     }
 
     /// Returns true if an entry of `dir` is a directory.
-    pub(crate) fn is_directory(&mut self, dir: &FileHandle, entry: &ListedEntry) -> Result<bool> {
-        let ftype = match entry.ftype {
-            Some(ftype) => Some(ftype),
-            // The server may omit attributes in listings and LOOKUP, but not in GETATTR.
+    pub(crate) fn is_directory(&mut self, dir: &Handle, entry: &ListedEntry) -> Result<bool> {
+        // The server may omit attributes in listings and LOOKUP, but not in GETATTR.
+        match entry.attributes {
+            Some(attributes) => Ok(attributes.is_dir),
             None => match self.lookup(dir, &entry.name)? {
                 Some(found) => {
-                    let arguments = GetattrArgs { object: found.object };
                     let what = || String::from_utf8_lossy(&entry.name).into_owned();
-                    Some(self.call::<Fattr3, ()>(Procedure::Getattr, &arguments, what)?.ftype)
+                    Ok(self.attributes(&found, what)?.is_dir)
                 }
-                None => None,
+                None => Ok(false),
             },
-        };
-        Ok(ftype == Some(Ftype3::Dir))
+        }
     }
 
     /// Returns the entries of a directory, without `.` and `..`.
-    pub(crate) fn entries(&mut self, dir: &FileHandle) -> Result<Vec<ListedEntry>> {
+    pub(crate) fn entries(&mut self, dir: &Handle) -> Result<Vec<ListedEntry>> {
         let mut entries = Vec::new();
-        let (mut cookie, mut cookieverf) = (0, [0; 8]);
+        let (mut cookie, mut verifier) = (0, [0; 8]);
         loop {
-            let (dircount, maxcount) = (64 << 10, 64 << 10);
-            let arguments = ReaddirplusArgs { dir: *dir, cookie, cookieverf, dircount, maxcount };
-            self.xid = self.xid.wrapping_add(1);
-            arguments.encode(self.connection.begin_call(self.xid, Procedure::Readdirplus as u32));
-            self.connection.end_call();
-            let mut reader = Reader::new(self.connection.exchange(TIMEOUT)?);
-            let header = ReplyHeader::decode(&mut reader)?;
-            if header.status != ReplyStatus::Success {
-                bail!("READDIRPLUS failed: the server says {:?}", header.status);
-            }
-            let listing = match ReaddirplusRes::decode(&mut reader)? {
-                Ok(listing) => listing,
-                Err(Failed { status: Nfsstat3::Jukebox, .. }) => {
-                    std::thread::sleep(LATER);
-                    continue;
-                }
-                Err(failed) => bail!("READDIRPLUS of a directory to be removed failed: {}", failed.status),
-            };
-            for entry in listing.entries {
-                cookie = entry.cookie;
-                if entry.name != b"." && entry.name != b".." {
-                    let ftype = entry.name_attributes.map(|attributes| attributes.ftype);
-                    entries.push(ListedEntry { name: entry.name.to_vec(), ftype });
-                }
-            }
-            cookieverf = listing.cookieverf;
-            if listing.eof {
+            let request = Request::List { dir: *dir, cookie, verifier, count: 64 << 10 };
+            let what = || "a directory to be removed".to_owned();
+            let (listed, next, eof) = self.call(&request, what, |answer| {
+                let mut listed = Vec::new();
+                let (verifier, eof) = answer.listing(|cookie, name, attributes| {
+                    listed.push((cookie, ListedEntry { name: name.to_vec(), attributes }));
+                })?;
+                Ok((listed, verifier, eof))
+            })?;
+            verifier = next;
+            cookie = listed.last().map_or(cookie, |(cookie, _)| *cookie);
+            let named = listed.into_iter().map(|(_, entry)| entry);
+            entries.extend(named.filter(|entry| entry.name != b"." && entry.name != b".."));
+            if eof {
                 return Ok(entries);
             }
         }
+    }
+
+    /// Ends the session.
+    pub(crate) fn close(self) {
+        self.link.close();
     }
 }
 
 /// An entry of a directory.
 pub(crate) struct ListedEntry {
     pub(crate) name: Vec<u8>,
-    pub(crate) ftype: Option<Ftype3>,
+    /// A server may leave them out.
+    pub(crate) attributes: Option<Attributes>,
 }
 
 /// Asks the port mapper for a port. Returns `None` without a port mapper, or if it does not know the program.
@@ -289,7 +304,7 @@ fn port_of(target: &Target, program: u32) -> Result<Option<u16>> {
 }
 
 /// Asks MOUNT for the root of the export.
-fn mount(target: &Target, port: u16, identity: &Identity) -> Result<FileHandle> {
+fn mount(target: &Target, port: u16, identity: &Identity) -> Result<nfs3::FileHandle> {
     let address = target.socket_address(port)?;
     let mut connection = Connection::open(address, mount3::PROGRAM, mount3::VERSION, identity.auth())
         .with_context(|| format!("cannot connect to MOUNT at {address}; check that the server runs"))?;

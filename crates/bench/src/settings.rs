@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::protocol::Version;
 use crate::url::Target;
 
 /// The settings of a run.
@@ -11,6 +12,9 @@ use crate::url::Target;
 pub struct Settings {
     /// Server and export to measure.
     pub target: Target,
+    /// Version of NFS that the clients speak.
+    #[serde(default)]
+    pub nfs: Version,
     /// Number of repeats of each step.
     pub repeat: u32,
     /// Threads that the clients are spread over.
@@ -38,6 +42,7 @@ impl Settings {
     pub(crate) fn of(target: Target) -> Self {
         Self {
             target,
+            nfs: Version::default(),
             repeat: 1,
             threads: 1,
             verify: false,

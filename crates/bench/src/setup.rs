@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
-use forebay_wire::nfs3::{FileHandle, Procedure, StableHow};
+use forebay_wire::nfs3::StableHow;
 use rand_distr::Zipf;
 
 use crate::ledger::Ledger;
 use crate::names::{Names, Place, Promise};
 use crate::options::{Layout, Options, Pattern, Size, unit_of};
 use crate::part::Part;
+use crate::protocol::Handle;
 use crate::session::Session;
 use crate::workload::{
     Access, Attributes, Data, DataFile, DataPlan, Listing, Meta, MetaPhase, Smallfile, Tree, Workload,
@@ -54,7 +55,7 @@ impl std::hash::Hash for Size {
 /// Prepares phases on one export.
 pub(crate) struct Setup {
     pub(crate) session: Session,
-    pub(crate) dir: FileHandle,
+    pub(crate) dir: Handle,
     verify: bool,
     part: Part,
     filesets: HashMap<FileSetKey, Arc<FileSet>>,
@@ -154,7 +155,7 @@ impl Setup {
                 *record <= unit || file.size.is_multiple_of((*record).into()) && record.is_multiple_of(unit)
             });
             let record = record.unwrap_or(unit).max(unit);
-            let record = record.min(self.session.fsinfo.wtmax.max(unit));
+            let record = record.min(self.session.limits.write.max(unit));
             let plan = DataPlan {
                 files: vec![file.clone()],
                 access: Access::Sequential { first: 0, stride: 1 },
@@ -245,7 +246,7 @@ impl Setup {
         let needed = options.items.div_ceil(options.items_per_dir);
         // If making directories is measured, there are as many as files, because few would give no reliable figure.
         let count = if pattern == Pattern::Meta { needed.max(options.items) } else { needed };
-        let fresh = || -> Arc<[OnceLock<FileHandle>]> { (0..count).map(|_| OnceLock::new()).collect() };
+        let fresh = || -> Arc<[OnceLock<Handle>]> { (0..count).map(|_| OnceLock::new()).collect() };
         let shared = options.shared_dirs.then(fresh);
         let mut trees = Vec::new();
         for client in self.part.clients(options.clients) {
@@ -283,7 +284,7 @@ impl Setup {
             let found = self.session.lookup(&tree.base, name.as_bytes())?;
             let found = found.with_context(|| format!("the directory {name} is not there"))?;
             // Only this thread sets the handle, so the call cannot fail.
-            let _ = dir.set(found.object);
+            let _ = dir.set(found);
         }
         Ok(())
     }
@@ -303,14 +304,9 @@ impl Setup {
         pattern: Pattern,
         options: &Options,
     ) -> Vec<(Box<dyn Workload>, u16)> {
-        let procedure = match pattern {
-            Pattern::Lookup => Procedure::Lookup,
-            Pattern::Access => Procedure::Access,
-            _ => Procedure::Getattr,
-        };
         let depth = options.depth;
         let part = |tree: &Arc<Tree>| -> (Box<dyn Workload>, u16) {
-            (Box::new(Attributes::new(tree.clone(), procedure, options.count, depth)), depth)
+            (Box::new(Attributes::new(tree.clone(), pattern, options.count, depth)), depth)
         };
         trees.iter().map(part).collect()
     }
@@ -318,7 +314,7 @@ impl Setup {
     /// Returns the workload of each client that lists the only directory of the first tree.
     pub(crate) fn listing(&self, trees: &[Arc<Tree>], options: &Options) -> Vec<(Box<dyn Workload>, u16)> {
         let entries = u64::from(options.items);
-        let count = self.session.fsinfo.dtpref.clamp(4096, 1 << 20);
+        let count = self.session.limits.listing.clamp(4096, 1 << 20);
         let dir = trees[0].dir_of(0);
         let part = |_| -> (Box<dyn Workload>, u16) {
             (Box::new(Listing::new(dir, entries, count, options.count, options.depth)), options.depth)

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use forebay_wire::nfs3::FileHandle;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ledger;
 use crate::names::Promise;
+use crate::protocol::Handle;
 use crate::workload::DataFile;
 
 const SCHEMA: u32 = 2;
@@ -75,7 +75,7 @@ pub(crate) type UnitFile = (Arc<DataFile>, u32);
 /// Reads a state file: data files with their units, and names. `find` returns the handle of a data file by its name.
 pub(crate) fn load(
     path: &Path,
-    mut find: impl FnMut(&str) -> Result<FileHandle>,
+    mut find: impl FnMut(&str) -> Result<Handle>,
 ) -> Result<(Vec<UnitFile>, Vec<Promise>)> {
     let what = || format!("the state file {} cannot be read", path.display());
     let mut input = BufReader::new(File::open(path).with_context(what)?);

@@ -1,8 +1,9 @@
 //! The figures that are counted while a phase runs.
 
-use forebay_wire::nfs3::Procedure;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+
+use crate::protocol::Operation;
 
 /// Longest latency in nanoseconds, one hour. A longer latency counts as one hour.
 const LONGEST: u64 = 3_600_000_000_000;
@@ -62,11 +63,11 @@ pub(crate) struct Second {
 pub(crate) struct Stats {
     /// Latencies from the first request of an operation to its last reply.
     pub(crate) operations: Latencies,
-    /// Latencies from each request to its reply, by procedure.
-    pub(crate) procedures: [Option<Box<Latencies>>; Procedure::COUNT],
+    /// Latencies from each request to its reply, by operation.
+    pub(crate) requests: [Option<Box<Latencies>>; Operation::ALL.len()],
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
-    /// Requests answered with NFS3ERR_JUKEBOX and sent again.
+    /// Requests answered with NFS3ERR_JUKEBOX or NFS4ERR_DELAY, and sent again.
     pub(crate) put_off: u64,
     pub(crate) seconds: Vec<Second>,
 }
@@ -75,7 +76,7 @@ impl Stats {
     pub(crate) fn new() -> Self {
         Self {
             operations: Latencies::new(),
-            procedures: [const { None }; Procedure::COUNT],
+            requests: [const { None }; Operation::ALL.len()],
             bytes: 0,
             entries: 0,
             put_off: 0,
@@ -85,8 +86,8 @@ impl Stats {
 
     /// Counts a reply that came `latency` nanoseconds after its request.
     #[inline]
-    pub(crate) fn reply(&mut self, procedure: Procedure, latency: u64) {
-        self.procedures[procedure as usize].get_or_insert_with(|| Box::new(Latencies::new())).record(latency);
+    pub(crate) fn reply(&mut self, operation: Operation, latency: u64) {
+        self.requests[operation as usize].get_or_insert_with(|| Box::new(Latencies::new())).record(latency);
     }
 
     /// Counts payload bytes and entries moved in second number `second` of the phase.
@@ -118,7 +119,7 @@ impl Stats {
     /// Adds the figures of another thread in this phase.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.operations.merge(&other.operations);
-        for (mine, theirs) in self.procedures.iter_mut().zip(&other.procedures) {
+        for (mine, theirs) in self.requests.iter_mut().zip(&other.requests) {
             match (mine.as_mut(), theirs) {
                 (Some(mine), Some(theirs)) => mine.merge(theirs),
                 (None, Some(_)) => mine.clone_from(theirs),
@@ -188,16 +189,16 @@ mod tests {
     #[test]
     fn merging_is_adding() {
         let mut one = Stats::new();
-        one.reply(Procedure::Read, 50_000);
+        one.reply(Operation::Read, 50_000);
         one.operation(0, 50_000);
         one.moved(0, 4096, 0);
         let mut two = Stats::new();
-        two.reply(Procedure::Write, 90_000);
+        two.reply(Operation::Write, 90_000);
         two.operation(2, 90_000);
         two.moved(2, 8192, 3);
         one.merge(&two);
         assert_eq!(one.operations.0.len(), 2);
-        assert!(one.procedures[Procedure::Write as usize].is_some());
+        assert!(one.requests[Operation::Write as usize].is_some());
         assert_eq!((one.bytes, one.entries), (12288, 3));
         let operations: Vec<u64> = one.seconds.iter().map(|second| second.operations).collect();
         assert_eq!(operations, [1, 0, 1]);

@@ -37,6 +37,7 @@ pub fn table(report: &Report) -> String {
     for phase in &report.phases {
         let _ = writeln!(out, "{}", line(phase, name_width));
     }
+    let _ = writeln!(out, "version: {}", report.nfs);
     out.push_str("spread: (fastest - slowest) / median of the repeats; client, server: processors in use\n");
     out
 }

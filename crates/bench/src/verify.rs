@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use forebay_wire::nfs3::{FileHandle, StableHow};
+use forebay_wire::nfs3::StableHow;
 
 use crate::names::{Fate, Promise};
 use crate::options::Options;
 use crate::part::{Alone, Part};
+use crate::protocol::Handle;
 use crate::runner::Runner;
 use crate::settings::Settings;
 use crate::setup::{Phase, Setup};
@@ -44,7 +45,7 @@ pub fn verify(settings: Settings, state: &Path) -> Result<Checked> {
     let setup = &mut runner.setup;
     let (files, names) = state::load(state, |name| {
         let found = setup.session.lookup(&setup.dir, name.as_bytes())?;
-        found.map(|found| found.object).ok_or_else(|| anyhow!("the file {name} is gone"))
+        found.ok_or_else(|| anyhow!("the file {name} is gone"))
     })?;
     let checked = Checked {
         files: files.len(),
@@ -56,6 +57,7 @@ pub fn verify(settings: Settings, state: &Path) -> Result<Checked> {
     for phase in [units_phase(files), contents_phase(filled)] {
         runner.in_batches(phase, &options).context(wrong)?;
     }
+    runner.close();
     Ok(checked)
 }
 
@@ -86,7 +88,7 @@ fn units_phase(files: Vec<UnitFile>) -> Phase {
 }
 
 /// Returns the phase that reads the small files that must have their content.
-fn contents_phase(files: Vec<(FileHandle, Promise)>) -> Phase {
+fn contents_phase(files: Vec<(Handle, Promise)>) -> Phase {
     let files: Arc<[_]> = files.into();
     let clients = READERS.min(files.len());
     let part = |first| -> (Box<dyn Workload>, u16) {
@@ -96,8 +98,8 @@ fn contents_phase(files: Vec<(FileHandle, Promise)>) -> Phase {
 }
 
 /// Looks up every name. Returns the files that must have their content.
-fn find_names(setup: &mut Setup, names: Vec<Promise>) -> Result<Vec<(FileHandle, Promise)>> {
-    let mut dirs: HashMap<String, Option<FileHandle>> = HashMap::new();
+fn find_names(setup: &mut Setup, names: Vec<Promise>) -> Result<Vec<(Handle, Promise)>> {
+    let mut dirs: HashMap<String, Option<Handle>> = HashMap::new();
     let mut filled = Vec::new();
     for promise in names {
         let dir = match dirs.get(&promise.dir) {
@@ -116,18 +118,18 @@ fn find_names(setup: &mut Setup, names: Vec<Promise>) -> Result<Vec<(FileHandle,
             bail!("{}/{} {what}", promise.dir, promise.name);
         }
         if let (Some(found), Fate::Filled) = (found, promise.fate) {
-            filled.push((found.object, promise));
+            filled.push((found, promise));
         }
     }
     Ok(filled)
 }
 
 /// Returns the directory at a path below the directory of all runs.
-fn walk(setup: &mut Setup, path: &str) -> Result<Option<FileHandle>> {
+fn walk(setup: &mut Setup, path: &str) -> Result<Option<Handle>> {
     let mut at = setup.dir;
     for name in path.split('/') {
         match setup.session.lookup(&at, name.as_bytes())? {
-            Some(found) => at = found.object,
+            Some(found) => at = found,
             None => return Ok(None),
         }
     }

@@ -36,10 +36,18 @@ fn all_patterns_run_verified_and_clean_up() {
     if !available() {
         return;
     }
+    for vers in ["3", "4.1"] {
+        all_patterns_run(vers);
+    }
+}
+
+fn all_patterns_run(vers: &str) {
     let dir = tempfile::tempdir().unwrap();
     let patterns: Vec<String> = Pattern::value_variants().iter().map(ToString::to_string).collect();
     let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
     let options = [
+        "--vers",
+        vers,
         "--verify",
         "-n",
         "4",
@@ -63,7 +71,7 @@ fn all_patterns_run_verified_and_clean_up() {
     let output = succeeds("run", dir.path(), &[&patterns[..], &options].concat());
     let report: Report = serde_json::from_slice(&output.stdout).unwrap();
     // Checked names are not renamed, so the rename phase is missing.
-    assert_eq!(report.phases.len(), patterns.len() - 1 + 7);
+    assert_eq!(report.phases.len(), patterns.len() - 1 + 8);
     assert!(report.phases.iter().all(|phase| phase.runs[0].operations > 0));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "everything was removed");
 }

@@ -42,13 +42,36 @@ fn phases(result: &Path) -> Vec<(String, u64)> {
     phases.iter().map(one).collect()
 }
 
+/// Returns the requests of a phase, with their numbers.
+fn procedures(result: &Path, phase: &str) -> Vec<(String, u64)> {
+    let report: Value = serde_json::from_slice(&std::fs::read(result).unwrap()).unwrap();
+    let phases = report["phases"].as_array().unwrap();
+    let phase = phases.iter().find(|found| found["name"] == phase).unwrap();
+    let one = |called: &Value| {
+        (called["procedure"].as_str().unwrap().to_owned(), called["count"].as_u64().unwrap())
+    };
+    phase["runs"][0]["procedures"].as_array().unwrap().iter().map(one).collect()
+}
+
 #[test]
 fn every_pattern_runs_verified_and_is_reported() {
+    runs_verified_and_is_reported("3", "NFSv3", &["LOOKUP", "ACCESS", "READ"]);
+}
+
+#[test]
+fn every_pattern_runs_verified_over_nfs_4_1() {
+    runs_verified_and_is_reported("4.1", "NFSv4.1", &["OPEN", "READ", "CLOSE"]);
+}
+
+/// `opening` has the requests of the phase open+read+close.
+fn runs_verified_and_is_reported(vers: &str, version: &str, opening: &[&str]) {
     let server = Serving::start(&["--squash", "none"]);
     let folder = tempfile::tempdir().unwrap();
     let (result, page) = (folder.path().join("result.json"), folder.path().join("page.html"));
     let (result_name, page_name) = (result.to_str().unwrap(), page.to_str().unwrap());
     let options = [
+        "--vers",
+        vers,
         "--verify",
         "-n",
         "4",
@@ -74,15 +97,22 @@ fn every_pattern_runs_verified_and_is_reported() {
     succeeds(&[&["bench", "run", "--url", &url(&server)], &patterns[..], &options].concat());
     let phases = phases(&result);
     // Checked names are not renamed, so the rename phase is missing.
-    assert_eq!(phases.len(), patterns.len() - 1 + 7);
+    assert_eq!(phases.len(), patterns.len() - 1 + 8);
     assert!(phases.iter().all(|(_, operations)| *operations > 0), "{phases:?}");
     assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 0, "everything was removed");
+    let mut called = procedures(&result, "meta/open+read+close");
+    called.sort_unstable();
+    let mut opening: Vec<_> = opening.iter().map(|name| ((*name).to_owned(), 400)).collect();
+    opening.sort_unstable();
+    assert_eq!(called, opening);
 
     succeeds(&["bench", "report", result_name, "-o", page_name]);
     let page = std::fs::read_to_string(page).unwrap();
     assert!(phases.iter().all(|(name, _)| page.contains(&format!(">{name}</h2>"))));
     let compared = text(&succeeds(&["bench", "compare", result_name, result_name]).stdout);
     assert!(phases.iter().all(|(name, _)| compared.contains(name.as_str())), "{compared}");
+    assert!(compared.contains(&format!("A: {version}, B: {version}\n")), "{compared}");
+    assert!(page.contains(version));
 }
 
 /// An agent on a port of its own. It ends when this value is dropped.

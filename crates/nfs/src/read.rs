@@ -22,10 +22,24 @@ use crate::shared::Shared;
 /// A READ whose data has to be read from the cache devices.
 pub(crate) struct SsdReply {
     read: SsdRead,
-    rest: RestOfReply,
+    rest: Rest,
 }
 
-/// The reply to a READ without the data.
+/// The reply without the data.
+enum Rest {
+    Nfs3(RestOfReply),
+    /// The request has the COMPOUND. The client's counters count the data.
+    Nfs4(Arc<ClientStats>),
+}
+
+impl SsdReply {
+    /// Returns a READ that is the last operation of a COMPOUND, which the request has.
+    pub(crate) fn of_compound(read: SsdRead, client: Arc<ClientStats>) -> Self {
+        SsdReply { read, rest: Rest::Nfs4(client) }
+    }
+}
+
+/// The reply to a READ of NFSv3 without the data.
 struct RestOfReply {
     xid: u32,
     attributes: Fattr3,
@@ -81,7 +95,7 @@ impl Shared {
             Ok::<Outcome<_, _>, Stop>(match tried {
                 Outcome::Done(out) => Outcome::Done(rest(out, caller.client)),
                 Outcome::FromSsd(read) => {
-                    let rest = rest(read.out, caller.client);
+                    let rest = Rest::Nfs3(rest(read.out, caller.client));
                     Outcome::FromSsd(SsdReply { read, rest })
                 }
                 Outcome::Wait => {
@@ -117,17 +131,28 @@ impl Shared {
         let (shared, workers) = (self.clone(), workers.clone());
         tasks::spawn(async move {
             let mut reply = request.ticket.reply();
-            let payload = reply.payload(rest.len);
+            let len = read.out.len;
+            let payload = reply.payload(len);
             // When memory is short the payload holds less; the worker then answers with less.
-            let whole = payload.capacity() == rest.len;
+            let whole = payload.capacity() == len;
             if !(whole && read.fill(payload.spare_mut()).await) {
                 drop(reply);
                 return shared.hand_over(request, &workers);
             }
-            payload.set_len(rest.len);
-            let status = shared.answer_read(&mut reply, &rest);
-            shared.stats.answered(Procedure::Read, request.arrived.elapsed(), status != Nfsstat3::Ok);
-            shared.send(request.ticket, reply);
+            payload.set_len(len);
+            match rest {
+                Rest::Nfs3(rest) => {
+                    let status = shared.answer_read(&mut reply, &rest);
+                    let failed = status != Nfsstat3::Ok;
+                    shared.stats.answered(Procedure::Read, request.arrived.elapsed(), failed);
+                    shared.send(request.ticket, reply);
+                }
+                Rest::Nfs4(client) => {
+                    if let Some(request) = shared.complete_read_nfs4(request, reply, &client, &read.out) {
+                        shared.hand_over(request, &workers);
+                    }
+                }
+            }
         });
     }
 

@@ -28,7 +28,7 @@ mod key;
 mod tests;
 
 use askers::Askers;
-pub(crate) use key::RequestKey;
+pub(crate) use key::{RequestKey, hash};
 
 /// Bounds of the cache.
 #[derive(Clone, Copy, Debug)]

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
 use crate::job::Job;
+use crate::protocol::Version;
 use crate::result::Report;
 use crate::runner;
 use crate::session::{Identity, Session};
@@ -188,7 +189,7 @@ impl Forebay {
         let identity = Identity { uid: 0, machine_name: "bench".to_owned() };
         let start = Instant::now();
         loop {
-            match Session::open(&self.target, &identity) {
+            match Session::open(&self.target, Version::V3, &identity) {
                 Ok(_) => return Ok(()),
                 Err(error) if start.elapsed() > START => return Err(error),
                 Err(_) => {}

@@ -131,13 +131,24 @@ pub(crate) fn grouped(value: f64) -> String {
 }
 
 fn method(reports: &[Labelled]) -> Section {
-    let head =
-        ["", "measured", "when", "tool", "agents", "threads", "caches dropped", "content checked", "command"];
+    let head = [
+        "",
+        "measured",
+        "version",
+        "when",
+        "tool",
+        "agents",
+        "threads",
+        "caches dropped",
+        "content checked",
+        "command",
+    ];
     let yes = |value: bool| if value { "yes" } else { "no" };
     let rows = reports.iter().map(|Labelled { label, report }| {
         vec![
             Span::from(label.as_str()),
             Span::from(report.target.as_str()),
+            Span::from(report.nfs.to_string()),
             Span::from(time(report.started)),
             Span::from(report.version.as_str()),
             Span::from(report.agents.len().to_string()),
@@ -148,7 +159,7 @@ fn method(reports: &[Labelled]) -> Section {
         ]
     });
     let said = text![
-        "The load generator speaks NFSv3 over TCP from user space, without a mount. A client is a connection with an \
+        "The load generator speaks NFS over TCP from user space, without a mount. A client is a connection with an \
          identity of its own that keeps the given number of requests in flight (depth). A sequential write ends with \
          COMMIT, which is timed. Latencies are from the first request of an operation to its last reply, in an HDR \
          histogram of three digits. CPU is in processors: 1.00 is one of them fully used; \

@@ -1,5 +1,6 @@
 //! Results sorted by phase, then by label, then by number of clients.
 
+use crate::protocol::Version;
 use crate::result::{PhaseReport, Report, Run, median};
 
 /// A result and its name in the report.
@@ -67,7 +68,11 @@ impl Unit {
 /// Labels results with the text given with `--label`, or else with the target. If two results for one phase and
 /// number of clients would get one label, all results are labelled with their file names.
 pub(crate) fn label(reports: Vec<(String, Report)>) -> Vec<Labelled> {
-    let named = |report: &Report| report.label.clone().unwrap_or_else(|| report.target.clone());
+    let unnamed = |report: &Report| match report.nfs {
+        Version::V3 => report.target.clone(),
+        version => format!("{} ({version})", report.target),
+    };
+    let named = |report: &Report| report.label.clone().unwrap_or_else(|| unnamed(report));
     let clash = reports.iter().enumerate().any(|(number, (_, one))| {
         reports[..number].iter().any(|(_, other)| {
             named(one) == named(other)

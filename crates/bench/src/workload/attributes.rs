@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use forebay_wire::nfs3::*;
-use forebay_wire::{Encode as _, Reader};
 
 use super::tree::Tree;
-use super::{Call, Next, Progress, Workload, result};
+use super::{Call, Next, Progress, Workload};
+use crate::options::Pattern;
+use crate::protocol::{Answer, Request};
 
 /// A client that asks for attributes.
 pub(crate) struct Attributes {
     tree: Arc<Tree>,
-    procedure: Procedure,
+    pattern: Pattern,
     issued: u64,
     limit: Option<u64>,
     asked: Vec<u32>,
 }
 
 impl Attributes {
-    /// Returns a client that calls `procedure`: GETATTR, LOOKUP or ACCESS.
-    pub(crate) fn new(tree: Arc<Tree>, procedure: Procedure, limit: Option<u64>, depth: u16) -> Self {
-        Self { tree, procedure, issued: 0, limit, asked: vec![0; depth.into()] }
+    /// Returns a client that does what `pattern` says: GETATTR, LOOKUP or ACCESS.
+    pub(crate) fn new(tree: Arc<Tree>, pattern: Pattern, limit: Option<u64>, depth: u16) -> Self {
+        Self { tree, pattern, issued: 0, limit, asked: vec![0; depth.into()] }
     }
 }
 
@@ -35,37 +35,28 @@ impl Workload for Attributes {
         Next::Begin
     }
 
-    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+    fn send(&self, slot: usize, call: &mut Call<'_>) {
         let item = self.asked[slot];
-        let out = call.start(self.procedure);
-        let object = self.tree.handle(item);
-        match self.procedure {
-            Procedure::Lookup => {
-                let name = self.tree.name(item);
-                DirOpArgs { dir: self.tree.dir_of(item), name: name.as_bytes() }.encode(out);
-            }
-            Procedure::Access => AccessArgs { object, access: access::READ | access::MODIFY }.encode(out),
-            _ => GetattrArgs { object }.encode(out),
-        }
-        self.procedure
+        let (object, name) = (self.tree.handle(item), self.tree.name(item));
+        call.start(&match self.pattern {
+            Pattern::Lookup => Request::Lookup { dir: self.tree.dir_of(item), name: name.as_bytes() },
+            Pattern::Access => Request::Access { object },
+            _ => Request::Getattr { object },
+        });
     }
 
-    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
+    fn reply(&mut self, slot: usize, answer: &Answer<'_>) -> Result<Progress> {
         let item = self.asked[slot];
         let what = || self.tree.name(item).to_string();
-        match self.procedure {
-            Procedure::Lookup => {
-                let found: LookupOk = result::<_, PostOpAttr>(body, Procedure::Lookup, what)?;
-                if found.object != self.tree.handle(item) {
+        match self.pattern {
+            Pattern::Lookup => {
+                let found = answer.named(answer.found(), what)?;
+                if found.handle != Some(self.tree.handle(item)) {
                     bail!("LOOKUP of {} returned another handle than CREATE", what());
                 }
             }
-            Procedure::Access => {
-                let _: AccessOk = result::<_, PostOpAttr>(body, Procedure::Access, what)?;
-            }
-            _ => {
-                let _: Fattr3 = result::<_, ()>(body, Procedure::Getattr, what)?;
-            }
+            Pattern::Access => answer.named(answer.done(), what)?,
+            _ => drop(answer.named(answer.attributes(), what)?),
         }
         Ok(Progress::COMPLETE)
     }

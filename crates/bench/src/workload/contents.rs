@@ -3,23 +3,22 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use forebay_wire::nfs3::*;
-use forebay_wire::{Encode as _, Reader};
 
 use super::meta::check_small;
-use super::{Call, Next, Progress, Workload, result};
+use super::{Call, Next, Progress, Workload};
 use crate::names::Promise;
+use crate::protocol::{Answer, Handle, Request};
 
 /// A client that reads every `step`-th file of a list, starting with file `next`.
 pub(crate) struct Contents {
-    files: Arc<[(FileHandle, Promise)]>,
+    files: Arc<[(Handle, Promise)]>,
     next: usize,
     step: usize,
     asked: Vec<usize>,
 }
 
 impl Contents {
-    pub(crate) fn new(files: Arc<[(FileHandle, Promise)]>, first: usize, step: usize, depth: u16) -> Self {
+    pub(crate) fn new(files: Arc<[(Handle, Promise)]>, first: usize, step: usize, depth: u16) -> Self {
         Self { files, next: first, step, asked: vec![0; depth.into()] }
     }
 }
@@ -34,20 +33,19 @@ impl Workload for Contents {
         Next::Begin
     }
 
-    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+    fn send(&self, slot: usize, call: &mut Call<'_>) {
         let (file, promise) = &self.files[self.asked[slot]];
         let count = promise.size.unwrap_or_default();
-        ReadArgs { file: *file, offset: 0, count }.encode(call.start(Procedure::Read));
-        Procedure::Read
+        call.start(&Request::Read { file: *file, open: None, offset: 0, count });
     }
 
-    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
+    fn reply(&mut self, slot: usize, answer: &Answer<'_>) -> Result<Progress> {
         let Promise { dir, name, content, size, .. } = &self.files[self.asked[slot]].1;
-        let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, || name.clone())?;
-        if read.data.len() != size.unwrap_or_default() as usize {
-            bail!("the file {dir}/{name} has lost its content: READ returned {} bytes", read.data.len());
+        let data = answer.named(answer.data(), || name.clone())?;
+        if data.len() != size.unwrap_or_default() as usize {
+            bail!("the file {dir}/{name} has lost its content: READ returned {} bytes", data.len());
         }
-        check_small(read.data, *content).with_context(|| format!("the file {dir}/{name} is wrong"))?;
-        Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64))
+        check_small(data, *content).with_context(|| format!("the file {dir}/{name} is wrong"))?;
+        Ok(Progress::COMPLETE.with_bytes(data.len() as u64))
     }
 }

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use forebay_wire::nfs3::*;
-use forebay_wire::{Encode as _, Reader};
+use forebay_wire::nfs3::StableHow;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 
-use super::{Call, Next, Outcome, Progress, Workload, result};
+use super::{Call, Next, Outcome, Progress, Workload};
 use crate::content::{self, Mismatch};
 use crate::ledger::Ledger;
+use crate::protocol::{Answer, Handle, Link, Open, Request as Asked};
 
 /// Number of random places that are tried before a client waits for the writes of other clients.
 const TRIES: usize = 64;
@@ -22,7 +22,7 @@ pub(crate) struct DataFile {
     /// Number that the content of the file contains.
     pub(crate) id: u64,
     pub(crate) name: String,
-    pub(crate) handle: FileHandle,
+    pub(crate) handle: Handle,
     /// Bytes when the file is full.
     pub(crate) size: u64,
     /// Record of the writes, if content is checked.
@@ -89,6 +89,8 @@ struct Dirty {
 /// A client that reads and writes data.
 pub(crate) struct Data {
     plan: DataPlan,
+    /// The opens of the files.
+    opens: Vec<Open>,
     issued: u64,
     in_flight: u32,
     generation: u32,
@@ -107,6 +109,7 @@ impl Data {
         let committing = plan.files.len();
         let rng = SmallRng::seed_from_u64(plan.seed);
         Self {
+            opens: vec![None; committing],
             plan,
             issued: 0,
             in_flight: 0,
@@ -171,36 +174,30 @@ impl Data {
         Some(Next::GoOn)
     }
 
-    fn read_reply(
-        &mut self,
-        slot: usize,
-        file: usize,
-        offset: u64,
-        body: &mut Reader<'_>,
-    ) -> Result<Progress> {
+    fn read_reply(&mut self, slot: usize, file: usize, offset: u64, answer: &Answer<'_>) -> Result<Progress> {
         let target = &self.plan.files[file];
         let what = || format!("{} at offset {offset}", target.name);
-        let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, what)?;
-        let short = read.data.len() < self.plan.record as usize && self.plan.at_rest;
-        if read.count as usize != read.data.len() || read.data.len() != self.plan.record as usize && !short {
-            bail!("READ of {} returned {} of {} bytes", what(), read.data.len(), self.plan.record);
+        let data = answer.named(answer.data(), what)?;
+        let short = data.len() < self.plan.record as usize && self.plan.at_rest;
+        if data.len() != self.plan.record as usize && !short {
+            bail!("READ of {} returned {} of {} bytes", what(), data.len(), self.plan.record);
         }
         if let Some(ledger) = &target.ledger {
             let unit = self.plan.unit as usize;
             for (number, (at, oldest)) in self.slots[slot].generations.iter().enumerate() {
-                let bytes = read.data.get(number * unit..(number + 1) * unit);
+                let bytes = data.get(number * unit..(number + 1) * unit);
                 let found = bytes.map_or(Ok(0), |bytes| content::check(bytes, target.id, *at));
                 check_unit(found, *oldest, ledger.sent(*at), self.plan.at_rest)
                     .with_context(|| format!("{} at offset {at} is wrong", target.name))?;
             }
         }
-        Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64))
+        Ok(Progress::COMPLETE.with_bytes(data.len() as u64))
     }
 
-    fn write_reply(&mut self, file: usize, offset: u64, body: &mut Reader<'_>) -> Result<Progress> {
+    fn write_reply(&mut self, file: usize, offset: u64, answer: &Answer<'_>) -> Result<Progress> {
         let target = self.plan.files[file].clone();
         let what = || format!("{} at offset {offset}", target.name);
-        let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
+        let written = answer.named(answer.written(), what)?;
         if written.count != self.plan.record {
             bail!("WRITE of {} wrote {} of {} bytes", what(), written.count, self.plan.record);
         }
@@ -214,7 +211,7 @@ impl Data {
         }
         let stable = written.committed != StableHow::Unstable;
         if !stable {
-            self.check_verifier(written.verf)?;
+            self.check_verifier(written.verifier)?;
             self.dirty[file].writes += 1;
             self.since_commit += 1;
         }
@@ -228,10 +225,10 @@ impl Data {
         Ok(Progress::COMPLETE.with_bytes(u64::from(written.count)))
     }
 
-    fn commit_reply(&mut self, slot: usize, file: usize, body: &mut Reader<'_>) -> Result<Progress> {
+    fn commit_reply(&mut self, slot: usize, file: usize, answer: &Answer<'_>) -> Result<Progress> {
         let target = self.plan.files[file].clone();
-        let committed: CommitOk = result::<_, WccData>(body, Procedure::Commit, || target.name.clone())?;
-        self.check_verifier(committed.verf)?;
+        let verifier = answer.named(answer.committed(), || target.name.clone())?;
+        self.check_verifier(verifier)?;
         if let Some(ledger) = &target.ledger {
             for (at, generation) in self.slots[slot].generations.drain(..) {
                 ledger.make_durable(at, generation);
@@ -298,44 +295,53 @@ impl Workload for Data {
         next
     }
 
-    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+    fn send(&self, slot: usize, call: &mut Call<'_>) {
         let DataPlan { record, unit, stable, ref files, .. } = self.plan;
         match self.slots[slot].request {
             Request::Read { file, offset } => {
-                let out = call.start(Procedure::Read);
-                ReadArgs { file: files[file].handle, offset, count: record }.encode(out);
-                Procedure::Read
+                let (open, file) = (self.opens[file], files[file].handle);
+                call.start(&Asked::Read { file, open, offset, count: record });
             }
             Request::Write { file, offset } => {
-                let target = &files[file];
-                let out = call.start(Procedure::Write);
-                WriteArgs::encode_header(out, &target.handle, offset, record, stable);
+                let (open, target) = (self.opens[file], &files[file]);
+                let (file, count) = (target.handle, record);
+                let out = call.start(&Asked::Write { file, open, offset, count, stable });
                 for at in (offset..offset + u64::from(record)).step_by(unit as usize) {
                     let generation = target.ledger.as_ref().map_or(self.generation, |ledger| ledger.sent(at));
                     content::append(out, target.id, at, generation, unit as usize);
                 }
-                Procedure::Write
             }
             Request::Commit { file } => {
-                let args = CommitArgs { file: files[file].handle, offset: 0, count: 0 };
-                args.encode(call.start(Procedure::Commit));
-                Procedure::Commit
+                call.start(&Asked::Commit { file: files[file].handle });
             }
             Request::None => {
-                call.start(Procedure::Null);
-                Procedure::Null
+                call.start(&Asked::Null);
             }
         }
     }
 
-    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
+    fn reply(&mut self, slot: usize, answer: &Answer<'_>) -> Result<Progress> {
         self.in_flight -= 1;
         match std::mem::replace(&mut self.slots[slot].request, Request::None) {
-            Request::Read { file, offset } => self.read_reply(slot, file, offset, body),
-            Request::Write { file, offset } => self.write_reply(file, offset, body),
-            Request::Commit { file } => self.commit_reply(slot, file, body),
+            Request::Read { file, offset } => self.read_reply(slot, file, offset, answer),
+            Request::Write { file, offset } => self.write_reply(file, offset, answer),
+            Request::Commit { file } => self.commit_reply(slot, file, answer),
             Request::None => Ok(Progress { outcome: Outcome::Aside, bytes: 0, entries: 0 }),
         }
+    }
+
+    fn prepare(&mut self, link: &mut Link) -> Result<()> {
+        for (file, open) in self.plan.files.iter().zip(&mut self.opens) {
+            *open = link.open_file(file.handle, &file.name)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, link: &mut Link) -> Result<()> {
+        for (file, open) in self.plan.files.iter().zip(&mut self.opens) {
+            link.close_file(file.handle, open.take(), &file.name)?;
+        }
+        Ok(())
     }
 }
 

@@ -1,10 +1,9 @@
-//! READDIRPLUS of a big directory from its first entry to its last, repeatedly, as `ls -l` does.
+//! READDIRPLUS, in NFSv4 READDIR, of a big directory from its first entry to its last, repeatedly, as `ls -l` does.
 
 use anyhow::{Result, bail};
-use forebay_wire::nfs3::*;
-use forebay_wire::{Encode as _, Reader};
 
-use super::{Call, Next, Outcome, Progress, Workload, result};
+use super::{Call, Next, Outcome, Progress, Workload};
+use crate::protocol::{Answer, Handle, Request};
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Position {
@@ -15,7 +14,7 @@ struct Position {
 
 /// A client that lists a directory.
 pub(crate) struct Listing {
-    dir: FileHandle,
+    dir: Handle,
     /// Number of entries in a whole listing, without `.` and `..`.
     expected: u64,
     count: u32,
@@ -26,7 +25,7 @@ pub(crate) struct Listing {
 
 impl Listing {
     /// Returns a client that lists `dir`. `count` is the largest size of a reply in bytes.
-    pub(crate) fn new(dir: FileHandle, expected: u64, count: u32, limit: Option<u64>, depth: u16) -> Self {
+    pub(crate) fn new(dir: Handle, expected: u64, count: u32, limit: Option<u64>, depth: u16) -> Self {
         Self { dir, expected, count, issued: 0, limit, slots: vec![Position::default(); depth.into()] }
     }
 }
@@ -41,34 +40,30 @@ impl Workload for Listing {
         if first { Next::Begin } else { Next::GoOn }
     }
 
-    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
-        let Position { cookie, cookieverf, .. } = self.slots[slot];
-        let (dircount, maxcount) = (self.count, self.count);
-        let args = ReaddirplusArgs { dir: self.dir, cookie, cookieverf, dircount, maxcount };
-        args.encode(call.start(Procedure::Readdirplus));
-        Procedure::Readdirplus
+    fn send(&self, slot: usize, call: &mut Call<'_>) {
+        let Position { cookie, cookieverf: verifier, .. } = self.slots[slot];
+        call.start(&Request::List { dir: self.dir, cookie, verifier, count: self.count });
     }
 
-    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
-        let what = || "the big directory".to_owned();
-        let listing: ReaddirplusOk<'_> = result::<_, PostOpAttr>(body, Procedure::Readdirplus, what)?;
+    fn reply(&mut self, slot: usize, answer: &Answer<'_>) -> Result<Progress> {
         let position = &mut self.slots[slot];
         let mut entries = 0;
-        for entry in listing.entries {
-            position.cookie = entry.cookie;
-            entries += u64::from(entry.name != b"." && entry.name != b"..");
-        }
-        position.cookieverf = listing.cookieverf;
+        let listed = answer.listing(|cookie, name, _| {
+            position.cookie = cookie;
+            entries += u64::from(name != b"." && name != b"..");
+        });
+        let (verifier, eof) = answer.named(listed, || "the big directory".to_owned())?;
+        position.cookieverf = verifier;
         position.seen += entries;
         let mut outcome = Outcome::Continue;
-        if listing.eof {
+        if eof {
             if position.seen != self.expected {
                 bail!("a listing had {} entries, the directory has {}", position.seen, self.expected);
             }
             *position = Position::default();
             outcome = Outcome::Complete;
         } else if entries == 0 {
-            bail!("READDIRPLUS returned no entry and no end of the directory");
+            bail!("a listing has neither an entry nor the end of the directory");
         }
         Ok(Progress { outcome, bytes: 0, entries })
     }

@@ -4,13 +4,14 @@
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, bail};
-use forebay_wire::nfs3::*;
-use forebay_wire::{Encode as _, Reader};
+use forebay_wire::nfs3::StableHow;
+use forebay_wire::nfs4::Stateid;
 
 use super::tree::{Name, Tree};
-use super::{Call, Next, Progress, Workload, result};
+use super::{Call, Next, Progress, Workload};
 use crate::content;
 use crate::names::Fate;
+use crate::protocol::{Answer, Handle, Made, Open, Request};
 
 /// The operation of a phase on all items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +19,10 @@ pub(crate) enum MetaPhase {
     Mkdir,
     Create,
     Stat,
+    /// READ by the handle.
     Read,
+    /// The requests of open, read and close: LOOKUP, ACCESS, READ, or OPEN, READ, CLOSE in NFSv4.
+    OpenReadClose,
     /// SETATTR of the mode.
     Setattr,
     /// RENAME within the directory.
@@ -28,11 +32,12 @@ pub(crate) enum MetaPhase {
 }
 
 impl MetaPhase {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Mkdir,
         Self::Create,
         Self::Stat,
         Self::Read,
+        Self::OpenReadClose,
         Self::Setattr,
         Self::Rename,
         Self::Remove,
@@ -46,11 +51,29 @@ impl MetaPhase {
             Self::Create => "create",
             Self::Stat => "stat",
             Self::Read => "read",
+            Self::OpenReadClose => "open+read+close",
             Self::Setattr => "setattr",
             Self::Rename => "rename",
             Self::Remove => "remove",
             Self::Rmdir => "rmdir",
         }
+    }
+}
+
+/// The next request for an item. All steps but the first belong to phases with several requests for each item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    First,
+    Write(Open),
+    Access,
+    Read(Open),
+    Close(Stateid),
+}
+
+impl Step {
+    /// Returns the step that ends the use of a file.
+    fn close(open: Open) -> Self {
+        open.map_or(Step::First, Step::Close)
     }
 }
 
@@ -60,8 +83,8 @@ pub(crate) struct Meta {
     phase: MetaPhase,
     issued: u32,
     total: u32,
-    /// The item of each slot; true if its file has been made and must now be filled.
-    slots: Vec<(u32, bool)>,
+    /// The item of each slot, and the next request for it.
+    slots: Vec<(u32, Step)>,
 }
 
 impl Meta {
@@ -71,7 +94,7 @@ impl Meta {
             MetaPhase::Mkdir | MetaPhase::Rmdir => 0,
             _ => tree.items,
         };
-        Self { tree, phase, issued: 0, total, slots: vec![(0, false); depth.into()] }
+        Self { tree, phase, issued: 0, total, slots: vec![(0, Step::First); depth.into()] }
     }
 
     /// Sets the promised state of an item of this phase.
@@ -82,24 +105,105 @@ impl Meta {
     }
 
     /// Stores the handle of an object that was just made.
-    fn made(
-        &self,
-        handle: &OnceLock<FileHandle>,
-        body: &mut Reader<'_>,
-        procedure: Procedure,
-        name: Name,
-    ) -> Result<()> {
-        let made: CreateOk = result::<_, WccData>(body, procedure, || name.to_string())?;
-        match made.object {
-            Some(object) => drop(handle.set(object)),
-            None => {
-                bail!(
-                    "{} of {name} returned no handle; this pattern cannot measure such a server",
-                    procedure.name()
-                )
-            }
+    fn keep(&self, place: &OnceLock<Handle>, made: &Made, answer: &Answer<'_>, name: Name) -> Result<()> {
+        match made.handle {
+            Some(handle) => drop(place.set(handle)),
+            None => bail!(
+                "{} of {name} returned no handle; this pattern cannot measure such a server",
+                answer.operation().name()
+            ),
         }
         Ok(())
+    }
+
+    /// Handles the reply to the first request for an item. Returns the next step.
+    fn first_reply(&self, item: u32, answer: &Answer<'_>) -> Result<(Step, u64)> {
+        let (tree, name) = (&self.tree, self.tree.name(item));
+        let what = || name.to_string();
+        match self.phase {
+            MetaPhase::Mkdir => {
+                let name = tree.dir_name(item);
+                let made = answer.named(answer.made(), || name.to_string())?;
+                self.keep(&tree.dirs[item as usize], &made, answer, name)?;
+                self.note(item, Fate::There);
+            }
+            MetaPhase::Create => {
+                let made = answer.named(answer.made(), what)?;
+                self.keep(tree.made(item), &made, answer, name)?;
+                self.note(item, Fate::There);
+                let fills = tree.item_size > 0;
+                return Ok((if fills { Step::Write(made.open) } else { Step::close(made.open) }, 0));
+            }
+            MetaPhase::Stat | MetaPhase::OpenReadClose => {
+                let found = answer.named(answer.found(), what)?;
+                if found.handle != Some(tree.handle(item)) {
+                    bail!("{} of {name} returned another handle than CREATE", answer.operation().name());
+                }
+                if self.phase == MetaPhase::OpenReadClose {
+                    return Ok((found.open.map_or(Step::Access, |open| Step::Read(Some(open))), 0));
+                }
+            }
+            MetaPhase::Read => return self.read_reply(item, None, answer),
+            MetaPhase::Setattr => answer.named(answer.done(), what)?,
+            MetaPhase::Rename => {
+                answer.named(answer.done(), what)?;
+                tree.renamed(item);
+            }
+            MetaPhase::Remove => {
+                answer.named(answer.done(), what)?;
+                self.note(item, Fate::Gone);
+            }
+            MetaPhase::Rmdir => {
+                answer.named(answer.done(), || tree.dir_name(item).to_string())?;
+                self.note(item, Fate::Gone);
+            }
+        }
+        Ok((Step::First, 0))
+    }
+
+    fn read_reply(&self, item: u32, open: Open, answer: &Answer<'_>) -> Result<(Step, u64)> {
+        let (tree, name) = (&self.tree, self.tree.name(item));
+        let data = answer.named(answer.data(), || name.to_string())?;
+        if data.len() != tree.item_size as usize {
+            bail!("READ of {name} returned {} of {} bytes", data.len(), tree.item_size);
+        }
+        check_small(data, tree.content_id(item)).with_context(|| format!("{name} is wrong"))?;
+        Ok((Step::close(open), data.len() as u64))
+    }
+
+    fn write_reply(&self, item: u32, open: Open, answer: &Answer<'_>) -> Result<(Step, u64)> {
+        let (tree, name) = (&self.tree, self.tree.name(item));
+        let written = answer.named(answer.written(), || name.to_string())?;
+        if written.count != tree.item_size {
+            bail!("WRITE of {name} wrote {} of {} bytes", written.count, tree.item_size);
+        }
+        if written.committed != StableHow::Unstable {
+            self.note(item, Fate::Filled);
+        }
+        Ok((Step::close(open), written.count.into()))
+    }
+
+    /// Appends the first request for an item.
+    fn send_first(&self, item: u32, call: &mut Call<'_>) {
+        let tree = &self.tree;
+        let (name, dir_name, new_name) = (tree.name(item), tree.dir_name(item), tree.new_name(item));
+        let (name, dir_name, to) = (name.as_bytes(), dir_name.as_bytes(), new_name.as_bytes());
+        let dir = tree.dir_of(item);
+        call.start(&match self.phase {
+            MetaPhase::Mkdir => Request::Mkdir { dir: tree.base, name: dir_name, mode: 0o777 },
+            MetaPhase::Create => Request::Create { dir, name, mode: 0o644, exclusive: true },
+            MetaPhase::Stat => Request::Lookup { dir, name },
+            MetaPhase::Read => self.read(item, None),
+            MetaPhase::OpenReadClose => Request::Open { dir, name },
+            MetaPhase::Setattr => Request::SetMode { object: tree.handle(item), mode: 0o600 },
+            MetaPhase::Rename => Request::Rename { dir, from: name, to },
+            MetaPhase::Remove => Request::Remove { dir, name },
+            MetaPhase::Rmdir => Request::Rmdir { dir: tree.base, name: dir_name },
+        });
+    }
+
+    fn read(&self, item: u32, open: Open) -> Request<'static> {
+        Request::Read { file: self.tree.handle(item), open, offset: 0, count: self.tree.item_size }
     }
 }
 
@@ -135,7 +239,7 @@ pub(super) fn check_small(bytes: &[u8], id: u64) -> Result<()> {
 
 impl Workload for Meta {
     fn next(&mut self, slot: usize, stopping: bool) -> Next {
-        if self.slots[slot].1 {
+        if self.slots[slot].1 != Step::First {
             return Next::GoOn;
         }
         if stopping || self.issued == self.total {
@@ -144,120 +248,50 @@ impl Workload for Meta {
         match self.phase {
             MetaPhase::Mkdir | MetaPhase::Create => self.note(self.issued, Fate::Making),
             MetaPhase::Remove | MetaPhase::Rmdir => self.note(self.issued, Fate::Removing),
-            MetaPhase::Stat | MetaPhase::Read | MetaPhase::Setattr | MetaPhase::Rename => {}
+            MetaPhase::Stat | MetaPhase::Read | MetaPhase::OpenReadClose => {}
+            MetaPhase::Setattr | MetaPhase::Rename => {}
         }
         self.slots[slot].0 = self.issued;
         self.issued += 1;
         Next::Begin
     }
 
-    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
-        let (item, filling) = self.slots[slot];
+    fn send(&self, slot: usize, call: &mut Call<'_>) {
+        let (item, step) = self.slots[slot];
         let tree = &self.tree;
-        let (name, dir_name) = (tree.name(item), tree.dir_name(item));
-        let in_dir = |item: u32| DirOpArgs { dir: tree.dir_of(item), name: name.as_bytes() };
-        let in_base = DirOpArgs { dir: tree.base, name: dir_name.as_bytes() };
-        let mode = |mode: u32| Sattr3 { mode: Some(mode), ..Sattr3::default() };
-        let procedure = match self.phase {
-            MetaPhase::Mkdir => Procedure::Mkdir,
-            MetaPhase::Create if filling => Procedure::Write,
-            MetaPhase::Create => Procedure::Create,
-            MetaPhase::Stat => Procedure::Lookup,
-            MetaPhase::Read => Procedure::Read,
-            MetaPhase::Setattr => Procedure::Setattr,
-            MetaPhase::Rename => Procedure::Rename,
-            MetaPhase::Remove => Procedure::Remove,
-            MetaPhase::Rmdir => Procedure::Rmdir,
-        };
-        let out = call.start(procedure);
-        match self.phase {
-            MetaPhase::Mkdir => MkdirArgs { target: in_base, attributes: mode(0o777) }.encode(out),
-            MetaPhase::Create if filling => {
-                WriteArgs::encode_header(out, &tree.handle(item), 0, tree.item_size, tree.stable);
+        let file = tree.handle(item);
+        match step {
+            Step::First => self.send_first(item, call),
+            Step::Write(open) => {
+                let (count, stable) = (tree.item_size, tree.stable);
+                let out = call.start(&Request::Write { file, open, offset: 0, count, stable });
                 append_small(out, tree.content_id(item), tree.item_size);
             }
-            MetaPhase::Create => {
-                let how = CreateHow::Guarded(mode(0o644));
-                CreateArgs { target: in_dir(item), how }.encode(out);
-            }
-            MetaPhase::Read => {
-                ReadArgs { file: tree.handle(item), offset: 0, count: tree.item_size }.encode(out);
-            }
-            MetaPhase::Setattr => {
-                SetattrArgs { object: tree.handle(item), new_attributes: mode(0o600), guard: None }
-                    .encode(out);
-            }
-            MetaPhase::Rename => {
-                let new = tree.new_name(item);
-                let to = DirOpArgs { dir: tree.dir_of(item), name: new.as_bytes() };
-                RenameArgs { from: in_dir(item), to }.encode(out);
-            }
-            MetaPhase::Stat | MetaPhase::Remove => in_dir(item).encode(out),
-            MetaPhase::Rmdir => in_base.encode(out),
+            Step::Access => _ = call.start(&Request::Access { object: file }),
+            Step::Read(open) => _ = call.start(&self.read(item, open)),
+            Step::Close(open) => _ = call.start(&Request::Close { file, open }),
         }
-        procedure
     }
 
-    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
-        let (item, filling) = self.slots[slot];
-        let (tree, name) = (&self.tree, self.tree.name(item));
-        let what = || name.to_string();
-        match self.phase {
-            MetaPhase::Mkdir => {
-                self.made(&tree.dirs[item as usize], body, Procedure::Mkdir, tree.dir_name(item))?;
-                self.note(item, Fate::There);
+    fn reply(&mut self, slot: usize, answer: &Answer<'_>) -> Result<Progress> {
+        let (item, step) = self.slots[slot];
+        let what = || self.tree.name(item).to_string();
+        let (next, bytes) = match step {
+            Step::First => self.first_reply(item, answer)?,
+            Step::Write(open) => self.write_reply(item, open, answer)?,
+            Step::Access => {
+                answer.named(answer.done(), what)?;
+                (Step::Read(None), 0)
             }
-            MetaPhase::Create if filling => {
-                self.slots[slot].1 = false;
-                let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
-                if written.count != tree.item_size {
-                    bail!("WRITE of {name} wrote {} of {} bytes", written.count, tree.item_size);
-                }
-                if written.committed != StableHow::Unstable {
-                    self.note(item, Fate::Filled);
-                }
-                return Ok(Progress::COMPLETE.with_bytes(written.count.into()));
+            Step::Read(open) => self.read_reply(item, open, answer)?,
+            Step::Close(_) => {
+                answer.named(answer.done(), what)?;
+                (Step::First, 0)
             }
-            MetaPhase::Create => {
-                self.made(tree.made(item), body, Procedure::Create, name)?;
-                self.note(item, Fate::There);
-                if tree.item_size > 0 {
-                    self.slots[slot].1 = true;
-                    return Ok(Progress::CONTINUE);
-                }
-            }
-            MetaPhase::Stat => {
-                let found: LookupOk = result::<_, PostOpAttr>(body, Procedure::Lookup, what)?;
-                if found.object != tree.handle(item) {
-                    bail!("LOOKUP of {name} returned another handle than CREATE");
-                }
-            }
-            MetaPhase::Read => {
-                let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, what)?;
-                if read.data.len() != tree.item_size as usize {
-                    bail!("READ of {name} returned {} of {} bytes", read.data.len(), tree.item_size);
-                }
-                check_small(read.data, tree.content_id(item)).with_context(|| format!("{name} is wrong"))?;
-                return Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64));
-            }
-            MetaPhase::Setattr => {
-                let _: WccData = result::<_, WccData>(body, Procedure::Setattr, what)?;
-            }
-            MetaPhase::Rename => {
-                let _: RenameWcc = result::<_, RenameWcc>(body, Procedure::Rename, what)?;
-                tree.renamed(item);
-            }
-            MetaPhase::Remove => {
-                let _: WccData = result::<_, WccData>(body, Procedure::Remove, what)?;
-                self.note(item, Fate::Gone);
-            }
-            MetaPhase::Rmdir => {
-                let _: WccData =
-                    result::<_, WccData>(body, Procedure::Rmdir, || tree.dir_name(item).to_string())?;
-                self.note(item, Fate::Gone);
-            }
-        }
-        Ok(Progress::COMPLETE)
+        };
+        self.slots[slot].1 = next;
+        let progress = if next == Step::First { Progress::COMPLETE } else { Progress::CONTINUE };
+        Ok(progress.with_bytes(bytes))
     }
 }
 

@@ -16,23 +16,33 @@ pub(crate) use meta::{Meta, MetaPhase};
 pub(crate) use smallfile::Smallfile;
 pub(crate) use tree::{Name, Tree};
 
-use anyhow::{Result, anyhow};
-use forebay_wire::nfs3::{Failed, Procedure};
-use forebay_wire::{Decode, Reader};
+use anyhow::Result;
 
-use crate::connection::Connection;
+use crate::protocol::{Answer, Link, Operation, Request};
 
 /// The place for the next request of a slot.
 pub(crate) struct Call<'a> {
-    pub(crate) connection: &'a mut Connection,
-    pub(crate) xid: u32,
+    link: &'a mut Link,
+    xid: u32,
+    slot: u32,
+    operation: Operation,
 }
 
-impl Call<'_> {
-    /// Starts the record. The caller appends the arguments to the returned buffer.
+impl<'a> Call<'a> {
+    pub(crate) fn new(link: &'a mut Link, xid: u32, slot: u32) -> Self {
+        Self { link, xid, slot, operation: Operation::Null }
+    }
+
+    /// Appends the request. The caller appends the data of a WRITE to the returned buffer.
     #[inline]
-    pub(crate) fn start(&mut self, procedure: Procedure) -> &mut Vec<u8> {
-        self.connection.begin_call(self.xid, procedure as u32)
+    pub(crate) fn start(&mut self, request: &Request<'_>) -> &mut Vec<u8> {
+        self.operation = request.operation(self.link.version());
+        self.link.begin(self.xid, self.slot, request)
+    }
+
+    /// Returns the operation that carries the request out.
+    pub(crate) fn operation(&self) -> Operation {
+        self.operation
     }
 }
 
@@ -86,28 +96,22 @@ pub(crate) trait Workload: Send {
     /// continue.
     fn next(&mut self, slot: usize, stopping: bool) -> Next;
 
-    /// Writes the request that [`Self::next`] decided on. Called again if the server answers NFS3ERR_JUKEBOX.
-    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure;
+    /// Appends the request that [`Self::next`] decided on. Called again if the server puts the request off.
+    fn send(&self, slot: usize, call: &mut Call<'_>);
 
-    /// Handles the reply to the slot's request. `body` is the procedure's result.
+    /// Handles the reply to the slot's request.
     ///
     /// # Errors
     /// One sentence, if the reply is not as required.
-    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress>;
-}
+    fn reply(&mut self, slot: usize, answer: &Answer<'_>) -> Result<Progress>;
 
-/// Decodes the result of `procedure`. A failure becomes one sentence about the object that `what` names.
-#[inline]
-pub(crate) fn result<'a, T: Decode<'a>, F: Decode<'a>>(
-    body: &mut Reader<'a>,
-    procedure: Procedure,
-    what: impl FnOnce() -> String,
-) -> Result<T> {
-    match <Result<T, Failed<F>>>::decode(body) {
-        Ok(Ok(result)) => Ok(result),
-        Ok(Err(failed)) => Err(anyhow!("{} of {} failed: {}", procedure.name(), what(), failed.status)),
-        Err(error) => {
-            Err(anyhow!("the reply to {} of {} cannot be decoded: {error}", procedure.name(), what()))
-        }
+    /// Opens the files that the client needs, before the phase is measured.
+    fn prepare(&mut self, _: &mut Link) -> Result<()> {
+        Ok(())
+    }
+
+    /// Closes the files that [`Self::prepare`] opened.
+    fn finish(&mut self, _: &mut Link) -> Result<()> {
+        Ok(())
     }
 }

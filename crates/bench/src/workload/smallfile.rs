@@ -1,28 +1,36 @@
-//! CREATE, WRITE, COMMIT of one small file after the other: the requests of open, write and close.
+//! CREATE, WRITE, COMMIT, in NFSv4 OPEN, WRITE, COMMIT, CLOSE, of one small file after the other: the requests of open, write and close.
 
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use forebay_wire::nfs3::*;
-use forebay_wire::{Encode as _, Reader};
+use forebay_wire::nfs3::StableHow;
 
 use super::meta::append_small;
 use super::tree::Name;
-use super::{Call, Next, Progress, Workload, result};
+use super::{Call, Next, Progress, Workload};
 use crate::names::{Fate, Names, content_id};
+use crate::protocol::{Answer, Handle, Open, Request};
+
+/// A file that was made, and its open.
+#[derive(Debug, Clone, Copy)]
+struct File {
+    handle: Handle,
+    open: Open,
+}
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Create,
-    Write(FileHandle),
-    /// Handle of the file, and the verifier of the WRITE.
-    Commit(FileHandle, [u8; 8]),
+    Write(File),
+    /// The verifier is that of the WRITE.
+    Commit(File, [u8; 8]),
+    Close(File),
 }
 
 /// A client that makes small files.
 pub(crate) struct Smallfile {
     client: u32,
-    dir: FileHandle,
+    dir: Handle,
     size: u32,
     stable: StableHow,
     issued: u64,
@@ -36,7 +44,7 @@ impl Smallfile {
     /// Returns a client that makes files of `size` bytes in `dir`. Its names must not be used by other clients.
     pub(crate) fn new(
         client: u32,
-        dir: FileHandle,
+        dir: Handle,
         size: u32,
         stable: StableHow,
         limit: Option<u64>,
@@ -51,6 +59,12 @@ impl Smallfile {
         if let Some(names) = &self.names {
             names.set(number, fate);
         }
+    }
+
+    /// Notes that a file has its content. Returns the next step.
+    fn filled(&self, number: u64, file: File) -> Step {
+        self.note(number, Fate::Filled);
+        if file.open.is_some() { Step::Close(file) } else { Step::Create }
     }
 
     fn name(&self, number: u64) -> Name {
@@ -72,66 +86,67 @@ impl Workload for Smallfile {
         Next::Begin
     }
 
-    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+    fn send(&self, slot: usize, call: &mut Call<'_>) {
         let (number, step) = self.slots[slot];
+        let name = self.name(number);
         match step {
             Step::Create => {
-                let name = self.name(number);
-                let how = CreateHow::Guarded(Sattr3 { mode: Some(0o644), ..Sattr3::default() });
-                let target = DirOpArgs { dir: self.dir, name: name.as_bytes() };
-                CreateArgs { target, how }.encode(call.start(Procedure::Create));
-                Procedure::Create
+                let (dir, name) = (self.dir, name.as_bytes());
+                call.start(&Request::Create { dir, name, mode: 0o644, exclusive: true });
             }
-            Step::Write(file) => {
-                let out = call.start(Procedure::Write);
-                WriteArgs::encode_header(out, &file, 0, self.size, self.stable);
+            Step::Write(File { handle: file, open }) => {
+                let (count, stable) = (self.size, self.stable);
+                let out = call.start(&Request::Write { file, open, offset: 0, count, stable });
                 append_small(out, content_id(self.client, number), self.size);
-                Procedure::Write
             }
-            Step::Commit(file, _) => {
-                CommitArgs { file, offset: 0, count: 0 }.encode(call.start(Procedure::Commit));
-                Procedure::Commit
+            Step::Commit(File { handle: file, .. }, _) => _ = call.start(&Request::Commit { file }),
+            Step::Close(File { handle: file, open: Some(open) }) => {
+                call.start(&Request::Close { file, open });
             }
+            Step::Close(_) => _ = call.start(&Request::Null),
         }
     }
 
-    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
+    fn reply(&mut self, slot: usize, answer: &Answer<'_>) -> Result<Progress> {
         let (number, step) = self.slots[slot];
         let name = self.name(number);
         let what = || name.to_string();
-        let (step, progress) = match step {
+        let (step, bytes) = match step {
             Step::Create => {
-                let made: CreateOk = result::<_, WccData>(body, Procedure::Create, what)?;
-                let Some(file) = made.object else {
+                let made = answer.named(answer.made(), what)?;
+                let Some(handle) = made.handle else {
                     bail!("CREATE of {name} returned no handle; this pattern cannot measure such a server");
                 };
                 self.note(number, Fate::There);
-                (Step::Write(file), Progress::CONTINUE)
+                (Step::Write(File { handle, open: made.open }), 0)
             }
             Step::Write(file) => {
-                let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
+                let written = answer.named(answer.written(), what)?;
                 if written.count != self.size {
                     bail!("WRITE of {name} wrote {} of {} bytes", written.count, self.size);
                 }
-                if written.committed == StableHow::Unstable {
-                    (Step::Commit(file, written.verf), Progress::CONTINUE.with_bytes(self.size.into()))
+                let step = if written.committed == StableHow::Unstable {
+                    Step::Commit(file, written.verifier)
                 } else {
-                    self.note(number, Fate::Filled);
-                    (Step::Create, Progress::COMPLETE.with_bytes(self.size.into()))
-                }
+                    self.filled(number, file)
+                };
+                (step, self.size.into())
             }
-            Step::Commit(_, verifier) => {
-                let committed: CommitOk = result::<_, WccData>(body, Procedure::Commit, what)?;
-                if committed.verf != verifier {
+            Step::Commit(file, verifier) => {
+                if answer.named(answer.committed(), what)? != verifier {
                     bail!(
                         "the server's write verifier has changed: the server was restarted, or lost unstable data"
                     );
                 }
-                self.note(number, Fate::Filled);
-                (Step::Create, Progress::COMPLETE)
+                (self.filled(number, file), 0)
+            }
+            Step::Close(_) => {
+                answer.named(answer.done(), what)?;
+                (Step::Create, 0)
             }
         };
         self.slots[slot].1 = step;
-        Ok(progress)
+        let progress = if matches!(step, Step::Create) { Progress::COMPLETE } else { Progress::CONTINUE };
+        Ok(progress.with_bytes(bytes))
     }
 }

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use forebay_wire::nfs3::*;
+use forebay_wire::nfs3::StableHow;
 
 use crate::names::{Names, content_id};
+use crate::protocol::Handle;
 
 /// A name that is built without allocation. The longest is `cNNNNNNNNNN-NNNNNNNNNN`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,9 +52,9 @@ impl std::fmt::Display for Name {
 pub(crate) struct Tree {
     pub(crate) client: u32,
     /// Directory that contains the directories of files.
-    pub(crate) base: FileHandle,
+    pub(crate) base: Handle,
     /// Handles of the directories, shared between clients or the client's own.
-    pub(crate) dirs: Arc<[OnceLock<FileHandle>]>,
+    pub(crate) dirs: Arc<[OnceLock<Handle>]>,
     /// True if this client makes and removes the directories.
     pub(crate) owns_dirs: bool,
     pub(crate) items: u32,
@@ -69,15 +70,15 @@ pub(crate) struct Tree {
 /// A small file and its client's knowledge about it.
 #[derive(Debug, Default)]
 struct Item {
-    handle: OnceLock<FileHandle>,
+    handle: OnceLock<Handle>,
     renamed: AtomicBool,
 }
 
 impl Tree {
     pub(crate) fn new(
         client: u32,
-        base: FileHandle,
-        dirs: Arc<[OnceLock<FileHandle>]>,
+        base: Handle,
+        dirs: Arc<[OnceLock<Handle>]>,
         owns_dirs: bool,
         options: &crate::options::Options,
         stable: StableHow,
@@ -118,17 +119,17 @@ impl Tree {
     }
 
     /// Returns the directory of an item. If it was never made, returns an empty handle, which every server refuses.
-    pub(crate) fn dir_of(&self, item: u32) -> FileHandle {
+    pub(crate) fn dir_of(&self, item: u32) -> Handle {
         known(&self.dirs[(item / self.items_per_dir) as usize])
     }
 
     /// Returns the handle of an item; an empty handle if it was never made.
-    pub(crate) fn handle(&self, item: u32) -> FileHandle {
+    pub(crate) fn handle(&self, item: u32) -> Handle {
         known(&self.files[item as usize].handle)
     }
 
     /// Returns the place for the handle of an item.
-    pub(super) fn made(&self, item: u32) -> &OnceLock<FileHandle> {
+    pub(super) fn made(&self, item: u32) -> &OnceLock<Handle> {
         &self.files[item as usize].handle
     }
 
@@ -138,8 +139,8 @@ impl Tree {
     }
 }
 
-fn known(handle: &OnceLock<FileHandle>) -> FileHandle {
-    handle.get().copied().or(FileHandle::new(&[])).unwrap_or_else(|| unreachable!("an empty handle fits"))
+fn known(handle: &OnceLock<Handle>) -> Handle {
+    handle.get().copied().unwrap_or(Handle::EMPTY)
 }
 
 #[cfg(test)]

@@ -145,7 +145,8 @@ impl Client4 {
             sequence: self.sequence,
             slot: 0,
             highest_slot: 0,
-            cache_this: true,
+            // A reply that is kept is short.
+            cache_this: !operations.iter().any(|operation| matches!(operation, Op::Read(_))),
         };
         let all: Vec<_> = std::iter::once(Op::Sequence(sequence)).chain(operations.iter().copied()).collect();
         self.last = compound_of(self.minor_version, &all);

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use forebay_wire::nfs3;
+use forebay_wire::nfs4::{self, Bitmap, GetattrArgs, HandleArgs, Nfsstat4, Op, OpResult, Stateid, attr};
 use forebay_wire::rpc::ReplyHeader;
 use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use crate::harness::*;
+use crate::nfs4::Client4;
 
 /// The file is larger than the 16 MiB of memory that `cached` permits.
 const BLOCKS: u64 = 6 * 1024;
@@ -70,6 +72,31 @@ fn read_all_over(server: &Server, file: &FileHandle, seed: u64, depth: usize, le
     assert!(waiting.is_empty());
 }
 
+/// Reads random places of the file by COMPOUNDs of NFSv4 and checks the data. In every fourth one, a result follows the
+/// data.
+fn read_all_over_by_compounds(server: &Server, file: &FileHandle, seed: u64, len: u64) {
+    let mut c = Client4::connect(server, format!("reader {seed}").as_bytes());
+    let handle = HandleArgs { object: forebay_wire::Opaque(file.as_bytes()) };
+    let mut at = seed;
+    for n in 0..500 {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let offset = (at >> 30) % (BLOCKS * BLOCK - len);
+        let read = nfs4::ReadArgs { stateid: Stateid::ANONYMOUS, offset, count: len as u32 };
+        let size = GetattrArgs { request: Bitmap::of(&[attr::SIZE]) };
+        let all = [Op::Putfh(handle), Op::Read(read), Op::Getattr(size)];
+        let operations = if n % 4 == 0 { &all[..] } else { &all[..2] };
+        c.run(operations, |status, results| {
+            assert_eq!((status, results.len()), (Nfsstat4::Ok, operations.len()));
+            let OpResult::Read(Ok(read)) = results[1] else { panic!("{:?}", results[1]) };
+            let (first, end) = (offset / BLOCK, (offset + len).div_ceil(BLOCK));
+            let all: Vec<u8> = (first..end).flat_map(contents).collect();
+            let from = (offset - first * BLOCK) as usize;
+            assert!(read.data == &all[from..from + len as usize], "{len} bytes at {offset}");
+            assert_eq!(read.eof, offset + len == BLOCKS * BLOCK);
+        });
+    }
+}
+
 fn from_ssd(server: &Server) -> u64 {
     server.status()["pool"]["counters"]["blocks_read_ssd"].as_u64().unwrap()
 }
@@ -83,6 +110,18 @@ fn many_reads_of_the_cache_devices_at_once_bring_what_was_written() {
         {
             let (server, file) = (&server, &file);
             scope.spawn(move || read_all_over(server, file, seed as u64, *depth, *len));
+        }
+    });
+    assert!(from_ssd(&server) > 0, "they were not answered from memory");
+}
+
+#[test]
+fn compounds_read_the_cache_devices() {
+    let (server, file) = server_with_file();
+    std::thread::scope(|scope| {
+        for (seed, len) in [4096, 5000, 60_000, 300_000].into_iter().enumerate() {
+            let (server, file) = (&server, &file);
+            scope.spawn(move || read_all_over_by_compounds(server, file, seed as u64, len));
         }
     });
     assert!(from_ssd(&server) > 0, "they were not answered from memory");
@@ -103,6 +142,7 @@ fn copies_that_rot_while_they_are_read_are_read_from_the_directory() {
                 }
             }
         });
+        scope.spawn(|| read_all_over_by_compounds(&server, &file, 1000, 4096));
         for seed in 0..3 {
             let (server, file, done) = (&server, &file, &done);
             scope.spawn(move || {

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 
 use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, RequestId, Session};
 use forebay_rpc::{OwnedReply, Reply, Ticket};
-use forebay_vfs::{CommitRequest, Error, Export, Target, Wait};
+use forebay_vfs::{CommitRequest, Error, Export, SsdRead, Target, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
 use forebay_wire::xdr::{Decode, Encode, Reader};
 
@@ -17,6 +17,7 @@ use super::durable::Passage;
 use super::measured::Measured;
 use super::place::Current;
 use super::server::Server;
+use crate::clients::ClientStats;
 use crate::program::Kind;
 use crate::request::Call;
 use crate::result::success;
@@ -150,6 +151,9 @@ pub(crate) struct Compound {
     pub(crate) ticket: Option<Ticket>,
     /// True if the reply ends with the payload of a READ.
     has_payload: bool,
+    /// The last operation, a READ that had to wait, if its data is on the cache devices. The caller's counters go with
+    /// it.
+    pub(super) from_ssd: Option<(SsdRead, Arc<ClientStats>)>,
     /// True if a change of names or attributes was carried out, or refused.
     pub(super) has_changed: bool,
     /// True if the log has the reply.
@@ -182,6 +186,7 @@ impl Compound {
             pending: None,
             ticket: None,
             has_payload: false,
+            from_ssd: None,
             has_changed: false,
             is_logged: false,
             measured: Measured::begin(),

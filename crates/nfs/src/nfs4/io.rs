@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_clientstate::{Changing, READ, WRITE};
 use forebay_rpc::Reply;
-use forebay_vfs::{DataCaller, DataCheck, Outcome, ReadInto, Wait};
+use forebay_vfs::{DataCaller, DataCheck, Outcome, ReadInto, ReadOut, Wait};
 use forebay_wire::nfs4::{
     CommitArgs, CommitOk, Nfsstat4, Opcode, ReadArgs, StableHow4, Stateid, WriteArgs, WriteOk,
     encode_read_header,
@@ -16,6 +16,8 @@ use super::compound::{Change, Commit, Compound, Context, Stop, put};
 use super::convert::{file_key, state_id};
 use super::place::{Place, may_wait};
 use crate::MAX_TRANSFER;
+use crate::clients::ClientStats;
+use crate::shared::Shared;
 
 /// A destination that keeps READ's data in a buffer of its own.
 struct IntoBuffer(Vec<u8>);
@@ -113,26 +115,57 @@ impl Compound {
             let out = cx.shared.vfs.read(target, by, args.offset, count, cx.wait, &mut into)?;
             (out, Some(into.0))
         };
-        // Data on the cache devices is read by a worker.
-        let Outcome::Done(out) = out else { return Err(Stop::Later) };
-        cx.shared.stats.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
-        client.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
-        self.reply.start(reply.head(), Opcode::Read);
-        encode_read_header(reply.head(), out.len as u32, out.eof);
+        let out = match out {
+            Outcome::Done(out) => out,
+            Outcome::FromSsd(read) => {
+                // Data in front of other results is not a payload, so a worker reads it.
+                self.from_ssd = has_payload.then_some((read, client));
+                return Err(Stop::Later);
+            }
+            Outcome::Wait => return Err(Stop::Later),
+        };
         match data {
             Some(mut data) => {
                 data.truncate(out.len);
                 data.resize(out.len + padding(out.len), 0);
+                self.put_read_header(cx.shared, &client, reply, &out);
                 reply.head().extend_from_slice(&data);
             }
             None => {
+                // A payload that was spliced has its length already, and a result without data has none.
                 if let Some(payload) = reply.payload_mut() {
                     payload.set_len(out.len);
                 }
-                self.set_payload(out.len + padding(out.len));
+                self.put_read_of_payload(cx.shared, &client, reply, &out);
             }
         }
         Ok(())
+    }
+
+    /// Appends the result of a READ, the last operation, whose data is the payload of the reply.
+    pub(super) fn put_read_of_payload(
+        &mut self,
+        shared: &Shared,
+        client: &ClientStats,
+        reply: &mut Reply<'_>,
+        out: &ReadOut,
+    ) {
+        self.put_read_header(shared, client, reply, out);
+        self.set_payload(out.len + padding(out.len));
+    }
+
+    /// Appends the result of a READ up to its data, and counts the data.
+    fn put_read_header(
+        &mut self,
+        shared: &Shared,
+        client: &ClientStats,
+        reply: &mut Reply<'_>,
+        out: &ReadOut,
+    ) {
+        shared.stats.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
+        client.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
+        self.reply.start(reply.head(), Opcode::Read);
+        encode_read_header(reply.head(), out.len as u32, out.eof);
     }
 
     pub(super) fn write(

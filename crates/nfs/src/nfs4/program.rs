@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use forebay_rpc::{OwnedReply, Reply, Workers};
-use forebay_vfs::{Outcome, Wait};
+use forebay_vfs::{Outcome, ReadOut, Wait};
 
 use super::compound::{Compound, Progress};
 use super::server::Server;
+use crate::clients::ClientStats;
 use crate::read::SsdReply;
 use crate::request::{Call, Request};
 use crate::result::{garbage, success};
@@ -63,9 +64,35 @@ impl Shared {
         if let Progress::Later(kind) = progress {
             call.head.kind.set(kind);
         }
+        let from_ssd = compound.from_ssd.take().filter(|_| !compound.has_to_commit(self));
         let reply = std::mem::take(reply.head());
         call.head.compound.set(Some(Begun { compound, reply, progress }));
-        Outcome::Wait
+        match from_ssd {
+            Some((read, client)) => Outcome::FromSsd(SsdReply::of_compound(read, client)),
+            None => Outcome::Wait,
+        }
+    }
+
+    /// Completes a COMPOUND whose last operation is a READ, and answers. `reply` has the data as its payload. Returns
+    /// the request if the reply has to wait for the log: then a worker reads again.
+    pub(crate) fn complete_read_nfs4(
+        &self,
+        request: Request,
+        mut reply: OwnedReply,
+        client: &ClientStats,
+        out: &ReadOut,
+    ) -> Option<Request> {
+        let begun = request.head.compound.take()?;
+        if begun.compound.has_to_commit(self) {
+            request.head.compound.set(Some(begun));
+            return Some(request);
+        }
+        let Begun { mut compound, reply: head, .. } = begun;
+        reply.head().extend_from_slice(&head);
+        compound.put_read_of_payload(self, client, &mut reply, out);
+        compound.complete(self, reply.head());
+        self.send(request.ticket, reply);
+        None
     }
 
     /// Makes the change of a COMPOUND durable that the event loop has executed to its end, and then answers. Returns

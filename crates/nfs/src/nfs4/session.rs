@@ -12,7 +12,6 @@ use forebay_wire::nfs4::{
     SequenceOk, ServerOwner, StateProtectArgs, StateProtectRes, exchange_id,
 };
 use forebay_wire::{Opaque, xdr::Encode};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::callback::security;
 use super::compound::{Compound, Context, InSlot, Stop, put};
@@ -163,7 +162,7 @@ impl Compound {
             sequence: args.sequence,
             highest: args.highest_slot,
             cache_this: args.cache_this,
-            digest: xxh3_64(cx.call.rest()),
+            digest: crate::reply_cache::hash(cx.call.rest(), 0),
             operations: rest.left() + 1,
             length: cx.call.record.len() as u32,
             connection: cx.call.peer.id,

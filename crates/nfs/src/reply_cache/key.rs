@@ -20,7 +20,7 @@ pub(super) const HASHED: usize = 64 << 10;
 
 /// Returns the hash of a call's arguments. Of longer ones, hashes the first half of [`HASHED`] bytes, and as many at
 /// the end.
-pub(super) fn hash(args: &[u8], seed: u64) -> u64 {
+pub(crate) fn hash(args: &[u8], seed: u64) -> u64 {
     if args.len() <= HASHED {
         return xxh3_64_with_seed(args, seed);
     }

@@ -1,0 +1,309 @@
+//! Requests and answers in NFSv4.1 (RFC 8881): each request is one COMPOUND in the form of Linux.
+
+use forebay_wire::nfs3::StableHow;
+use forebay_wire::nfs4::*;
+use forebay_wire::{Decode as _, Encode as _, Opaque, Reader};
+
+use super::Handle;
+use super::answer::{self, Fault, Made, Status, Written};
+use super::request::{Open, Request};
+use super::session4::Session4;
+use crate::connection::Connection;
+
+/// Attributes that NFSv3 returns with every reply, and that Linux asks for.
+const ATTRIBUTES: Bitmap = Bitmap::of(&[
+    attr::TYPE,
+    attr::CHANGE,
+    attr::SIZE,
+    attr::FSID,
+    attr::FILEID,
+    attr::MODE,
+    attr::NUMLINKS,
+    attr::OWNER,
+    attr::OWNER_GROUP,
+    attr::RAWDEV,
+    attr::SPACE_USED,
+    attr::TIME_ACCESS,
+    attr::TIME_METADATA,
+    attr::TIME_MODIFY,
+    attr::MOUNTED_ON_FILEID,
+]);
+/// Minor version.
+pub(super) const MINOR: u32 = 1;
+
+/// A COMPOUND that is being appended.
+struct Writer<'c> {
+    out: &'c mut Vec<u8>,
+    compound: CompoundWriter,
+}
+
+impl Writer<'_> {
+    fn push(&mut self, operation: &Op<'_>) {
+        self.compound.push(self.out, operation);
+    }
+
+    fn at(&mut self, handle: &Handle) {
+        self.push(&Op::Putfh(HandleArgs { object: Opaque(handle.as_bytes()) }));
+    }
+
+    fn getattr(&mut self) {
+        self.push(&Op::Getattr(GetattrArgs { request: ATTRIBUTES }));
+    }
+
+    fn found(&mut self) {
+        self.push(&Op::Getfh(()));
+        self.getattr();
+    }
+
+    fn access(&mut self) {
+        self.push(&Op::Access(AccessArgs { access: access::READ | access::MODIFY | access::EXTEND }));
+    }
+}
+
+fn stateid(open: Open) -> Stateid {
+    open.unwrap_or(Stateid::ANONYMOUS)
+}
+
+fn stable(how: StableHow) -> StableHow4 {
+    match how {
+        StableHow::Unstable => StableHow4::Unstable,
+        StableHow::DataSync => StableHow4::DataSync,
+        StableHow::FileSync => StableHow4::FileSync,
+    }
+}
+
+/// Appends a COMPOUND in a slot of the session. The caller appends the data of a WRITE.
+#[inline]
+pub(super) fn encode<'c>(
+    connection: &'c mut Connection,
+    session: &Session4,
+    xid: u32,
+    slot: u32,
+    request: &Request<'_>,
+) -> &'c mut Vec<u8> {
+    let out = connection.begin_call(xid, PROC_COMPOUND);
+    let compound = CompoundWriter::begin(out, b"", MINOR);
+    let mut to = Writer { out, compound };
+    to.push(&Op::Sequence(session.sequence(slot, request.is_kept())));
+    match *request {
+        Request::Null => {}
+        Request::ReclaimComplete => {
+            to.push(&Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false }));
+        }
+        Request::Root { path } => {
+            to.push(&Op::Putrootfh(()));
+            for name in path.split('/').filter(|name| !name.is_empty()) {
+                to.push(&Op::Lookup(NameArgs { name: name.as_bytes() }));
+            }
+            to.found();
+        }
+        Request::Getattr { object } => {
+            to.at(&object);
+            to.getattr();
+        }
+        Request::SetMode { object, mode } => {
+            set(&mut to, &object, &Attributes { mode: Some(mode), ..Attributes::default() });
+        }
+        Request::Truncate { object } => {
+            set(&mut to, &object, &Attributes { size: Some(0), ..Attributes::default() });
+        }
+        Request::Lookup { dir, name } => {
+            to.at(&dir);
+            to.push(&Op::Lookup(NameArgs { name }));
+            to.found();
+        }
+        Request::Access { object } => {
+            to.at(&object);
+            to.access();
+        }
+        Request::Read { file, open, offset, count } => {
+            to.at(&file);
+            to.push(&Op::Read(ReadArgs { stateid: stateid(open), offset, count }));
+        }
+        Request::Write { file, open, offset, count, stable: how } => {
+            to.at(&file);
+            Opcode::Write.encode(to.out);
+            WriteArgs::encode_header(to.out, &stateid(open), offset, stable(how), count);
+            to.compound.counted(to.out);
+        }
+        Request::Commit { file } => {
+            to.at(&file);
+            to.push(&Op::Commit(CommitArgs { offset: 0, count: 0 }));
+        }
+        Request::Remove { dir, name } | Request::Rmdir { dir, name } => {
+            to.at(&dir);
+            to.push(&Op::Remove(NameArgs { name }));
+        }
+        Request::Rename { dir, from, to: new } => {
+            to.at(&dir);
+            to.push(&Op::Savefh(()));
+            to.at(&dir);
+            to.push(&Op::Rename(RenameArgs { oldname: from, newname: new }));
+        }
+        Request::List { dir, cookie, verifier, count } => {
+            to.at(&dir);
+            let args = ReaddirArgs {
+                cookie,
+                cookieverf: verifier,
+                dircount: count,
+                maxcount: count,
+                request: ATTRIBUTES | Bitmap::of(&[attr::FILEHANDLE]),
+            };
+            to.push(&Op::Readdir(args));
+        }
+        Request::Mkdir { .. } | Request::Create { .. } => make(&mut to, session, request),
+        Request::Open { dir, name } => {
+            to.at(&dir);
+            open(&mut to, session, share::READ, OpenHow::NoCreate, OpenClaim::Null(name));
+        }
+        Request::OpenHandle { file } => {
+            to.at(&file);
+            open(&mut to, session, share::BOTH, OpenHow::NoCreate, OpenClaim::Fh);
+        }
+        Request::Close { file, open } => {
+            to.at(&file);
+            to.push(&Op::Close(CloseArgs { seqid: 0, open_stateid: open }));
+        }
+    }
+    to.out
+}
+
+fn set(to: &mut Writer<'_>, object: &Handle, attributes: &Attributes<'_>) {
+    let mut buffer = Vec::new();
+    to.at(object);
+    let attributes = Fattr::encoded(&mut buffer, attributes);
+    to.push(&Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes }));
+    to.getattr();
+}
+
+/// Appends the operations that make a file or a directory.
+fn make(to: &mut Writer<'_>, session: &Session4, request: &Request<'_>) {
+    let mut buffer = Vec::new();
+    let (Request::Mkdir { dir, name, mode } | Request::Create { dir, name, mode, .. }) = *request else {
+        return;
+    };
+    to.at(&dir);
+    let attributes = Fattr::encoded(&mut buffer, &Attributes { mode: Some(mode), ..Attributes::default() });
+    let how = match request {
+        Request::Create { exclusive: true, .. } => CreateHow::Guarded(attributes),
+        Request::Create { .. } => CreateHow::Unchecked(attributes),
+        _ => {
+            to.push(&Op::Create(CreateArgs { objtype: CreateType::Dir, name, attributes }));
+            return to.found();
+        }
+    };
+    open(to, session, share::BOTH, OpenHow::Create(how), OpenClaim::Null(name));
+}
+
+/// Appends OPEN and the operations that Linux sends with it.
+fn open(to: &mut Writer<'_>, session: &Session4, share: u32, how: OpenHow<'_>, claim: OpenClaim<'_>) {
+    let owner = session.owner();
+    to.push(&Op::Open(OpenArgs { seqid: 0, share_access: share, share_deny: 0, owner, how, claim }));
+    to.push(&Op::Getfh(()));
+    to.access();
+    to.getattr();
+}
+
+/// Returns true if the server has accepted the SEQUENCE of a request, so that the slot moves on.
+#[inline]
+pub(super) fn moves_slot(mut body: Reader<'_>) -> bool {
+    let first =
+        CompoundRes::<OpResult<'_>>::decode(&mut body).ok().and_then(|mut reply| reply.results.next());
+    matches!(first, Some(Ok(OpResult::Sequence(Ok(_)))))
+}
+
+/// Returns the results of a COMPOUND that has succeeded.
+#[inline]
+pub(super) fn results(mut body: Reader<'_>) -> Result<Results<'_, OpResult<'_>>, Fault> {
+    let reply = CompoundRes::<OpResult<'_>>::decode(&mut body)?;
+    match reply.status {
+        Nfsstat4::Ok => Ok(reply.results),
+        status => Err(Fault::Status(Status::Nfs4(status))),
+    }
+}
+
+/// Returns the result that `pick` takes.
+#[inline]
+fn pick<'a, T>(body: Reader<'a>, pick: impl Fn(OpResult<'a>) -> Option<T>) -> Result<T, Fault> {
+    for result in results(body)? {
+        if let Some(picked) = pick(result?) {
+            return Ok(picked);
+        }
+    }
+    Err(Fault::Missing)
+}
+
+pub(super) fn done(body: Reader<'_>) -> Result<(), Fault> {
+    results(body).map(drop)
+}
+
+/// Returns the handle that GETFH returned, with the open before it.
+pub(super) fn made(body: Reader<'_>) -> Result<Made, Fault> {
+    let mut made = Made { handle: None, open: None };
+    for result in results(body)? {
+        match result? {
+            OpResult::Open(Ok(open)) => made.open = Some(open.stateid),
+            OpResult::Getfh(Ok(handle)) => made.handle = Some(Handle::new(handle.object.0)),
+            _ => {}
+        }
+    }
+    made.handle.map(|_| made).ok_or(Fault::Missing)
+}
+
+fn attributes_of(attributes: &Fattr<'_>) -> Result<answer::Attributes, Fault> {
+    let attributes = attributes.attributes()?;
+    let (Some(size), Some(ftype)) = (attributes.size, attributes.ftype) else { return Err(Fault::Missing) };
+    Ok(answer::Attributes { size, is_dir: ftype == Ftype4::Dir })
+}
+
+pub(super) fn attributes(body: Reader<'_>) -> Result<answer::Attributes, Fault> {
+    let found = pick(body, |result| match result {
+        OpResult::Getattr(Ok(found)) => Some(found.attributes),
+        _ => None,
+    })?;
+    attributes_of(&found)
+}
+
+#[inline]
+pub(super) fn data(body: Reader<'_>) -> Result<&[u8], Fault> {
+    pick(body, |result| match result {
+        OpResult::Read(Ok(read)) => Some(read.data),
+        _ => None,
+    })
+}
+
+#[inline]
+pub(super) fn written(body: Reader<'_>) -> Result<Written, Fault> {
+    pick(body, |result| match result {
+        OpResult::Write(Ok(WriteOk { count, committed, verifier })) => {
+            let committed = match committed {
+                StableHow4::Unstable => StableHow::Unstable,
+                StableHow4::DataSync => StableHow::DataSync,
+                StableHow4::FileSync => StableHow::FileSync,
+            };
+            Some(Written { count, committed, verifier })
+        }
+        _ => None,
+    })
+}
+
+pub(super) fn committed(body: Reader<'_>) -> Result<[u8; 8], Fault> {
+    pick(body, |result| match result {
+        OpResult::Commit(Ok(committed)) => Some(committed.verifier),
+        _ => None,
+    })
+}
+
+pub(super) fn listing(
+    body: Reader<'_>,
+    mut each: impl FnMut(u64, &[u8], Option<answer::Attributes>),
+) -> Result<([u8; 8], bool), Fault> {
+    let listing = pick(body, |result| match result {
+        OpResult::Readdir(Ok(listing)) => Some(listing),
+        _ => None,
+    })?;
+    for entry in listing.entries {
+        each(entry.cookie, entry.name, attributes_of(&entry.attributes).ok());
+    }
+    Ok((listing.cookieverf, listing.eof))
+}
