@@ -51,7 +51,7 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
 }
 
 fn describe_rule(rule: &ClientRule) -> String {
-    let networks: Vec<String> = rule.networks.iter().map(ToString::to_string).collect();
+    let networks: Vec<String> = rule.clients().collect();
     let access = match rule.access {
         Access::ReadOnly => "read-only",
         Access::ReadWrite => "read-write",
@@ -77,7 +77,7 @@ fn unguarded_root(export: &Export) -> Vec<String> {
         rule.squash == Squash::None && rule.privileged_port == PrivilegedPort::Never && !rule.is_local()
     };
     let warn = |rule: &ClientRule| {
-        let networks: Vec<String> = rule.networks.iter().map(ToString::to_string).collect();
+        let networks: Vec<String> = rule.clients().collect();
         format!(
             "  warning: every user of {} can act as root in {}; set privileged_port = true, or squash = \"root\"",
             networks.join(", "),

@@ -15,6 +15,7 @@ use crate::assemble::{Assembler, EARLY, Next};
 use crate::batch::Batch;
 use crate::config::Config;
 use crate::drive::{Wire, drained, offer, resume};
+use crate::handshake::Handshake;
 use crate::home::Home;
 use crate::link::Link;
 use crate::pool::{Charge, Pool, SMALL};
@@ -35,6 +36,8 @@ const RECORD: u32 = 4;
 /// The capacity beyond which a head vector is not reused.
 const HEAD_KEPT: usize = 64 << 10;
 
+mod sealed;
+
 /// The state that the connections of one event loop share.
 pub(crate) struct Io<S> {
     pub(crate) service: Arc<S>,
@@ -43,6 +46,8 @@ pub(crate) struct Io<S> {
     pub(crate) home: Arc<Home>,
     pub(crate) now: Instant,
     scratch: Box<[u8]>,
+    /// Opened bytes of a TLS session.
+    plain: Vec<u8>,
     batch: Batch,
     head: Vec<u8>,
     records: u64,
@@ -59,6 +64,7 @@ impl<S: Service> Io<S> {
             home,
             now: Instant::now(),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
+            plain: Vec::new(),
             batch: Batch::new(),
             head: Vec::with_capacity(1024),
             records: 0,
@@ -89,6 +95,14 @@ pub(crate) struct Conn {
     pub(crate) link: Arc<Link>,
     assembler: Assembler,
     backlog: Option<Backlog>,
+    /// A TLS handshake in progress.
+    handshake: Option<Box<Handshake>>,
+    /// The charge for the beginning of a sealed record, which the TLS session keeps.
+    sealed: Option<Charge>,
+    /// True if the peer has ended its TLS session properly. The end of the stream alone may be forged.
+    took_leave: bool,
+    /// The cause in words, if TLS fails.
+    pub(crate) fault: Option<String>,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) hung_up: bool,
@@ -123,6 +137,10 @@ impl Conn {
             seat,
             assembler: Assembler::default(),
             backlog: None,
+            handshake: None,
+            sealed: None,
+            took_leave: false,
+            fault: None,
             readable: false,
             writable: false,
             hung_up: false,
@@ -169,12 +187,19 @@ impl Conn {
         if self.closing.is_some() {
             return Ok(());
         }
+        if self.handshake.is_some() {
+            return self.shake_hands(io);
+        }
         if let Some(mut backlog) = self.backlog.take() {
             let mut input = &backlog.bytes[backlog.done..];
             self.consume(&mut input, io)?;
+            if self.handshake.is_some() {
+                self.keep(input);
+                return Ok(());
+            }
             backlog.done = backlog.bytes.len() - input.len();
             self.backlog = (backlog.done < backlog.bytes.len()).then_some(backlog);
-        } else if self.readable && self.may_read(io) {
+        } else if self.readable && !self.took_leave && self.may_read(io) {
             self.receive(io)?;
         }
         Ok(())
@@ -182,19 +207,25 @@ impl Conn {
 
     /// Decides on the next turn after all sending of this turn, which may have ended the reason for a pause.
     fn next_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
+        if self.took_leave && self.backlog.is_none() {
+            self.closing.get_or_insert(CloseReason::PeerClosed);
+        }
         if let Some(reason) = self.closing {
             if !drained(&*self.link) {
                 return Ok(Turn::Wait);
             }
             if reason == CloseReason::PeerClosed {
                 // The socket is empty. A client that has sent no request lacks no reply.
-                self.received = !self.assembler.partial() && (!self.asked || self.link.received());
+                let whole = !self.is_within_record() && (self.link.secured().is_none() || self.took_leave);
+                self.received = whole && (!self.asked || self.link.received());
             } else {
                 self.discard(io);
             }
             return Err(reason);
         }
-        Ok(if self.starved {
+        Ok(if self.handshake.is_some() {
+            self.next_of_handshake()
+        } else if self.starved {
             Turn::Starved
         } else if self.backlog.is_none() && !self.readable {
             Turn::Wait
@@ -215,9 +246,11 @@ impl Conn {
         }
     }
 
-    /// Keeps the input that a limit left unhandled.
+    /// Keeps the input that a limit left unhandled, or that belongs to a handshake.
     fn keep(&mut self, rest: &[u8]) {
-        if !rest.is_empty() {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.input.extend_from_slice(rest);
+        } else if !rest.is_empty() {
             let charge = self.link.account().charge(rest.len());
             self.backlog = Some(Backlog { bytes: rest.to_vec(), done: 0, _charge: charge });
         }
@@ -225,7 +258,10 @@ impl Conn {
 
     fn receive<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
         let mut scratch = std::mem::take(&mut io.scratch);
-        let result = self.receive_into(&mut scratch, io);
+        let result = match self.link.secured() {
+            None => self.receive_into(&mut scratch, io),
+            Some(_) => self.receive_sealed(&mut scratch, io),
+        };
         io.scratch = scratch;
         result
     }
@@ -242,24 +278,7 @@ impl Conn {
             let size = if self.large || self.assembler.large() { TAIL } else { scratch.len() };
             (size, recv(self.link.fd(), &mut scratch[..size], RecvFlags::DONTWAIT).map(|(n, _)| n))
         };
-        let received = match received {
-            Ok(0) => {
-                self.closing = Some(CloseReason::PeerClosed);
-                return Ok(());
-            }
-            Ok(n) => n,
-            Err(Errno::AGAIN) => {
-                self.readable = false;
-                return Ok(());
-            }
-            Err(Errno::INTR) => return Ok(()),
-            Err(_) => return Err(CloseReason::SocketError),
-        };
-        // A short receive has emptied the socket: edge-triggered readiness reports later input. Only an end of stream
-        // that arrived before the receive is not reported again.
-        self.readable = received == asked || self.ended;
-        self.last_active = io.now;
-        io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
+        let Some(received) = self.received(received, asked, io)? else { return Ok(()) };
         let before = io.records;
         if missing > 0
             && let Some(record) = self.assembler.received(received.min(missing))
@@ -269,6 +288,40 @@ impl Conn {
         let mut input = &scratch[..received.saturating_sub(missing)];
         self.consume(&mut input, io)?;
         self.keep(input);
+        self.note_received((received, asked), before, io);
+        Ok(())
+    }
+
+    /// Returns the number of bytes that a receive of up to `asked` bytes has brought; none if it brought no bytes.
+    fn received<S: Service>(
+        &mut self,
+        received: Result<usize, Errno>,
+        asked: usize,
+        io: &Io<S>,
+    ) -> Result<Option<usize>, CloseReason> {
+        let received = match received {
+            Ok(0) => {
+                self.closing = Some(CloseReason::PeerClosed);
+                return Ok(None);
+            }
+            Ok(n) => n,
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                return Ok(None);
+            }
+            Err(Errno::INTR) => return Ok(None),
+            Err(_) => return Err(CloseReason::SocketError),
+        };
+        // A short receive has emptied the socket: edge-triggered readiness reports later input. Only an end of stream
+        // that arrived before the receive is not reported again.
+        self.readable = received == asked || self.ended;
+        self.last_active = io.now;
+        io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
+        Ok(Some(received))
+    }
+
+    /// Notes the progress after the bytes of a receive are handled. `before` = the number of records before that.
+    fn note_received<S: Service>(&mut self, (received, asked): (usize, usize), before: u64, io: &mut Io<S>) {
         // The work includes bytes of incomplete records.
         io.work += received;
         if self.ended && received < asked && self.backlog.is_none() {
@@ -276,14 +329,18 @@ impl Conn {
         }
         self.input.moved(self.assembler.arrived() as u64, io.records > before, io.now);
         self.begun = match self.begun.filter(|_| io.records == before) {
-            begun if self.assembler.partial() => begun.or(Some(io.now)),
+            begun if self.is_within_record() => begun.or(Some(io.now)),
             _ => None,
         };
-        Ok(())
+    }
+
+    /// Returns true if the beginning of a record has arrived, and its end has not.
+    fn is_within_record(&self) -> bool {
+        self.assembler.partial() || self.sealed.is_some()
     }
 
     fn consume<S: Service>(&mut self, input: &mut &[u8], io: &mut Io<S>) -> Result<(), CloseReason> {
-        while !input.is_empty() && self.closing.is_none() && io.work < QUANTUM && self.may_read(io) {
+        while !input.is_empty() && self.may_handle(io) {
             match self.assembler.next(input, io.config.max_record, self.link.account())? {
                 Next::Whole(record) => self.handle(Body::InPlace(record), io)?,
                 Next::Assembled(record) => self.handle(Body::Assembled(record), io)?,
@@ -297,6 +354,11 @@ impl Conn {
         Ok(())
     }
 
+    /// Returns true if another record may be handled in this turn.
+    fn may_handle<S: Service>(&self, io: &Io<S>) -> bool {
+        self.closing.is_none() && self.handshake.is_none() && io.work < QUANTUM && self.may_read(io)
+    }
+
     fn handle<S: Service>(&mut self, body: Body<'_>, io: &mut Io<S>) -> Result<(), CloseReason> {
         let message = Message { body, link: &self.link };
         let received = message.bytes().len();
@@ -305,12 +367,17 @@ impl Conn {
         io.records += 1;
         self.last_record = io.now;
         let head = std::mem::take(&mut io.head);
-        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account());
+        let may_splice = self.link.secured().is_none();
+        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account(), may_splice);
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
         io.work += REQUEST + head.len() + payload.len();
         match outcome {
             Handled::Reply => io.batch.push(&mut head, payload),
+            Handled::StartTls => {
+                io.batch.push(&mut head, payload);
+                self.begin_handshake(io)?;
+            }
             Handled::Silent => {}
             Handled::Deferred => {
                 io.home.stats.deferred.fetch_add(1, Relaxed);
@@ -363,7 +430,7 @@ impl Conn {
         }
         let (link, batch) = (&*self.link, &mut io.batch);
         let waiting = offer(link, |may_write| {
-            let (sent, all) = if may_write { batch.send(link.fd()).ok()? } else { (0, false) };
+            let (sent, all) = if may_write { batch.send(link).ok()? } else { (0, false) };
             io.home.stats.bytes_out.fetch_add(sent as u64, Relaxed);
             io.home.stats.sends.fetch_add(u64::from(may_write), Relaxed);
             Some((sent, if all { VecDeque::new() } else { batch.rest(sent, link.account()) }))
@@ -376,7 +443,7 @@ impl Conn {
     /// Returns true if nothing is in progress in either direction.
     pub(crate) fn quiet(&self) -> bool {
         self.backlog.is_none()
-            && !self.assembler.partial()
+            && !self.is_within_record()
             && self.link.inflight() == 0
             && self.link.with_outlet(|outlet| outlet.bytes()) == 0
     }
@@ -395,6 +462,10 @@ impl Conn {
         patience: Duration,
         now: Instant,
     ) -> Option<CloseReason> {
+        if self.handshake.as_ref().is_some_and(|handshake| now.duration_since(handshake.begun) >= patience) {
+            self.fault = Some("the peer did not finish the handshake in time".to_owned());
+            return Some(CloseReason::Tls);
+        }
         let (bytes, written) = self.link.with_outlet(|outlet| (outlet.bytes(), outlet.written()));
         if bytes == 0 {
             self.output.restart(now);
@@ -404,7 +475,7 @@ impl Conn {
             return Some(CloseReason::StalledOutput);
         }
         // With a backlog or unused readiness, the delay is the server's, not the client's.
-        if !self.assembler.partial() || self.backlog.is_some() || self.readable {
+        if !self.is_within_record() || self.backlog.is_some() || self.readable {
             self.input.restart(now);
             self.begun = self.begun.map(|_| now);
         }
