@@ -85,11 +85,16 @@ fn data_passes_in_version_4() {
     let data = pattern(900_000, 1);
     let write = WriteArgs { stateid: open, offset: 0, stable: StableHow4::FileSync, data: &data };
     assert_eq!(c.status(&[putfh(&file), Op::Write(write)]), Nfsstat4::Ok);
-    let read = Op::Read(ReadArgs { stateid: open, offset: 0, count: 900_000 });
-    c.run(&[putfh(&file), read], |_, results| match results[1] {
-        OpResult::Read(Ok(read)) => assert!(read.data == data),
-        ref other => panic!("READ: {other:?}"),
-    });
+    let mut found = Vec::new();
+    while found.len() < data.len() {
+        // The session keeps replies of up to 4 KiB.
+        let read = Op::Read(ReadArgs { stateid: open, offset: found.len() as u64, count: 900_000 });
+        c.run(&[putfh(&file), read], |_, results| match results[1] {
+            OpResult::Read(Ok(read)) => found.extend_from_slice(read.data),
+            ref other => panic!("READ: {other:?}"),
+        });
+    }
+    assert!(found == data);
 
     // The session goes on over a plain connection, and the export does not.
     c.connection = server.connect();

@@ -43,7 +43,7 @@ fn names_and_fingerprints_decide_like_addresses() {
         rule("\"127.0.0.0/8\"", "anonuid = 3003"),
     ];
     let server = serve(&certified, &rules.concat());
-    let mut connect = |identity| certified.connect(&server, identity);
+    let connect = |identity| certified.connect(&server, identity);
     assert_eq!(owner(&mut connect(Some(&admin)), b"a"), 0);
     assert_eq!(owner(&mut connect(Some(&twin)), b"b"), 0, "the name counts, not the certificate");
     assert_eq!(owner(&mut connect(Some(&pinned)), b"c"), 3001);
