@@ -1,17 +1,13 @@
 //! The event loop's side of a connection: receiving, handing records to the service, sending inline replies.
 
 use std::collections::VecDeque;
-use std::io::IoSliceMut;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
-
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
+use std::time::Instant;
 
 use crate::addresses::Seat;
-use crate::assemble::{Assembler, EARLY, Next};
+use crate::assemble::{Assembler, Next};
 use crate::batch::Batch;
 use crate::config::Config;
 use crate::drive::{Wire, drained, offer, resume};
@@ -27,15 +23,11 @@ use crate::stats::CloseReason;
 
 /// Bytes received at once if many small records are expected.
 const SCRATCH: usize = 64 << 10;
-/// Bytes received after a large record, or as its start. No more of a large record is ever copied.
-const TAIL: usize = 2 * EARLY;
-/// The largest number of receives to empty a socket before it is closed.
-const DISCARDS: usize = 64;
-/// The time for a record from its first byte to its last, in multiples of the stall timeout.
-const RECORD: u32 = 4;
 /// The capacity beyond which a head vector is not reused.
 const HEAD_KEPT: usize = 64 << 10;
 
+mod overdue;
+mod receive;
 mod sealed;
 
 /// The state that the connections of one event loop share.
@@ -236,109 +228,6 @@ impl Conn {
         })
     }
 
-    /// Empties the socket. A socket that is closed with unread input discards replies in flight (RFC 1122 section
-    /// 4.2.2.13).
-    fn discard<S: Service>(&self, io: &mut Io<S>) {
-        for _ in 0..DISCARDS {
-            if !matches!(recv(self.link.fd(), &mut io.scratch[..], RecvFlags::DONTWAIT), Ok((1.., _))) {
-                return;
-            }
-        }
-    }
-
-    /// Keeps the input that a limit left unhandled, or that belongs to a handshake.
-    fn keep(&mut self, rest: &[u8]) {
-        if let Some(handshake) = &mut self.handshake {
-            handshake.input.extend_from_slice(rest);
-        } else if !rest.is_empty() {
-            let charge = self.link.account().charge(rest.len());
-            self.backlog = Some(Backlog { bytes: rest.to_vec(), done: 0, _charge: charge });
-        }
-    }
-
-    fn receive<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
-        let mut scratch = std::mem::take(&mut io.scratch);
-        let result = match self.link.secured() {
-            None => self.receive_into(&mut scratch, io),
-            Some(_) => self.receive_sealed(&mut scratch, io),
-        };
-        io.scratch = scratch;
-        result
-    }
-
-    fn receive_into<S: Service>(&mut self, scratch: &mut [u8], io: &mut Io<S>) -> Result<(), CloseReason> {
-        let direct = self.assembler.direct();
-        let missing = direct.len();
-        let (asked, received) = if missing > 0 {
-            let slices = &mut [IoSliceMut::new(direct), IoSliceMut::new(&mut scratch[..TAIL])];
-            let message =
-                recvmsg(self.link.fd(), slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT);
-            (missing + TAIL, message.map(|message| message.bytes))
-        } else {
-            let size = if self.large || self.assembler.large() { TAIL } else { scratch.len() };
-            (size, recv(self.link.fd(), &mut scratch[..size], RecvFlags::DONTWAIT).map(|(n, _)| n))
-        };
-        let Some(received) = self.received(received, asked, io)? else { return Ok(()) };
-        let before = io.records;
-        if missing > 0
-            && let Some(record) = self.assembler.received(received.min(missing))
-        {
-            self.handle(Body::Assembled(record), io)?;
-        }
-        let mut input = &scratch[..received.saturating_sub(missing)];
-        self.consume(&mut input, io)?;
-        self.keep(input);
-        self.note_received((received, asked), before, io);
-        Ok(())
-    }
-
-    /// Returns the number of bytes that a receive of up to `asked` bytes has brought; none if it brought no bytes.
-    fn received<S: Service>(
-        &mut self,
-        received: Result<usize, Errno>,
-        asked: usize,
-        io: &Io<S>,
-    ) -> Result<Option<usize>, CloseReason> {
-        let received = match received {
-            Ok(0) => {
-                self.closing = Some(CloseReason::PeerClosed);
-                return Ok(None);
-            }
-            Ok(n) => n,
-            Err(Errno::AGAIN) => {
-                self.readable = false;
-                return Ok(None);
-            }
-            Err(Errno::INTR) => return Ok(None),
-            Err(_) => return Err(CloseReason::SocketError),
-        };
-        // A short receive has emptied the socket: edge-triggered readiness reports later input. Only an end of stream
-        // that arrived before the receive is not reported again.
-        self.readable = received == asked || self.ended;
-        self.last_active = io.now;
-        io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
-        Ok(Some(received))
-    }
-
-    /// Notes the progress after the bytes of a receive are handled. `before` = the number of records before that.
-    fn note_received<S: Service>(&mut self, (received, asked): (usize, usize), before: u64, io: &mut Io<S>) {
-        // The work includes bytes of incomplete records.
-        io.work += received;
-        if self.ended && received < asked && self.backlog.is_none() {
-            self.closing.get_or_insert(CloseReason::PeerClosed);
-        }
-        self.input.moved(self.assembler.arrived() as u64, io.records > before, io.now);
-        self.begun = match self.begun.filter(|_| io.records == before) {
-            begun if self.is_within_record() => begun.or(Some(io.now)),
-            _ => None,
-        };
-    }
-
-    /// Returns true if the beginning of a record has arrived, and its end has not.
-    fn is_within_record(&self) -> bool {
-        self.assembler.partial() || self.sealed.is_some()
-    }
-
     fn consume<S: Service>(&mut self, input: &mut &[u8], io: &mut Io<S>) -> Result<(), CloseReason> {
         while !input.is_empty() && self.may_handle(io) {
             match self.assembler.next(input, io.config.max_record, self.link.account())? {
@@ -438,52 +327,5 @@ impl Conn {
         io.batch.clear();
         self.out_bytes = waiting.ok_or(CloseReason::SocketError)?;
         Ok(())
-    }
-
-    /// Returns true if nothing is in progress in either direction.
-    pub(crate) fn quiet(&self) -> bool {
-        self.backlog.is_none()
-            && !self.is_within_record()
-            && self.link.inflight() == 0
-            && self.link.with_outlet(|outlet| outlet.bytes()) == 0
-    }
-
-    /// Returns the time since the last request if nothing except a part of a record is in progress.
-    pub(crate) fn without_request(&self, now: Instant) -> Option<Duration> {
-        let nothing = self.link.inflight() == 0 && self.link.with_outlet(|outlet| outlet.bytes()) == 0;
-        nothing.then(|| now.duration_since(self.last_record))
-    }
-
-    /// Returns the reason to close a connection that has exceeded a timeout. `patience` is the tolerated length of a
-    /// stall.
-    pub(crate) fn overdue(
-        &mut self,
-        config: &Config,
-        patience: Duration,
-        now: Instant,
-    ) -> Option<CloseReason> {
-        if self.handshake.as_ref().is_some_and(|handshake| now.duration_since(handshake.begun) >= patience) {
-            self.fault = Some("the peer did not finish the handshake in time".to_owned());
-            return Some(CloseReason::Tls);
-        }
-        let (bytes, written) = self.link.with_outlet(|outlet| (outlet.bytes(), outlet.written()));
-        if bytes == 0 {
-            self.output.restart(now);
-        }
-        self.output.moved(written, false, now);
-        if self.output.stalled(patience, now) {
-            return Some(CloseReason::StalledOutput);
-        }
-        // With a backlog or unused readiness, the delay is the server's, not the client's.
-        if !self.is_within_record() || self.backlog.is_some() || self.readable {
-            self.input.restart(now);
-            self.begun = self.begun.map(|_| now);
-        }
-        let late = self.begun.is_some_and(|begun| now.duration_since(begun) >= RECORD * patience);
-        if late || self.input.stalled(patience, now) {
-            return Some(CloseReason::StalledInput);
-        }
-        let idle = config.idle_timeout.is_some_and(|limit| now.duration_since(self.last_active) >= limit);
-        (idle && self.quiet()).then_some(CloseReason::Idle)
     }
 }

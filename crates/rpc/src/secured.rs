@@ -54,8 +54,8 @@ impl Secured {
         self.session.lock()
     }
 
-    /// Sends a piece of the bytes in `slices`, which are not empty. Returns the number of plain bytes that the socket has
-    /// taken. After an error `AGAIN` the next call must begin with the bytes of this call. `more` = further bytes
+    /// Sends a piece of the bytes in `slices`, which are not empty. Returns the number of plain bytes that the socket
+    /// has taken. After an error `AGAIN` the next call must begin with the bytes of this call. `more` = further bytes
     /// follow these at once.
     pub(crate) fn send(
         &self,

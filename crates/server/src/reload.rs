@@ -1,7 +1,7 @@
 //! The settings that change when the configuration is read again.
 //!
-//! The rules for clients, the certificate of TLS, the log level and the mode change in service. All other differences take effect at the next
-//! start. A configuration with mistakes changes nothing.
+//! The rules for clients, the certificate of TLS, the log level and the mode change in service. All other differences
+//! take effect at the next start. A configuration with mistakes changes nothing.
 
 use forebay_config::{Export, LIMITS, Settings};
 use forebay_control::ReloadReport;

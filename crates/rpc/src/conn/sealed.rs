@@ -11,12 +11,12 @@ use crate::secured::Secured;
 use crate::service::{Security, Service};
 use crate::stats::CloseReason;
 
-/// The largest number of sealed bytes that a session keeps until more arrive. A record has at most 16,645 bytes (RFC 8446
-/// section 5.2). Only messages of the protocol itself may span records, and clients send none that are longer.
+/// The largest number of sealed bytes that a session keeps until more arrive. A record has at most 16,645 bytes (RFC
+/// 8446 section 5.2). Only messages of the protocol itself may span records, and clients send none that are longer.
 const LONGEST_RECORD: usize = 32 << 10;
 
 impl Conn {
-    /// Begins a handshake, because the peer has asked for one. `rest` was received behind the request.
+    /// Begins a handshake, because the peer has asked for one.
     pub(super) fn begin_handshake<S: Service>(&mut self, io: &Io<S>) -> Result<(), CloseReason> {
         let session = io.home.tls.as_ref().and_then(|tls| tls.keyring.session());
         let session = session.ok_or(CloseReason::Tls)?;
