@@ -86,6 +86,7 @@ impl Sealed {
 
     /// Returns bytes that the client would send for these plain bytes.
     fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        self.stream.conn.set_buffer_limit(None);
         self.stream.conn.writer().write_all(plain).unwrap();
         let mut sealed = Vec::new();
         while self.stream.conn.wants_write() {
@@ -146,6 +147,26 @@ fn a_client_that_reads_late_gets_every_byte_in_order() {
         if request[0] != ECHO {
             check_payload(&reply, request);
         }
+    }
+    rig.server.shutdown(DRAIN);
+}
+
+#[test]
+fn many_small_pieces_survive_a_full_socket() {
+    let rig = Rig::new(Config { threads: 1, ..Config::default() });
+    let mut client = rig.secured();
+    // A head that is longer than the one before is apart from its payload, so a sealed piece has many slices.
+    let requests: Vec<Vec<u8>> = (0..20_000usize)
+        .map(|n| [payload_request(PAYLOAD, 5, n as u32), vec![b'.'; n % 60 * 8]].concat())
+        .collect();
+    for requests in requests.chunks(5000) {
+        let all: Vec<u8> = requests.iter().flat_map(|request| marked(request)).collect();
+        let sealed = client.seal(&all);
+        client.stream.sock.write_all(&sealed).unwrap();
+    }
+    await_stats(&rig.server, "all requests", |stats| stats.records > 20_000);
+    for request in &requests {
+        assert_eq!(check_payload(&client.receive(), request), 5);
     }
     rig.server.shutdown(DRAIN);
 }
