@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 
 use forebay_config::{
-    Access, ClientRule, DEFAULT_PORT, Export, Portmap, PrivilegedPort, Settings, Squash, is_loopback,
-    state_base,
+    Access, ClientRule, DEFAULT_PORT, Export, Portmap, PrivilegedPort, Settings, Squash, TlsPolicy,
+    is_loopback, state_base,
 };
 use forebay_control::HandleMode;
 use forebay_server::Ready;
@@ -22,7 +22,8 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     lines.extend(ready.cache.notices.iter().map(|notice| format!("Note: {notice}.")));
     for export in &settings.exports {
         let names: Vec<&str> = export.names().collect();
-        lines.push(format!("Serving {} as {}", export.path.display(), names.join(" and ")));
+        let tls = protection(export.tls);
+        lines.push(format!("Serving {} as {}{tls}", export.path.display(), names.join(" and ")));
         lines.extend(export.clients.iter().map(|rule| format!("  {}", describe_rule(rule))));
         // Without privileges every client acts as this process's user, so squashing makes no difference.
         if rustix::process::geteuid().is_root() {
@@ -38,8 +39,12 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
         lines.extend(
             settings.exports.iter().map(|export| format!("  {}", mount_command(address, export, settings))),
         );
-        lines.push("Or look at it without root, with the libnfs utilities:".to_owned());
-        lines.extend(settings.exports.iter().map(|export| format!("  {}", libnfs_command(address, export))));
+        let plain: Vec<&Export> =
+            settings.exports.iter().filter(|export| export.tls.admits(false, false)).collect();
+        if !plain.is_empty() {
+            lines.push("Or look at it without root, with the libnfs utilities:".to_owned());
+            lines.extend(plain.iter().map(|export| format!("  {}", libnfs_command(address, export))));
+        }
     }
     lines.push(format!("State is kept in {}", settings.state_dir.display()));
     if !state_base().is_some_and(|base| settings.state_dir.starts_with(base)) {
@@ -50,8 +55,17 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     service_manager::ready();
 }
 
+fn protection(tls: TlsPolicy) -> &'static str {
+    match tls {
+        TlsPolicy::Off => ", without TLS only",
+        TlsPolicy::Optional => "",
+        TlsPolicy::Required => ", with TLS only",
+        TlsPolicy::Mutual => ", with TLS and certificates of clients only",
+    }
+}
+
 fn describe_rule(rule: &ClientRule) -> String {
-    let networks: Vec<String> = rule.networks.iter().map(ToString::to_string).collect();
+    let networks: Vec<String> = rule.clients().collect();
     let access = match rule.access {
         Access::ReadOnly => "read-only",
         Access::ReadWrite => "read-write",
@@ -77,7 +91,7 @@ fn unguarded_root(export: &Export) -> Vec<String> {
         rule.squash == Squash::None && rule.privileged_port == PrivilegedPort::Never && !rule.is_local()
     };
     let warn = |rule: &ClientRule| {
-        let networks: Vec<String> = rule.networks.iter().map(ToString::to_string).collect();
+        let networks: Vec<String> = rule.clients().collect();
         format!(
             "  warning: every user of {} can act as root in {}; set privileged_port = true, or squash = \"root\"",
             networks.join(", "),
@@ -127,11 +141,18 @@ fn clients_find_locks(settings: &Settings) -> bool {
 
 /// Returns the command for Linux's own client. NFSv4 needs no options on its own port.
 fn mount_command(address: &SocketAddr, export: &Export, settings: &Settings) -> String {
-    let options = match (settings.nfs4, address.port()) {
-        (true, DEFAULT_PORT) => String::new(),
-        (true, port) => format!(" -o port={port}"),
-        (false, _) => nfs3_options(address, clients_find_locks(settings)),
+    let ports = match (settings.nfs4, address.port()) {
+        (true, DEFAULT_PORT) => None,
+        (true, port) => Some(format!("port={port}")),
+        (false, _) => Some(nfs3_options(address, clients_find_locks(settings))),
     };
+    let tls = match export.tls {
+        TlsPolicy::Off | TlsPolicy::Optional => None,
+        TlsPolicy::Required => Some("xprtsec=tls".to_owned()),
+        TlsPolicy::Mutual => Some("xprtsec=mtls".to_owned()),
+    };
+    let options: Vec<String> = ports.into_iter().chain(tls).collect();
+    let options = if options.is_empty() { String::new() } else { format!(" -o {}", options.join(",")) };
     format!("mount -t nfs{options} {} /mnt", quoted(&format!("{}:{}", client_host(address), export.name)))
 }
 
@@ -142,7 +163,7 @@ fn nfs3_options(address: &SocketAddr, finds_locks: bool) -> String {
     let proto = if address.is_ipv6() && by_address { "tcp6" } else { "tcp" };
     let port = address.port();
     let nolock = if finds_locks { "" } else { ",nolock" };
-    format!(" -o vers=3,proto={proto},port={port},mountport={port}{nolock}")
+    format!("vers=3,proto={proto},port={port},mountport={port}{nolock}")
 }
 
 /// Returns the command of libnfs that lists the export.
@@ -185,7 +206,14 @@ mod tests {
     use super::*;
 
     fn export(name: &str) -> Export {
-        Export { path: "/srv".into(), name: name.into(), aliases: vec![], id: 1, clients: vec![] }
+        Export {
+            path: "/srv".into(),
+            name: name.into(),
+            aliases: vec![],
+            id: 1,
+            clients: vec![],
+            tls: TlsPolicy::Optional,
+        }
     }
 
     #[test]
@@ -196,17 +224,20 @@ mod tests {
             |address: &str, name: &str| mount_command(&address.parse().unwrap(), &export(name), &settings);
         assert_eq!(at("127.0.0.1:2049", "/"), "mount -t nfs 127.0.0.1:/ /mnt");
         assert_eq!(at("[fd00::1]:12049", "/data"), "mount -t nfs -o port=12049 '[fd00::1]:/data' /mnt");
+        let sealed = Export { tls: TlsPolicy::Required, ..export("/") };
+        let command = mount_command(&"127.0.0.1:2049".parse().unwrap(), &sealed, &settings);
+        assert_eq!(command, "mount -t nfs -o xprtsec=tls 127.0.0.1:/ /mnt");
         assert!(at("0.0.0.0:2049", "/it's").ends_with(r":/it'\''s' /mnt"));
     }
 
     #[test]
     fn mounts_with_nfs3_name_version_and_ports() {
         let options = |address: &str, finds_locks| nfs3_options(&address.parse().unwrap(), finds_locks);
-        let expected = " -o vers=3,proto=tcp,port=12049,mountport=12049,nolock";
+        let expected = "vers=3,proto=tcp,port=12049,mountport=12049,nolock";
         assert_eq!(options("127.0.0.1:12049", false), expected);
-        let expected = " -o vers=3,proto=tcp6,port=2049,mountport=2049,nolock";
+        let expected = "vers=3,proto=tcp6,port=2049,mountport=2049,nolock";
         assert_eq!(options("[fd00::1]:2049", false), expected);
-        assert_eq!(options("10.0.0.1:2049", true), " -o vers=3,proto=tcp,port=2049,mountport=2049");
+        assert_eq!(options("10.0.0.1:2049", true), "vers=3,proto=tcp,port=2049,mountport=2049");
     }
 
     #[test]

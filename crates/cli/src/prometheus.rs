@@ -26,6 +26,8 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
     ];
     text.metric("payload_bytes_total", "counter", "Payload of READ and WRITE.", &bytes);
     text.metric("connections", "gauge", "Open connections.", &[("", &status.connections)]);
+    let encrypted = &status.encrypted;
+    text.metric("connections_encrypted", "gauge", "Open connections with TLS.", &[("", encrypted)]);
     text.metric("requests_in_flight", "gauge", "Requests in flight.", &[("", &status.inflight)]);
     text.metric("syncs_total", "counter", "Syncs of the backing store.", &[("", &sample.sync_batches)]);
     text.metric("sync_failures_total", "counter", "Syncs that failed.", &[("", &sample.sync_failures)]);

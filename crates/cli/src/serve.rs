@@ -148,14 +148,20 @@ fn describe(settings: &Settings) -> String {
     }
     let _ =
         writeln!(text, "\n[log]\nlevel = \"{}\"\nformat = \"{}\"", settings.log.level, settings.log.format);
+    if let Some(tls) = &settings.tls {
+        let _ = writeln!(text, "\n[tls]\ncertificate = {:?}\nkey = {:?}", tls.certificate, tls.key);
+        if let Some(authorities) = &tls.client_ca {
+            let _ = writeln!(text, "client_ca = {authorities:?}");
+        }
+    }
     for export in &settings.exports {
         let _ = writeln!(text, "\n[[export]]\npath = {:?}\nname = {:?}", export.path, export.name);
         if !export.aliases.is_empty() {
             let _ = writeln!(text, "aliases = {:?}", export.aliases);
         }
-        let _ = writeln!(text, "id = {}", export.id);
+        let _ = writeln!(text, "id = {}\ntls = \"{}\"", export.id, export.tls);
         for rule in &export.clients {
-            let networks: Vec<String> = rule.networks.iter().map(ToString::to_string).collect();
+            let networks: Vec<String> = rule.clients().collect();
             let _ = writeln!(text, "\n[[export.client]]\nnetworks = {networks:?}");
             let _ = writeln!(text, "access = \"{}\"\nsquash = \"{}\"", rule.access, rule.squash);
             let _ = writeln!(text, "anonuid = {}\nanongid = {}", rule.anonuid, rule.anongid);

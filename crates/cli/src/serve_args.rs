@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use forebay_config::{
-    ClientRule, Flags, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Sandbox, Squash, parse_group,
-    parse_size, parse_user,
+    ClientRule, Flags, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Sandbox, Squash, TlsPolicy,
+    parse_group, parse_size, parse_user,
 };
 
 use crate::args::one_of;
@@ -88,6 +88,16 @@ pub(crate) struct ServeArgs {
     /// ends the server) or off [default: on]
     #[arg(long, value_name = "HOW", value_parser = one_of(Sandbox::ALL))]
     sandbox: Option<Sandbox>,
+    /// Certificate of the server for clients that mount with xprtsec=tls, in PEM form, with those of the authorities
+    /// between it and the root
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM form; users other than its owner and group must have no access
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    tls_key: Option<PathBuf>,
+    /// Authorities that sign the certificates of clients that mount with xprtsec=mtls, in PEM form
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    tls_client_ca: Option<PathBuf>,
     #[command(flatten, next_help_heading = "Access to DIR")]
     access: AccessArgs,
     #[command(flatten)]
@@ -99,7 +109,12 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access to DIR")]
 struct AccessArgs {
-    /// Networks whose clients may use the export, or * for all [default: loopback]
+    /// Protection of connections: off (plain only), optional, required (TLS only) or mutual (TLS with a certificate of
+    /// the client) [default: optional]
+    #[arg(long, value_name = "HOW", value_parser = one_of(TlsPolicy::ALL))]
+    tls: Option<TlsPolicy>,
+    /// Networks whose clients may use the export, or * for all, or clients by their certificate: tls:NAME,
+    /// tls:sha256:FINGERPRINT, tls:* [default: loopback]
     #[arg(long, value_name = "NETWORK[,...]", value_delimiter = ',')]
     allow: Vec<String>,
     /// Refuse every change
@@ -188,6 +203,10 @@ impl ServeArgs {
             nfs4: self.nfs4,
             no_nfs4_delegations: self.no_nfs4_delegations,
             sandbox: self.sandbox,
+            tls_cert: self.tls_cert,
+            tls_key: self.tls_key,
+            tls_client_ca: self.tls_client_ca,
+            tls: self.access.tls,
             allow: self.access.allow,
             read_only: self.access.read_only,
             squash: self.access.squash,

@@ -182,9 +182,10 @@ fn counters(status: &Status) -> String {
         (
             "connections",
             format!(
-                "{} of {}, {} requests in flight",
+                "{} of {}, {} encrypted in user space, {} requests in flight",
                 count(status.connections),
                 count(status.connections_limit),
+                count(status.encrypted),
                 count(status.inflight)
             ),
         ),

@@ -10,12 +10,12 @@ use ipnet::IpNet;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::cache;
-use crate::export::{ClientRule, Export, PrivilegedPort, loopback};
-use crate::file::{Draft, DraftClient, DraftExport};
+use crate::export::{ClientRule, Clients, Export, PrivilegedPort, TlsPolicy, loopback};
+use crate::file::{Draft, DraftClient, DraftExport, DraftTls};
 use crate::hash::{fnv1a, fold32};
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::problem::{Collector, Origin};
-use crate::settings::{Limits, Portmap, Sandbox, Settings};
+use crate::settings::{Limits, Portmap, Sandbox, Settings, TlsFiles};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
 
@@ -32,6 +32,8 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         );
     }
     check_names(&draft.exports, problems);
+    let tls = tls_files(std::mem::take(&mut draft.tls), problems);
+    check_tls(&draft.exports, tls.as_ref(), problems);
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
     let exports = complete_exports(std::mem::take(&mut draft.exports), outside, problems);
     let state_dir = state_dir(draft.state_dir.take(), &exports, problems);
@@ -47,6 +49,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         nfs4_delegations: draft.nfs4_delegations.unwrap_or(true),
         portmap: draft.portmap.map_or(Portmap::Auto, |portmap| portmap.value),
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
+        tls,
         limits: draft.limits,
         log: draft.log,
     }
@@ -94,6 +97,64 @@ fn check_names(exports: &[DraftExport], problems: &mut Collector<'_>) {
     }
 }
 
+/// Returns the files of TLS, if a certificate and a key are named.
+fn tls_files(draft: DraftTls, problems: &mut Collector<'_>) -> Option<TlsFiles> {
+    let DraftTls { certificate, key, client_ca } = draft;
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => {
+            let client_ca = client_ca.map(|path| path.value);
+            return Some(TlsFiles { certificate: certificate.value, key: key.value, client_ca });
+        }
+        (Some(certificate), None) => {
+            problems.add(
+                &certificate.origin,
+                "the certificate has no key; name it with `key` under [tls], or --tls-key",
+            );
+        }
+        (None, Some(key)) => {
+            problems.add(
+                &key.origin,
+                "the key has no certificate; name it with `certificate` under [tls], or --tls-cert",
+            );
+        }
+        (None, None) => {
+            if let Some(client_ca) = client_ca {
+                let message = "clients show certificates in TLS only; name `certificate` and `key` of the server under [tls], or --tls-cert and --tls-key";
+                problems.add(&client_ca.origin, message);
+            }
+        }
+    }
+    None
+}
+
+/// Checks that the files are named which the exports need.
+fn check_tls(exports: &[DraftExport], files: Option<&TlsFiles>, problems: &mut Collector<'_>) {
+    let has_authorities = files.is_some_and(|files| files.client_ca.is_some());
+    for tls in exports.iter().filter_map(|export| export.tls.as_ref()) {
+        let lacks = match tls.value {
+            TlsPolicy::Off | TlsPolicy::Optional => None,
+            TlsPolicy::Required if files.is_some() => None,
+            TlsPolicy::Mutual if has_authorities => None,
+            TlsPolicy::Mutual if files.is_some() => Some("`client_ca` under [tls], or --tls-client-ca"),
+            TlsPolicy::Required | TlsPolicy::Mutual => {
+                Some("`certificate` and `key` under [tls], or --tls-cert and --tls-key")
+            }
+        };
+        if let Some(lacks) = lacks {
+            problems.add(&tls.origin, format!("`tls` is {}, but a file is missing; name {lacks}", tls.value));
+        }
+    }
+    let entries = exports.iter().flat_map(|export| &export.clients).flat_map(|client| &client.networks);
+    for entry in entries {
+        if let (Clients::Certificate(certificate), false) = (&entry.value, has_authorities) {
+            let message = format!(
+                "no client can show {certificate}: no authority for clients is named; name `client_ca` under [tls], or --tls-client-ca"
+            );
+            problems.add(&entry.origin, message);
+        }
+    }
+}
+
 /// Returns the exports with real directories, ids and complete client rules.
 fn complete_exports(
     drafts: Vec<DraftExport>,
@@ -123,7 +184,8 @@ fn complete_exports(
             problems.add(&path.origin, message);
         }
         let aliases = draft.aliases.into_iter().map(|alias| alias.value).collect();
-        let export = Export { path: directory, name, aliases, id, clients };
+        let tls = draft.tls.map_or(TlsPolicy::Optional, |tls| tls.value);
+        let export = Export { path: directory, name, aliases, id, clients, tls };
         done.push(Located { value: export, origin: path.origin });
     }
     done.into_iter().map(|export| export.value).collect()
@@ -195,20 +257,27 @@ fn complete_clients(
     let mut rules: Vec<ClientRule> = Vec::new();
     for draft in drafts {
         let default = ClientRule::default();
-        let mut networks: Vec<IpNet> = draft.networks.into_iter().flat_map(|list| list.value).collect();
+        let (mut networks, mut certificates) = (Vec::new(), Vec::new());
+        for entry in draft.networks {
+            match entry.value {
+                Clients::Networks(listed) => networks.extend(listed),
+                Clients::Certificate(certificate) => certificates.push(certificate),
+            }
+        }
         let covered =
             |network: &IpNet| rules.iter().flat_map(|rule| &rule.networks).any(|wide| wide.contains(network));
-        if !networks.is_empty() && networks.iter().all(covered) {
+        if !networks.is_empty() && certificates.is_empty() && networks.iter().all(covered) {
             problems.add(
                 &draft.origin,
                 "the rule is never used: earlier rules cover all of its networks; move it up",
             );
         }
-        if networks.is_empty() {
+        if networks.is_empty() && certificates.is_empty() {
             networks = loopback();
         }
         rules.push(ClientRule {
             networks,
+            certificates,
             access: draft.access.unwrap_or(default.access),
             squash: draft.squash.unwrap_or(default.squash),
             anonuid: draft.anonuid.unwrap_or(default.anonuid),

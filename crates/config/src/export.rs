@@ -25,13 +25,22 @@ pub struct Export {
     /// Rules for clients. The first rule whose networks contain the client counts. A client without a rule has no
     /// access.
     pub clients: Vec<ClientRule>,
+    /// Protection that the connections of clients must have.
+    pub tls: TlsPolicy,
 }
 
 impl Export {
-    /// Returns the rule for a client at `address`; `None` means that the client may not use this export.
-    pub fn rule_for(&self, address: IpAddr) -> Option<&ClientRule> {
+    /// Returns the rule for a client at `address`. `has` returns true for the certificates of rules that the client has
+    /// shown. `None` means that the client may not use this export.
+    pub fn rule_for(&self, address: IpAddr, has: impl Fn(&Certificate) -> bool) -> Option<&ClientRule> {
         let address = address.to_canonical();
-        self.clients.iter().find(|rule| rule.networks.iter().any(|network| network.contains(&address)))
+        self.clients.iter().find(|rule| rule.is_at(address) || rule.certificates.iter().any(&has))
+    }
+
+    /// Returns true if a client at `address` may use the export, or may turn out to have a certificate of a rule.
+    pub fn may_admit(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.clients.iter().any(|rule| rule.is_at(address) || !rule.certificates.is_empty())
     }
 
     /// Returns all names of the export, `name` first.
@@ -40,11 +49,71 @@ impl Export {
     }
 }
 
-/// The rights of the clients of some networks.
+/// The protection that an export asks of connections (RFC 9289).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsPolicy {
+    /// Plain connections only.
+    Off,
+    /// Plain and encrypted connections.
+    Optional,
+    /// Encrypted connections only.
+    Required,
+    /// Encrypted connections of clients that have shown a certificate.
+    Mutual,
+}
+
+impl TlsPolicy {
+    /// Returns true if a connection may be used.
+    pub fn admits(self, is_encrypted: bool, has_certificate: bool) -> bool {
+        match self {
+            Self::Off => !is_encrypted,
+            Self::Optional => true,
+            Self::Required => is_encrypted,
+            Self::Mutual => has_certificate,
+        }
+    }
+}
+
+/// A certificate that a client may have shown. An authority of the server has signed it in every case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Certificate {
+    /// Any certificate.
+    Any,
+    /// A certificate for this host name or IP address.
+    Name(String),
+    /// The certificate whose DER form has this SHA-256 digest.
+    Fingerprint([u8; 32]),
+}
+
+impl fmt::Display for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("tls:*"),
+            Self::Name(name) => write!(f, "tls:{name}"),
+            Self::Fingerprint(digest) => {
+                f.write_str("tls:sha256:")?;
+                digest.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
+}
+
+/// The clients that one entry of a rule names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Clients {
+    /// The clients of networks.
+    Networks(Vec<IpNet>),
+    /// The clients with a certificate.
+    Certificate(Certificate),
+}
+
+/// The rights of the clients of some networks, and of the clients with some certificates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientRule {
     /// IPv4 and IPv6 networks of the rule. An IPv4 client on an IPv6 socket counts as an IPv4 client.
     pub networks: Vec<IpNet>,
+    /// Certificates of the rule, whatever the client's address.
+    pub certificates: Vec<Certificate>,
     /// Permission to change files and directories.
     pub access: Access,
     /// Users and groups whose ids are replaced by the anonymous ids.
@@ -65,11 +134,20 @@ impl ClientRule {
 }
 
 impl ClientRule {
-    /// Returns true if every network of the rule is on this host.
+    /// Returns true if the rule is for clients of this host only.
     pub fn is_local(&self) -> bool {
-        self.networks
-            .iter()
-            .all(|network| network.network().is_loopback() && network.broadcast().is_loopback())
+        let is_local = |network: &IpNet| network.network().is_loopback() && network.broadcast().is_loopback();
+        self.certificates.is_empty() && self.networks.iter().all(is_local)
+    }
+
+    /// Returns the networks and certificates as the configuration has them.
+    pub fn clients(&self) -> impl Iterator<Item = String> {
+        let networks = self.networks.iter().map(ToString::to_string);
+        networks.chain(self.certificates.iter().map(ToString::to_string))
+    }
+
+    fn is_at(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.contains(&address))
     }
 }
 
@@ -77,6 +155,7 @@ impl Default for ClientRule {
     fn default() -> Self {
         Self {
             networks: loopback(),
+            certificates: Vec::new(),
             access: Access::ReadWrite,
             squash: Squash::Root,
             anonuid: Self::NOBODY,
@@ -147,6 +226,7 @@ pub enum Squash {
 }
 
 named!(Access { ReadOnly = "ro", ReadWrite = "rw" });
+named!(TlsPolicy { Off = "off", Optional = "optional", Required = "required", Mutual = "mutual" });
 named!(Squash { Root = "root", None = "none", All = "all" });
 
 /// Returns the loopback networks, `127.0.0.0/8` and `::1`. They may use an export without client rules.
@@ -165,6 +245,48 @@ fn v4(address: Ipv4Addr, prefix: u8) -> IpNet {
 
 fn v6(address: Ipv6Addr, prefix: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(address, prefix))
+}
+
+/// Parses an entry of a client rule: a network as [`parse_networks`] takes it, or a certificate. A certificate is
+/// `tls:NAME` for a host name or an address, `tls:sha256:HEX` for a fingerprint, or `tls:*` for every certificate.
+///
+/// # Errors
+/// One sentence, if the text has none of these forms.
+pub fn parse_clients(text: &str) -> Result<Clients, String> {
+    let Some(certificate) = text.strip_prefix("tls:") else {
+        return parse_networks(text).map(Clients::Networks);
+    };
+    let certificate = match certificate.strip_prefix("sha256:") {
+        Some(hex) => Certificate::Fingerprint(parse_fingerprint(hex).ok_or_else(|| {
+            format!("`{text}` has no SHA-256 fingerprint; write tls:sha256: and 64 hexadecimal digits")
+        })?),
+        None if certificate == "*" => Certificate::Any,
+        None if is_host_name(certificate) || certificate.parse::<IpAddr>().is_ok() => {
+            Certificate::Name(certificate.to_ascii_lowercase())
+        }
+        None => {
+            return Err(format!(
+                "`{text}` names no certificate; write tls:host.example.org, tls:sha256:..., or tls:* for every certificate"
+            ));
+        }
+    };
+    Ok(Clients::Certificate(certificate))
+}
+
+/// Parses 64 hexadecimal digits, with or without colons between the bytes, as openssl prints them.
+fn parse_fingerprint(text: &str) -> Option<[u8; 32]> {
+    let digits = text.bytes().filter(|byte| *byte != b':').map(|byte| (byte as char).to_digit(16));
+    let digits: Vec<u8> = digits.map(|digit| digit.map(|digit| digit as u8)).collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    if digits.len() == 64 { bytes.try_into().ok() } else { None }
+}
+
+fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let valid = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        valid && (1..=63).contains(&label.len())
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// Parses a network: `192.168.0.0/24`, `fd00::/8`, a single address, or `*` for every address.
@@ -190,6 +312,61 @@ pub fn parse_networks(text: &str) -> Result<Vec<IpNet>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_of_rules_are_networks_or_certificates() {
+        let digest = "00:11".repeat(16);
+        for (text, shown) in [
+            ("tls:*", "tls:*".to_owned()),
+            ("tls:Client.Example.org", "tls:client.example.org".to_owned()),
+            ("tls:192.0.2.7", "tls:192.0.2.7".to_owned()),
+            (&format!("tls:sha256:{digest}"), format!("tls:sha256:{}", "0011".repeat(16))),
+        ] {
+            match parse_clients(text).unwrap() {
+                Clients::Certificate(certificate) => assert_eq!(certificate.to_string(), shown),
+                clients => panic!("{clients:?}"),
+            }
+            assert_eq!(parse_clients(&shown), parse_clients(text), "what is shown can be written");
+        }
+        assert_eq!(parse_clients("192.0.2.0/24"), parse_networks("192.0.2.0/24").map(Clients::Networks));
+        for text in ["tls:", "tls:*.example.org", "tls:a b", "tls:sha256:", "tls:sha256:00", "tls:sha256:zz"]
+        {
+            assert!(parse_clients(text).is_err(), "{text}");
+        }
+        assert!(parse_clients(&format!("tls:sha256:{}", "0".repeat(65))).is_err());
+    }
+
+    #[test]
+    fn a_certificate_or_an_address_is_enough_for_a_rule() {
+        let name = Certificate::Name("a.example".to_owned());
+        let rule = |networks, certificates| ClientRule { networks, certificates, ..ClientRule::default() };
+        let export = Export {
+            path: PathBuf::from("/srv"),
+            name: "/".to_owned(),
+            aliases: Vec::new(),
+            id: 1,
+            clients: vec![rule(loopback(), vec![]), rule(vec![], vec![name.clone()])],
+            tls: TlsPolicy::Optional,
+        };
+        let (here, there) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
+        let found = |address, has| export.rule_for(address, |asked| has && *asked == name);
+        assert_eq!(found(here, true), Some(&export.clients[0]));
+        assert_eq!(found(there, true), Some(&export.clients[1]));
+        assert_eq!(found(there, false), None);
+        assert!(export.may_admit(there), "the certificate is known after the handshake");
+        assert!(export.clients[0].is_local() && !export.clients[1].is_local());
+    }
+
+    #[test]
+    fn policies() {
+        let admitted = |policy: TlsPolicy| {
+            [(false, false), (true, false), (true, true)].map(|(e, c)| policy.admits(e, c))
+        };
+        assert_eq!(admitted(TlsPolicy::Off), [true, false, false]);
+        assert_eq!(admitted(TlsPolicy::Optional), [true; 3]);
+        assert_eq!(admitted(TlsPolicy::Required), [false, true, true]);
+        assert_eq!(admitted(TlsPolicy::Mutual), [false, false, true]);
+    }
 
     #[test]
     fn ports_of_other_hosts_have_to_be_privileged_unless_said_otherwise() {

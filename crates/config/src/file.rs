@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use ipnet::IpNet;
 use toml::de::DeTable;
 
 use crate::cache::{CacheDraft, parse_device_size, parse_ram};
-use crate::export::{Access, Squash, parse_networks};
+use crate::export::{Access, Clients, Squash, TlsPolicy, parse_clients};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
@@ -31,7 +30,16 @@ pub(crate) struct Draft {
     /// Place of `connection_memory` in the file, for the check against `memory`.
     pub(crate) connection_memory: Option<Origin>,
     pub(crate) log: Log,
+    pub(crate) tls: DraftTls,
     pub(crate) exports: Vec<DraftExport>,
+}
+
+/// The files of TLS as written in the file or on the command line.
+#[derive(Default)]
+pub(crate) struct DraftTls {
+    pub(crate) certificate: Option<Located<PathBuf>>,
+    pub(crate) key: Option<Located<PathBuf>>,
+    pub(crate) client_ca: Option<Located<PathBuf>>,
 }
 
 /// An export as written in the file or on the command line.
@@ -41,13 +49,14 @@ pub(crate) struct DraftExport {
     pub(crate) name: Option<Located<String>>,
     pub(crate) aliases: Vec<Located<String>>,
     pub(crate) id: Option<Located<u32>>,
+    pub(crate) tls: Option<Located<TlsPolicy>>,
     pub(crate) clients: Vec<DraftClient>,
 }
 
 /// A client rule as written in the file or on the command line.
 pub(crate) struct DraftClient {
     pub(crate) origin: Origin,
-    pub(crate) networks: Vec<Located<Vec<IpNet>>>,
+    pub(crate) networks: Vec<Located<Clients>>,
     pub(crate) access: Option<Access>,
     pub(crate) squash: Option<Squash>,
     pub(crate) anonuid: Option<u32>,
@@ -98,6 +107,12 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
         }
         table.finish(problems);
     }
+    if let Some(mut table) = root.table("tls", "[tls]", problems) {
+        draft.tls.certificate = table.parsed("certificate", problems, absolute_path);
+        draft.tls.key = table.parsed("key", problems, absolute_path);
+        draft.tls.client_ca = table.parsed("client_ca", problems, absolute_path);
+        table.finish(problems);
+    }
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     root.finish(problems);
@@ -115,17 +130,18 @@ fn read_export(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     }
     let aliases = table.list("aliases", problems, check_name).map_or(Vec::new(), |list| list.value);
     let id = table.parsed("id", problems, parse_id);
+    let tls = table.parsed("tls", problems, str::parse);
     let mut clients = Vec::new();
     for client in table.tables("client", "[[export.client]]", problems) {
         clients.push(read_client(client, problems));
     }
     table.finish(problems);
-    DraftExport { origin, path, name, aliases, id, clients }
+    DraftExport { origin, path, name, aliases, id, tls, clients }
 }
 
 fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>) -> DraftClient {
     let Located { value: mut table, origin } = table;
-    let networks = table.list("networks", problems, parse_networks);
+    let networks = table.list("networks", problems, parse_clients);
     if !table.has("networks") {
         let message =
             "[[export.client]] has no `networks`; add networks = [\"192.168.0.0/24\"], or [\"*\"] for all";

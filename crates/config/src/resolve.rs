@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::{device_size, ram_size};
 use crate::check;
-use crate::export::{Access, Squash, parse_networks};
+use crate::export::{Access, Squash, TlsPolicy, parse_clients};
 use crate::file::{self, Draft, DraftClient, DraftExport, check_name};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
@@ -50,7 +50,15 @@ pub struct Flags {
     pub no_nfs4_delegations: bool,
     /// Filter of system calls.
     pub sandbox: Option<Sandbox>,
-    /// Networks that may use the export of `dir`.
+    /// Certificate of the server.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the server.
+    pub tls_key: Option<PathBuf>,
+    /// Authorities for the certificates of clients.
+    pub tls_client_ca: Option<PathBuf>,
+    /// Protection that the export of `dir` asks of connections.
+    pub tls: Option<TlsPolicy>,
+    /// Networks and certificates that may use the export of `dir`.
     pub allow: Vec<String>,
     /// True if the export of `dir` is read-only.
     pub read_only: bool,
@@ -140,6 +148,16 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
         draft.nfs4_delegations = Some(false);
     }
     draft.sandbox = flags.sandbox.or(draft.sandbox);
+    let files = [
+        ("--tls-cert", &flags.tls_cert, &mut draft.tls.certificate),
+        ("--tls-key", &flags.tls_key, &mut draft.tls.key),
+        ("--tls-client-ca", &flags.tls_client_ca, &mut draft.tls.client_ca),
+    ];
+    for (flag, given, file) in files {
+        if let Some(path) = given {
+            *file = Some(Located::flag(absolute(path), flag));
+        }
+    }
     apply_cache(flags, draft, problems);
     for (key, text) in &flags.limits {
         let flag = Origin::Flag(format!("--{}", key.replace('_', "-")));
@@ -156,10 +174,14 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     draft.log.format = flags.log_format.unwrap_or(draft.log.format);
 }
 
+/// Returns an absolute path, or the path itself if the current directory is not known.
+fn absolute(path: &PathBuf) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.clone())
+}
+
 /// Adds the flags about the cache to the draft.
 fn apply_cache(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
     if !flags.cache.is_empty() {
-        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         draft.cache.devices =
             flags.cache.iter().map(|path| Located::flag(absolute(path), "--cache")).collect();
     }
@@ -188,6 +210,7 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
         ("--anongid", flags.anongid.is_some()),
         ("--privileged-port", flags.privileged_port.is_some()),
         ("--manage-gids", flags.manage_gids),
+        ("--tls", flags.tls.is_some()),
     ];
     let Some(dir) = &flags.dir else {
         for (flag, _) in about_dir.iter().filter(|(_, given)| *given) {
@@ -204,7 +227,7 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
             file.display()
         ));
     }
-    let path = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+    let path = absolute(dir);
     let aliases = flags.export.iter().filter(|name| *name != "/").cloned().collect::<Vec<_>>();
     draft.exports = vec![DraftExport {
         origin: Origin::flag("DIR"),
@@ -212,6 +235,7 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
         name: Some(Located::flag("/".to_owned(), "DIR")),
         aliases: each("--export", &aliases, problems, check_name),
         id: None,
+        tls: flags.tls.map(|tls| Located::flag(tls, "--tls")),
         clients: dir_clients(flags, problems),
     }];
 }
@@ -229,7 +253,7 @@ fn dir_clients(flags: &Flags, problems: &mut Collector<'_>) -> Vec<DraftClient> 
     }
     vec![DraftClient {
         origin: Origin::flag("--allow"),
-        networks: each("--allow", &flags.allow, problems, parse_networks),
+        networks: each("--allow", &flags.allow, problems, parse_clients),
         access: flags.read_only.then_some(Access::ReadOnly),
         squash: flags.squash,
         anonuid: flags.anonuid,

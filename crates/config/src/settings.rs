@@ -36,10 +36,24 @@ pub struct Settings {
     pub nfs4_delegations: bool,
     /// Filter for the process's own system calls.
     pub sandbox: Sandbox,
+    /// Files of TLS; `None` serves no TLS.
+    pub tls: Option<TlsFiles>,
     /// Bounds on threads, memory and time.
     pub limits: Limits,
     /// Level and format of the log.
     pub log: Log,
+}
+
+/// The files that TLS needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificate of the server and those of the authorities between it and the root, in PEM form.
+    pub certificate: PathBuf,
+    /// Private key of the certificate, in PEM form. Users other than its owner and its group must not have access.
+    pub key: PathBuf,
+    /// Certificates of the authorities that sign those of clients, in PEM form. Without them, clients are not asked for
+    /// certificates.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// The way in which writes reach the backing store.

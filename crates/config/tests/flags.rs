@@ -37,11 +37,11 @@ fn a_directory_alone_is_served_to_this_host_only() {
         (export.name.as_str(), export.path.as_path()),
         ("/", dir.path().canonicalize().unwrap().as_path())
     );
-    let rule = export.rule_for("127.1.2.3".parse().unwrap()).unwrap();
+    let rule = export.rule_for("127.1.2.3".parse().unwrap(), |_| false).unwrap();
     assert_eq!((rule.access, rule.squash), (Access::ReadWrite, Squash::Root));
-    assert!(export.rule_for("::1".parse().unwrap()).is_some());
-    assert!(export.rule_for("::ffff:127.0.0.1".parse().unwrap()).is_some());
-    assert!(export.rule_for("10.0.0.1".parse().unwrap()).is_none());
+    assert!(export.rule_for("::1".parse().unwrap(), |_| false).is_some());
+    assert!(export.rule_for("::ffff:127.0.0.1".parse().unwrap(), |_| false).is_some());
+    assert!(export.rule_for("10.0.0.1".parse().unwrap(), |_| false).is_none());
     assert!(settings.state_dir.ends_with(instance_name(&[&export.path])));
     assert_eq!(resolve(&serving(dir.path())).unwrap().settings, settings, "ids and places are stable");
 }
@@ -78,10 +78,10 @@ fn other_hosts_need_an_explicit_permission() {
     assert_eq!(mistakes(&flags).len(), 1, "a rule without networks permits nobody else");
     flags.allow = vec!["10.0.0.0/8".into(), "fd00::/8".into()];
     let settings = resolve(&flags).unwrap().settings;
-    let rule = settings.exports[0].rule_for("10.9.9.9".parse().unwrap()).unwrap();
+    let rule = settings.exports[0].rule_for("10.9.9.9".parse().unwrap(), |_| false).unwrap();
     assert_eq!(rule.access, Access::ReadOnly);
     assert!(
-        settings.exports[0].rule_for("127.0.0.1".parse().unwrap()).is_none(),
+        settings.exports[0].rule_for("127.0.0.1".parse().unwrap(), |_| false).is_none(),
         "--allow replaces loopback"
     );
 }

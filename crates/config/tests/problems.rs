@@ -239,11 +239,11 @@ networks = [\"*\"]
     let [export] = &settings.exports[..] else { panic!("{:?}", settings.exports) };
     assert_eq!((export.path.as_path(), export.id), (site.path("data").as_path(), 7));
     assert_eq!(export.names().collect::<Vec<_>>(), ["/data", "/"]);
-    let rule = export.rule_for("::ffff:10.2.3.4".parse().unwrap()).unwrap();
+    let rule = export.rule_for("::ffff:10.2.3.4".parse().unwrap(), |_| false).unwrap();
     assert_eq!((rule.access, rule.squash), (Access::ReadOnly, Squash::All));
     assert_eq!((rule.anonuid, rule.anongid), (1000, 65534));
     assert_eq!(rule.privileged_port, PrivilegedPort::Always);
-    let rule = export.rule_for("2001:db8::1".parse().unwrap()).unwrap();
+    let rule = export.rule_for("2001:db8::1".parse().unwrap(), |_| false).unwrap();
     assert_eq!((rule.access, rule.squash), (Access::ReadWrite, Squash::Root));
 
     flags.listen = vec!["127.0.0.1:9".into()];
@@ -283,4 +283,39 @@ fn the_packaged_example_is_good_and_its_comments_state_the_defaults() {
         limit.set(&mut limits, value.trim().trim_matches('"')).unwrap();
         assert!(limit.per_machine || limits == settings.limits, "{} is not the default", limit.key);
     }
+}
+
+#[test]
+fn tls_needs_its_files() {
+    let tls = |table: &str, export: &str| {
+        let site = Site::new();
+        let text = format!("{table}\n{GOOD}{export}\n");
+        resolve(&site.flags(&text)).map_err(|problems| problems.0[0].message.clone())
+    };
+    let whole = "[tls]\ncertificate = \"/c\"\nkey = \"/k\"\n";
+    let with_ca = format!("{whole}client_ca = \"/a\"\n");
+    for (table, export, part) in [
+        ("[tls]\ncertificate = \"/c\"", "", "has no key"),
+        ("[tls]\nkey = \"/k\"", "", "has no certificate"),
+        ("[tls]\nclient_ca = \"/a\"", "", "name `certificate` and `key`"),
+        ("[tls]\nkey = \"k\"", "", "not an absolute path"),
+        ("", "tls = \"required\"", "name `certificate` and `key`"),
+        ("", "tls = \"always\"", "not one of off, optional, required, mutual"),
+        (whole, "tls = \"mutual\"", "name `client_ca`"),
+        (whole, "[[export.client]]\nnetworks = [\"tls:a.example\"]", "no client can show tls:a.example"),
+        (&with_ca, "[[export.client]]\nnetworks = [\"tls:sha256:12\"]", "64 hexadecimal digits"),
+    ] {
+        let message = tls(table, export).unwrap_err();
+        assert!(message.contains(part), "{table} {export}: {message}");
+    }
+    let settings =
+        tls(&with_ca, "tls = \"mutual\"\n[[export.client]]\nnetworks = [\"tls:*\"]").unwrap().settings;
+    assert_eq!(settings.tls.unwrap().client_ca, Some(PathBuf::from("/a")));
+    let rule = &settings.exports[0].clients[0];
+    assert!(rule.networks.is_empty(), "no address is in the rule: {rule:?}");
+    assert_eq!(rule.clients().collect::<Vec<_>>(), ["tls:*"]);
+    // A rule is not useless because its networks are covered, if it has certificates.
+    let twice =
+        "[[export.client]]\nnetworks = [\"*\"]\n[[export.client]]\nnetworks = [\"10.0.0.1\", \"tls:*\"]";
+    assert!(tls(&with_ca, twice).is_ok());
 }

@@ -57,6 +57,9 @@ pub struct Status {
     pub connections: u64,
     /// Most connections that may be open at once.
     pub connections_limit: u64,
+    /// Connections open now that are encrypted with TLS.
+    #[serde(default)]
+    pub encrypted: u64,
     /// Requests in flight.
     pub inflight: u64,
     /// Memory in use for requests and replies.
@@ -335,6 +338,9 @@ pub struct RefusedStatus {
     pub ports: u64,
     /// Requests with an authentication flavour that the export does not accept.
     pub auth: u64,
+    /// Requests on connections without the protection by TLS that the export asks for.
+    #[serde(default)]
+    pub tls: u64,
 }
 
 /// Replies kept to answer retransmissions.

@@ -143,6 +143,7 @@ fn status() -> Status {
         bytes_written: 2,
         connections: 3,
         connections_limit: 4,
+        encrypted: 1,
         inflight: 5,
         memory: MemoryStatus::default(),
         workers: WorkerStatus::default(),

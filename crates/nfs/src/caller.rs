@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_config::{Access, ClientRule, Squash};
+use forebay_config::{Access, Certificate, ClientRule, Squash};
 use forebay_rpc::Peer;
 use forebay_vfs::{Cred, Identity, Target, Wait};
 use forebay_wire::nfs3::{FileHandle, Nfsstat3};
@@ -49,14 +49,17 @@ impl Validity {
 #[derive(Clone)]
 struct Known {
     peer: u64,
+    /// True if the connection was encrypted when the rules were applied.
+    encrypted: bool,
     /// uid, gid and groups of AUTH_SYS; none for AUTH_NONE.
     sys: Option<(u32, u32, Gids)>,
     caller: Caller,
 }
 
 impl Known {
-    fn is(&self, peer: u64, user: Option<&SysUser>) -> bool {
-        self.peer == peer
+    fn is(&self, peer: &Peer, user: Option<&SysUser>) -> bool {
+        self.peer == peer.id
+            && self.encrypted == peer.security.get().is_some()
             && match (&self.sys, user) {
                 (Some((uid, gid, gids)), Some(user)) => {
                     (*uid, *gid) == (user.uid, user.gid) && *gids == user.gids
@@ -113,16 +116,17 @@ impl Shared {
         let slot = (peer.id as usize ^ export as usize) % SLOTS;
         RECENT.with_borrow_mut(|recent| {
             if let Some(known) = &recent[slot]
-                && known.is(peer.id, user)
+                && known.is(peer, user)
                 && known.caller.valid.holds(export, generation)
             {
                 return Ok(known.caller.clone());
             }
             let exports = self.rules.now();
             let known = exports.iter().find(|known| known.id == export);
-            let Some(rule) = rule_for(known.ok_or(Stop::Fail(Nfsstat3::Stale))?, peer) else {
-                return Err(self.refuse(export, peer));
-            };
+            let rule = rule_for(known.ok_or(Stop::Fail(Nfsstat3::Stale))?, peer).map_err(|why| {
+                self.refusals.add(peer.addr.ip(), why);
+                Stop::Fail(Nfsstat3::Acces)
+            })?;
             let sys = user.map(|user| (user.uid, user.gid, user.gids));
             let mut identity = squash(rule, sys);
             let mut until = None;
@@ -138,36 +142,49 @@ impl Shared {
                 client: self.clients.get(peer.addr.ip()),
                 valid: Validity { export, generation, until },
             };
-            recent[slot] = Some(Known { peer: peer.id, sys, caller: caller.clone() });
+            let encrypted = peer.security.get().is_some();
+            recent[slot] = Some(Known { peer: peer.id, encrypted, sys, caller: caller.clone() });
             Ok(caller)
         })
     }
 
-    /// Counts the refusal of a client that no rule of the export lets in, and returns the error.
-    fn refuse(&self, export: u32, peer: &Peer) -> Stop {
-        self.count_refusal(export, peer);
-        Stop::Fail(Nfsstat3::Acces)
-    }
-
-    /// Counts a client that no rule of the export lets in.
-    pub(crate) fn count_refusal(&self, export: u32, peer: &Peer) {
+    /// Returns true if an export refuses a client for the protection of its connection alone.
+    pub(crate) fn needs_other_protection(&self, export: u32, peer: &Peer) -> bool {
         let exports = self.rules.now();
-        let export = exports.iter().find(|known| known.id == export);
-        let port = export.is_some_and(|export| export.rule_for(peer.addr.ip()).is_some());
-        self.refusals.add(peer.addr.ip(), if port { Refusal::Port } else { Refusal::Export });
+        exports.iter().any(|known| known.id == export && rule_for(known, peer) == Err(Refusal::Tls))
     }
 }
 
-/// Returns the rule that lets a client use an export, if any.
-pub(crate) fn rule_for<'a>(export: &'a forebay_config::Export, peer: &Peer) -> Option<&'a ClientRule> {
-    let rule = export.rule_for(peer.addr.ip())?;
-    rule.privileged_port.admits(peer.addr).then_some(rule)
+/// Returns the rule that lets a client use an export, or the reason why none does.
+pub(crate) fn rule_for<'a>(
+    export: &'a forebay_config::Export,
+    peer: &Peer,
+) -> Result<&'a ClientRule, Refusal> {
+    let security = peer.security.get();
+    let has_certificate = security.is_some_and(|security| security.client.is_some());
+    if !export.tls.admits(security.is_some(), has_certificate) {
+        return Err(Refusal::Tls);
+    }
+    let rule = matching_rule(export, peer).ok_or(Refusal::Export)?;
+    if rule.privileged_port.admits(peer.addr) { Ok(rule) } else { Err(Refusal::Port) }
 }
 
-/// Returns the networks of the rule by which a client at `address` may use an export, for the EXPORT listing. Returns
-/// `None` if the client may not use it. Other rules are not shown to the client.
-pub(crate) fn groups(export: &forebay_config::Export, address: IpAddr) -> Option<Vec<String>> {
-    Some(export.rule_for(address)?.networks.iter().map(ToString::to_string).collect())
+/// Returns the first rule with the address or the certificate of a client.
+fn matching_rule<'a>(export: &'a forebay_config::Export, peer: &Peer) -> Option<&'a ClientRule> {
+    let client = peer.security.get().and_then(|security| security.client.as_ref());
+    export.rule_for(peer.addr.ip(), |certificate| {
+        client.is_some_and(|client| match certificate {
+            Certificate::Any => true,
+            Certificate::Name(name) => client.has_name(name),
+            Certificate::Fingerprint(fingerprint) => client.fingerprint() == fingerprint,
+        })
+    })
+}
+
+/// Returns the networks and certificates of the rule by which a client may use an export, for the EXPORT listing.
+/// Returns `None` if the client may not use it. Other rules are not shown to the client.
+pub(crate) fn groups(export: &forebay_config::Export, peer: &Peer) -> Option<Vec<String>> {
+    Some(matching_rule(export, peer)?.clients().collect())
 }
 
 fn squash(rule: &ClientRule, sys: Option<(u32, u32, Gids)>) -> Identity {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use forebay_common::lock::Mutex;
+use forebay_rpc::Peer;
 use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Target, Wait};
 use forebay_wire::mount3::{
     DirPath, ExportEntry, ExportList, MAX_NAME, MAX_PATH, MountEntry, MountList, MountOk, MountRes,
@@ -102,14 +103,14 @@ impl Shared {
             }
             Procedure::Export => {
                 success(out, call.xid());
-                self.export_list(client, out);
+                self.export_list(call.peer, out);
             }
         }
         Ok(())
     }
 
     /// Appends the exports that a client may use, with the networks by which it may.
-    fn export_list(&self, client: IpAddr, out: &mut Vec<u8>) {
+    fn export_list(&self, client: &Peer, out: &mut Vec<u8>) {
         let exports = self.rules.now();
         let open = |export| Some((export, groups(export, client)?));
         let open: Vec<_> = exports.iter().filter_map(open).collect();
@@ -132,8 +133,8 @@ impl Shared {
         }
         let exports = self.rules.now();
         let (export, below) = find_export(&exports, path).ok_or(Mountstat3::Noent)?;
-        if rule_for(export, call.peer).is_none() {
-            self.count_refusal(export.id, call.peer);
+        if let Err(why) = rule_for(export, call.peer) {
+            self.refusals.add(call.peer.addr.ip(), why);
             return Err(Mountstat3::Acces);
         }
         let served = self.vfs.exports().iter().find(|served| served.id == export.id);

@@ -58,7 +58,7 @@ impl ReadInto for IntoReply<'_, '_> {
     }
 
     fn may_splice(&self, offset: u64, len: usize) -> bool {
-        Reply::may_splice(offset, len)
+        self.0.may_splice(offset, len)
     }
 
     fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {

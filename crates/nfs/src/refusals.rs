@@ -23,12 +23,15 @@ pub enum Refusal {
     Port,
     /// Its flavour of authentication is not accepted.
     Auth,
+    /// Its connection is not protected as the export asks: not by TLS, without a certificate, or by TLS although the
+    /// export allows plain connections only.
+    Tls,
 }
 
 impl Refusal {
     /// All reasons, in the order of [`Refusals::counts`].
-    pub const ALL: [Self; 6] =
-        [Self::Stranger, Self::Crowded, Self::Full, Self::Export, Self::Port, Self::Auth];
+    pub const ALL: [Self; 7] =
+        [Self::Stranger, Self::Crowded, Self::Full, Self::Export, Self::Port, Self::Auth, Self::Tls];
 
     /// Returns the name for programs.
     pub fn name(self) -> &'static str {
@@ -39,6 +42,7 @@ impl Refusal {
             Self::Export => "export",
             Self::Port => "port",
             Self::Auth => "auth",
+            Self::Tls => "tls",
         }
     }
 
@@ -62,6 +66,10 @@ impl Refusal {
             }
             Self::Auth => {
                 "it uses a flavour of authentication other than AUTH_SYS and AUTH_NONE; mount with sec=sys"
+            }
+            Self::Tls => {
+                "its connection is not protected as `tls` of the export asks; mount with xprtsec=tls, or with xprtsec=mtls and a \
+                 certificate"
             }
         }
     }

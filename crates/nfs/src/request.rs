@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_rpc::{Peer, Record, Ticket};
-use forebay_wire::rpc::{Auth, CallError, CallHeader, Gids, ReplyHeader, ReplyStatus};
+use forebay_wire::rpc::{
+    AUTH_TLS, Auth, AuthStat, CallError, CallHeader, Gids, OpaqueAuth, ReplyHeader, ReplyStatus,
+};
 use forebay_wire::xdr::{Decode, Reader};
 
 use crate::caller::Caller;
@@ -27,6 +29,8 @@ pub(crate) struct Head {
     pub(crate) program: Program,
     /// The number of the procedure.
     pub(crate) procedure: u32,
+    /// True if the client asks for TLS (RFC 9289 section 4.1). The procedure is then the null procedure.
+    pub(crate) wants_tls: bool,
     /// The user of AUTH_SYS; none for AUTH_NONE.
     pub(crate) user: Option<SysUser>,
     /// The offset of the arguments in the record.
@@ -92,8 +96,9 @@ impl Head {
     pub(crate) fn decode(record: &[u8], served: Served) -> Result<Self, Rejected> {
         let (header, args) = header(record)?;
         let xid = header.xid;
-        let program =
-            Program::find(&header, served).map_err(|status| Rejected::With(ReplyHeader { xid, status }))?;
+        let rejected = |status| Rejected::With(ReplyHeader { xid, status });
+        let wants_tls = wants_tls(&header).map_err(|stat| rejected(ReplyStatus::AuthError(stat)))?;
+        let program = Program::find(&header, served).map_err(rejected)?;
         let user = match &header.cred {
             Auth::Sys(sys) => Some(SysUser {
                 uid: sys.uid,
@@ -105,7 +110,7 @@ impl Head {
         };
         let args = record.len() - args.remaining();
         let (admitted, kind, compound) = (Cell::new(None), Cell::new(program.kind()), Cell::new(None));
-        Ok(Head { xid, program, procedure: header.proc, user, args, admitted, kind, compound })
+        Ok(Head { xid, program, procedure: header.proc, wants_tls, user, args, admitted, kind, compound })
     }
 
     /// Returns the call. `record` is the one that this header was decoded from.
@@ -144,6 +149,23 @@ impl Request {
     /// Returns the call.
     pub(crate) fn call(&self) -> Call<'_> {
         self.head.call(&self.record, self.ticket.peer())
+    }
+}
+
+/// Returns true if the call asks for TLS. Such a call has the null procedure and an empty credential (RFC 9289
+/// section 4.1).
+fn wants_tls(header: &CallHeader<'_>) -> Result<bool, AuthStat> {
+    match header.cred {
+        Auth::Other(OpaqueAuth { flavor: AUTH_TLS, body }) => {
+            if header.proc != 0 || !body.is_empty() {
+                Err(AuthStat::BadCred)
+            } else if header.verf != OpaqueAuth::NONE {
+                Err(AuthStat::BadVerf)
+            } else {
+                Ok(true)
+            }
+        }
+        _ => Ok(false),
     }
 }
 
@@ -191,6 +213,7 @@ mod tests {
                 id: 1,
                 addr: "192.0.2.7:700".parse().unwrap(),
                 line: forebay_rpc::Line::default(),
+                security: std::sync::OnceLock::new(),
             });
             let call = head.call(&copied, &peer);
             let user = head.user.as_ref().unwrap();
@@ -200,6 +223,28 @@ mod tests {
             assert_eq!((head.xid, head.procedure), (9, 7));
             assert!(matches!(head.program, Program::Nfs3(nfs3::Procedure::Write)));
         }
+    }
+
+    #[test]
+    fn only_a_null_call_without_credential_asks_for_tls() {
+        let probe = |proc, body: &'static [u8], verf| {
+            let cred = Auth::Other(OpaqueAuth { flavor: AUTH_TLS, body });
+            let mut record = Vec::new();
+            let (prog, vers) = (nfs3::PROGRAM, nfs3::VERSION);
+            CallHeader { xid: 9, prog, vers, proc, cred, verf }.encode(&mut record);
+            Head::decode(&record, Served::default()).map(|head| head.wants_tls)
+        };
+        let auth = |probed| match probed {
+            Err(Rejected::With(ReplyHeader { xid: 9, status: ReplyStatus::AuthError(stat) })) => stat,
+            probed => panic!("{probed:?}"),
+        };
+        assert!(matches!(probe(0, b"", NONE), Ok(true)));
+        assert_eq!(auth(probe(1, b"", NONE)), AuthStat::BadCred);
+        assert_eq!(auth(probe(0, b"body", NONE)), AuthStat::BadCred);
+        assert_eq!(auth(probe(0, b"", OpaqueAuth { flavor: 0, body: b"STARTTLS" })), AuthStat::BadVerf);
+        assert_eq!(auth(probe(0, b"", OpaqueAuth { flavor: 1, body: b"" })), AuthStat::BadVerf);
+        let unknown = record(100_021, 4, 0, Auth::Other(OpaqueAuth { flavor: AUTH_TLS, body: b"" }));
+        assert_eq!(status(&unknown), ReplyStatus::ProgUnavail);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
 use forebay_vfs::{Handle, Outcome, Vfs};
-use forebay_wire::rpc::{MessageKind, ReplyStatus, message_kind};
+use forebay_wire::rpc::{AuthStat, MessageKind, ReplyHeader, ReplyStatus, encode_starttls, message_kind};
 use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
@@ -222,6 +222,19 @@ impl Nfs {
     }
 }
 
+/// Answers a client that asks for TLS. A server that cannot begin TLS now answers as to any null call.
+fn answer_tls(xid: u32, message: &Message<'_>, reply: &mut Reply<'_>) -> Handled {
+    if message.may_start_tls() {
+        encode_starttls(xid, reply.head());
+        return Handled::StartTls;
+    }
+    // Inside of TLS there is no second handshake.
+    let is_inside = message.peer().security.get().is_some();
+    let status = if is_inside { ReplyStatus::AuthError(AuthStat::BadCred) } else { ReplyStatus::Success };
+    ReplyHeader { xid, status }.encode(reply.head());
+    Handled::Reply
+}
+
 impl Service for Nfs {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         let arrived = Instant::now();
@@ -236,6 +249,9 @@ impl Service for Nfs {
                 return Handled::Reply;
             }
         };
+        if head.wants_tls {
+            return answer_tls(head.xid, &message, reply);
+        }
         let (program, call) = (head.program, head.call(message.bytes(), message.peer()));
         let tried = program.attempt(&self.shared, &call, reply, arrived);
         if let Outcome::Done(()) = tried {
@@ -258,7 +274,7 @@ impl Service for Nfs {
     }
 
     fn admits(&self, address: IpAddr) -> bool {
-        self.shared.rules.now().iter().any(|export| export.rule_for(address).is_some())
+        self.shared.rules.now().iter().any(|export| export.may_admit(address))
     }
 
     fn refused(&self, from: SocketAddr, reason: CloseReason) {

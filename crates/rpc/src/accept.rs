@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -116,7 +116,8 @@ impl Acceptor {
             (door.refused)(addr, CloseReason::Crowded);
             return Ok(());
         };
-        let peer = Arc::new(Peer { id: self.next_id, addr, line: Line::default() });
+        let peer =
+            Arc::new(Peer { id: self.next_id, addr, line: Line::default(), security: OnceLock::new() });
         self.next_id += 1;
         let loads = || self.homes.iter().map(|home| home.load.load(Relaxed));
         let evict = loads().sum::<usize>() >= self.max_connections;

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::assemble::single_mark;
-use crate::chunk::{Chunk, SLICES, send};
+use crate::chunk::{Chunk, SLICES};
+use crate::link::Link;
 use crate::pool::{Account, PooledBuf, SMALL};
 use crate::reply::Payload;
 use crate::splice::Spliced;
@@ -137,7 +137,7 @@ impl Batch {
     }
 
     /// Sends as much as the socket takes. Returns the number of bytes, and whether these were all.
-    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> Result<(usize, bool), Errno> {
+    pub(crate) fn send(&mut self, link: &Link) -> Result<(usize, bool), Errno> {
         let total: usize = self.pieces.iter().map(|piece| self.bytes(piece).len()).sum();
         let mut sent = 0;
         while sent < total {
@@ -153,14 +153,14 @@ impl Batch {
                     used += 1;
                 }
             }
-            match send(fd, &slices[..used], self.spliced.is_some()) {
+            match link.send(&slices[..used], self.spliced.is_some()) {
                 Ok(n) => sent += n,
                 Err(Errno::AGAIN) => return Ok((sent, false)),
                 Err(error) => return Err(error),
             }
         }
         while let Some(spliced) = self.spliced.as_mut().filter(|spliced| spliced.len() > 0) {
-            match spliced.send(fd) {
+            match spliced.send(link.fd()) {
                 Ok(n) => sent += n,
                 Err(Errno::AGAIN) => return Ok((sent, false)),
                 Err(error) => return Err(error),

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::assemble::single_mark;
+use crate::link::Link;
 use crate::outlet::Weigh;
 use crate::pool::{Account, Charge};
 use crate::reply::{OwnedReply, Payload};
@@ -60,11 +61,11 @@ impl Weigh for Chunk {
 
 /// Sends as much as one system call takes from the front of `batch`, which is not empty, and removes it. Returns the
 /// number of bytes sent.
-pub(crate) fn send_front(fd: BorrowedFd<'_>, batch: &mut VecDeque<Chunk>) -> Result<usize, Errno> {
+pub(crate) fn send_front(link: &Link, batch: &mut VecDeque<Chunk>) -> Result<usize, Errno> {
     if let Some(Chunk { head, payload: Payload::Spliced(spliced), done, .. }) = batch.front_mut()
         && *done == head.len()
     {
-        let sent = spliced.send(fd)?;
+        let sent = spliced.send(link.fd())?;
         if spliced.len() == 0 {
             batch.pop_front();
         }
@@ -79,7 +80,7 @@ pub(crate) fn send_front(fd: BorrowedFd<'_>, batch: &mut VecDeque<Chunk>) -> Res
         slices[used] = IoSlice::new(slice);
         used += 1;
     }
-    let sent = send(fd, &slices[..used], spliced.is_some())?;
+    let sent = link.send(&slices[..used], spliced.is_some())?;
     advance(batch, sent);
     Ok(sent)
 }

@@ -18,19 +18,20 @@ pub(crate) struct Closings {
 
 impl Closings {
     /// Logs that a connection is closed at `now`. The level is warning if the reason indicates a fault of the client or
-    /// the server, and the rate allows a warning. Otherwise the level is debug.
-    pub(crate) fn log(&mut self, peer: &Peer, reason: CloseReason, now: Instant) {
+    /// the server, and the rate allows a warning. Otherwise the level is debug. `fault` is
+    /// the cause in words, if the reason alone does not say it.
+    pub(crate) fn log(&mut self, peer: &Peer, reason: CloseReason, fault: Option<&str>, now: Instant) {
         use CloseReason::{Idle, PeerClosed, Shutdown, SocketError};
         let (client, connection) = (peer.addr, peer.id);
         let ordinary = matches!(reason, PeerClosed | Idle | Shutdown | SocketError);
+        let why = fault.map_or(reason.as_str().to_owned(), |fault| format!("{}: {fault}", reason.as_str()));
         match if ordinary { None } else { self.warn(now) } {
-            None => tracing::debug!(%client, connection, "connection closed: {}", reason.as_str()),
-            Some(0) => tracing::warn!(%client, connection, "connection closed: {}", reason.as_str()),
+            None => tracing::debug!(%client, connection, "connection closed: {why}"),
+            Some(0) => tracing::warn!(%client, connection, "connection closed: {why}"),
             Some(more) => tracing::warn!(
                 %client,
                 connection,
-                "connection closed: {}; {more} more were closed since the last such message",
-                reason.as_str()
+                "connection closed: {why}; {more} more were closed since the last such message",
             ),
         }
     }

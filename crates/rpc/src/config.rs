@@ -1,6 +1,9 @@
 //! The limits and timeouts of the transport.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use forebay_tls::Keyring;
 
 /// Limits and timings of a [`Server`](crate::Server).
 #[derive(Debug, Clone)]
@@ -26,6 +29,9 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// The time that a loop polls after work before it sleeps. Spinning without benefit stops by itself.
     pub busy_poll: Duration,
+    /// The server's certificate, which may be replaced in service; `None` serves no TLS. The time for a handshake is
+    /// `stall_timeout`.
+    pub tls: Option<Arc<Keyring>>,
 }
 
 impl Default for Config {
@@ -40,6 +46,7 @@ impl Default for Config {
             idle_timeout: Some(Duration::from_secs(15 * 60)),
             stall_timeout: Duration::from_secs(30),
             busy_poll: Duration::from_micros(50),
+            tls: None,
         }
     }
 }

@@ -1,20 +1,17 @@
 //! The event loop's side of a connection: receiving, handing records to the service, sending inline replies.
 
 use std::collections::VecDeque;
-use std::io::IoSliceMut;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
-
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
+use std::time::Instant;
 
 use crate::addresses::Seat;
-use crate::assemble::{Assembler, EARLY, Next};
+use crate::assemble::{Assembler, Next};
 use crate::batch::Batch;
 use crate::config::Config;
 use crate::drive::{Wire, drained, offer, resume};
+use crate::handshake::Handshake;
 use crate::home::Home;
 use crate::link::Link;
 use crate::pool::{Charge, Pool, SMALL};
@@ -26,14 +23,12 @@ use crate::stats::CloseReason;
 
 /// Bytes received at once if many small records are expected.
 const SCRATCH: usize = 64 << 10;
-/// Bytes received after a large record, or as its start. No more of a large record is ever copied.
-const TAIL: usize = 2 * EARLY;
-/// The largest number of receives to empty a socket before it is closed.
-const DISCARDS: usize = 64;
-/// The time for a record from its first byte to its last, in multiples of the stall timeout.
-const RECORD: u32 = 4;
 /// The capacity beyond which a head vector is not reused.
 const HEAD_KEPT: usize = 64 << 10;
+
+mod overdue;
+mod receive;
+mod sealed;
 
 /// The state that the connections of one event loop share.
 pub(crate) struct Io<S> {
@@ -43,6 +38,8 @@ pub(crate) struct Io<S> {
     pub(crate) home: Arc<Home>,
     pub(crate) now: Instant,
     scratch: Box<[u8]>,
+    /// Opened bytes of a TLS session.
+    plain: Vec<u8>,
     batch: Batch,
     head: Vec<u8>,
     records: u64,
@@ -59,6 +56,7 @@ impl<S: Service> Io<S> {
             home,
             now: Instant::now(),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
+            plain: Vec::new(),
             batch: Batch::new(),
             head: Vec::with_capacity(1024),
             records: 0,
@@ -89,6 +87,14 @@ pub(crate) struct Conn {
     pub(crate) link: Arc<Link>,
     assembler: Assembler,
     backlog: Option<Backlog>,
+    /// A TLS handshake in progress.
+    handshake: Option<Box<Handshake>>,
+    /// The charge for the beginning of a sealed record, which the TLS session keeps.
+    sealed: Option<Charge>,
+    /// True if the peer has ended its TLS session properly. The end of the stream alone may be forged.
+    took_leave: bool,
+    /// The cause in words, if TLS fails.
+    pub(crate) fault: Option<String>,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) hung_up: bool,
@@ -123,6 +129,10 @@ impl Conn {
             seat,
             assembler: Assembler::default(),
             backlog: None,
+            handshake: None,
+            sealed: None,
+            took_leave: false,
+            fault: None,
             readable: false,
             writable: false,
             hung_up: false,
@@ -169,12 +179,19 @@ impl Conn {
         if self.closing.is_some() {
             return Ok(());
         }
+        if self.handshake.is_some() {
+            return self.shake_hands(io);
+        }
         if let Some(mut backlog) = self.backlog.take() {
             let mut input = &backlog.bytes[backlog.done..];
             self.consume(&mut input, io)?;
+            if self.handshake.is_some() {
+                self.keep(input);
+                return Ok(());
+            }
             backlog.done = backlog.bytes.len() - input.len();
             self.backlog = (backlog.done < backlog.bytes.len()).then_some(backlog);
-        } else if self.readable && self.may_read(io) {
+        } else if self.readable && !self.took_leave && self.may_read(io) {
             self.receive(io)?;
         }
         Ok(())
@@ -182,19 +199,25 @@ impl Conn {
 
     /// Decides on the next turn after all sending of this turn, which may have ended the reason for a pause.
     fn next_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
+        if self.took_leave && self.backlog.is_none() {
+            self.closing.get_or_insert(CloseReason::PeerClosed);
+        }
         if let Some(reason) = self.closing {
             if !drained(&*self.link) {
                 return Ok(Turn::Wait);
             }
             if reason == CloseReason::PeerClosed {
                 // The socket is empty. A client that has sent no request lacks no reply.
-                self.received = !self.assembler.partial() && (!self.asked || self.link.received());
+                let whole = !self.is_within_record() && (self.link.secured().is_none() || self.took_leave);
+                self.received = whole && (!self.asked || self.link.received());
             } else {
                 self.discard(io);
             }
             return Err(reason);
         }
-        Ok(if self.starved {
+        Ok(if self.handshake.is_some() {
+            self.next_of_handshake()
+        } else if self.starved {
             Turn::Starved
         } else if self.backlog.is_none() && !self.readable {
             Turn::Wait
@@ -205,85 +228,8 @@ impl Conn {
         })
     }
 
-    /// Empties the socket. A socket that is closed with unread input discards replies in flight (RFC 1122 section
-    /// 4.2.2.13).
-    fn discard<S: Service>(&self, io: &mut Io<S>) {
-        for _ in 0..DISCARDS {
-            if !matches!(recv(self.link.fd(), &mut io.scratch[..], RecvFlags::DONTWAIT), Ok((1.., _))) {
-                return;
-            }
-        }
-    }
-
-    /// Keeps the input that a limit left unhandled.
-    fn keep(&mut self, rest: &[u8]) {
-        if !rest.is_empty() {
-            let charge = self.link.account().charge(rest.len());
-            self.backlog = Some(Backlog { bytes: rest.to_vec(), done: 0, _charge: charge });
-        }
-    }
-
-    fn receive<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
-        let mut scratch = std::mem::take(&mut io.scratch);
-        let result = self.receive_into(&mut scratch, io);
-        io.scratch = scratch;
-        result
-    }
-
-    fn receive_into<S: Service>(&mut self, scratch: &mut [u8], io: &mut Io<S>) -> Result<(), CloseReason> {
-        let direct = self.assembler.direct();
-        let missing = direct.len();
-        let (asked, received) = if missing > 0 {
-            let slices = &mut [IoSliceMut::new(direct), IoSliceMut::new(&mut scratch[..TAIL])];
-            let message =
-                recvmsg(self.link.fd(), slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT);
-            (missing + TAIL, message.map(|message| message.bytes))
-        } else {
-            let size = if self.large || self.assembler.large() { TAIL } else { scratch.len() };
-            (size, recv(self.link.fd(), &mut scratch[..size], RecvFlags::DONTWAIT).map(|(n, _)| n))
-        };
-        let received = match received {
-            Ok(0) => {
-                self.closing = Some(CloseReason::PeerClosed);
-                return Ok(());
-            }
-            Ok(n) => n,
-            Err(Errno::AGAIN) => {
-                self.readable = false;
-                return Ok(());
-            }
-            Err(Errno::INTR) => return Ok(()),
-            Err(_) => return Err(CloseReason::SocketError),
-        };
-        // A short receive has emptied the socket: edge-triggered readiness reports later input. Only an end of stream
-        // that arrived before the receive is not reported again.
-        self.readable = received == asked || self.ended;
-        self.last_active = io.now;
-        io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
-        let before = io.records;
-        if missing > 0
-            && let Some(record) = self.assembler.received(received.min(missing))
-        {
-            self.handle(Body::Assembled(record), io)?;
-        }
-        let mut input = &scratch[..received.saturating_sub(missing)];
-        self.consume(&mut input, io)?;
-        self.keep(input);
-        // The work includes bytes of incomplete records.
-        io.work += received;
-        if self.ended && received < asked && self.backlog.is_none() {
-            self.closing.get_or_insert(CloseReason::PeerClosed);
-        }
-        self.input.moved(self.assembler.arrived() as u64, io.records > before, io.now);
-        self.begun = match self.begun.filter(|_| io.records == before) {
-            begun if self.assembler.partial() => begun.or(Some(io.now)),
-            _ => None,
-        };
-        Ok(())
-    }
-
     fn consume<S: Service>(&mut self, input: &mut &[u8], io: &mut Io<S>) -> Result<(), CloseReason> {
-        while !input.is_empty() && self.closing.is_none() && io.work < QUANTUM && self.may_read(io) {
+        while !input.is_empty() && self.may_handle(io) {
             match self.assembler.next(input, io.config.max_record, self.link.account())? {
                 Next::Whole(record) => self.handle(Body::InPlace(record), io)?,
                 Next::Assembled(record) => self.handle(Body::Assembled(record), io)?,
@@ -297,6 +243,11 @@ impl Conn {
         Ok(())
     }
 
+    /// Returns true if another record may be handled in this turn.
+    fn may_handle<S: Service>(&self, io: &Io<S>) -> bool {
+        self.closing.is_none() && self.handshake.is_none() && io.work < QUANTUM && self.may_read(io)
+    }
+
     fn handle<S: Service>(&mut self, body: Body<'_>, io: &mut Io<S>) -> Result<(), CloseReason> {
         let message = Message { body, link: &self.link };
         let received = message.bytes().len();
@@ -305,12 +256,17 @@ impl Conn {
         io.records += 1;
         self.last_record = io.now;
         let head = std::mem::take(&mut io.head);
-        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account());
+        let may_splice = self.link.secured().is_none();
+        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account(), may_splice);
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
         io.work += REQUEST + head.len() + payload.len();
         match outcome {
             Handled::Reply => io.batch.push(&mut head, payload),
+            Handled::StartTls => {
+                io.batch.push(&mut head, payload);
+                self.begin_handshake(io)?;
+            }
             Handled::Silent => {}
             Handled::Deferred => {
                 io.home.stats.deferred.fetch_add(1, Relaxed);
@@ -363,7 +319,7 @@ impl Conn {
         }
         let (link, batch) = (&*self.link, &mut io.batch);
         let waiting = offer(link, |may_write| {
-            let (sent, all) = if may_write { batch.send(link.fd()).ok()? } else { (0, false) };
+            let (sent, all) = if may_write { batch.send(link).ok()? } else { (0, false) };
             io.home.stats.bytes_out.fetch_add(sent as u64, Relaxed);
             io.home.stats.sends.fetch_add(u64::from(may_write), Relaxed);
             Some((sent, if all { VecDeque::new() } else { batch.rest(sent, link.account()) }))
@@ -371,48 +327,5 @@ impl Conn {
         io.batch.clear();
         self.out_bytes = waiting.ok_or(CloseReason::SocketError)?;
         Ok(())
-    }
-
-    /// Returns true if nothing is in progress in either direction.
-    pub(crate) fn quiet(&self) -> bool {
-        self.backlog.is_none()
-            && !self.assembler.partial()
-            && self.link.inflight() == 0
-            && self.link.with_outlet(|outlet| outlet.bytes()) == 0
-    }
-
-    /// Returns the time since the last request if nothing except a part of a record is in progress.
-    pub(crate) fn without_request(&self, now: Instant) -> Option<Duration> {
-        let nothing = self.link.inflight() == 0 && self.link.with_outlet(|outlet| outlet.bytes()) == 0;
-        nothing.then(|| now.duration_since(self.last_record))
-    }
-
-    /// Returns the reason to close a connection that has exceeded a timeout. `patience` is the tolerated length of a
-    /// stall.
-    pub(crate) fn overdue(
-        &mut self,
-        config: &Config,
-        patience: Duration,
-        now: Instant,
-    ) -> Option<CloseReason> {
-        let (bytes, written) = self.link.with_outlet(|outlet| (outlet.bytes(), outlet.written()));
-        if bytes == 0 {
-            self.output.restart(now);
-        }
-        self.output.moved(written, false, now);
-        if self.output.stalled(patience, now) {
-            return Some(CloseReason::StalledOutput);
-        }
-        // With a backlog or unused readiness, the delay is the server's, not the client's.
-        if !self.assembler.partial() || self.backlog.is_some() || self.readable {
-            self.input.restart(now);
-            self.begun = self.begun.map(|_| now);
-        }
-        let late = self.begun.is_some_and(|begun| now.duration_since(begun) >= RECORD * patience);
-        if late || self.input.stalled(patience, now) {
-            return Some(CloseReason::StalledInput);
-        }
-        let idle = config.idle_timeout.is_some_and(|limit| now.duration_since(self.last_active) >= limit);
-        (idle && self.quiet()).then_some(CloseReason::Idle)
     }
 }

@@ -18,6 +18,7 @@ use crate::addresses::Seat;
 use crate::closings::Closings;
 use crate::conn::{Conn, Io, Turn};
 use crate::drive::Wire;
+use crate::handshake::Stepped;
 use crate::home::Post;
 use crate::link::Link;
 use crate::outlet::Outlet;
@@ -209,6 +210,7 @@ impl<S: Service> EventLoop<S> {
         match post {
             Post::Adopt { fd, peer, seat, evict } => self.adopt(fd, peer, seat, evict),
             Post::Resume(token) => self.enqueue(token),
+            Post::Stepped(token, stepped) => self.stepped(token, *stepped),
             Post::Shutdown(deadline) => {
                 self.acceptor = None;
                 self.deadline = Some(deadline);
@@ -222,6 +224,15 @@ impl<S: Service> EventLoop<S> {
                     .collect();
                 tokens.into_iter().for_each(|token| self.enqueue(token));
             }
+        }
+    }
+
+    /// Continues a TLS handshake after a worker's step.
+    fn stepped(&mut self, token: u64, stepped: Stepped) {
+        let Some(conn) = self.conns.get_mut(token) else { return };
+        match conn.stepped(stepped, &self.io) {
+            Ok(()) => self.enqueue(token),
+            Err(reason) => self.close(token, reason),
         }
     }
 
@@ -246,6 +257,7 @@ impl<S: Service> EventLoop<S> {
         let Some(conn) = self.conns.remove(token) else { return };
         let link = &conn.link;
         self.shares.charge(conn.address(), CLOSING);
+        link.end_session();
         // The last descriptor of a socket leaves the epoll set when it is closed.
         if Arc::strong_count(link) > 1 {
             let _ = epoll::delete(&self.epoll, link.fd());
@@ -258,7 +270,7 @@ impl<S: Service> EventLoop<S> {
         self.io.service.disconnected(link.peer(), replies);
         self.io.home.load.fetch_sub(1, Relaxed);
         self.io.home.stats.connections.fetch_sub(1, Relaxed);
-        self.closings.log(link.peer(), reason, self.io.now);
+        self.closings.log(link.peer(), reason, conn.fault.as_deref(), self.io.now);
         self.io.home.stats.closed[reason as usize].fetch_add(1, Relaxed);
     }
 
@@ -276,7 +288,7 @@ impl<S: Service> EventLoop<S> {
             let _ = shutdown(&fd, Shutdown::Both);
             self.io.home.load.fetch_sub(1, Relaxed);
             self.io.home.stats.closed[CloseReason::Refused as usize].fetch_add(1, Relaxed);
-            self.closings.log(&peer, CloseReason::Refused, self.io.now);
+            self.closings.log(&peer, CloseReason::Refused, None, self.io.now);
             self.io.service.refused(peer.addr, CloseReason::Refused);
             return;
         }

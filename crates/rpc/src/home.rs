@@ -9,6 +9,7 @@ use forebay_common::lock::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::addresses::Seat;
+use crate::handshake::{Stepped, Tls};
 use crate::service::Peer;
 use crate::stats::LoopStats;
 
@@ -18,6 +19,8 @@ pub(crate) enum Post {
     Adopt { fd: OwnedFd, peer: Arc<Peer>, seat: Seat, evict: bool },
     /// Look at a connection again: something it waits for became fewer.
     Resume(u64),
+    /// A worker has carried out a step of a connection's TLS handshake.
+    Stepped(u64, Box<Stepped>),
     /// Stop reading, answer the requests in flight, close everything at the deadline.
     Shutdown(Instant),
 }
@@ -27,18 +30,21 @@ pub(crate) struct Home {
     posted: AtomicBool,
     sleeping: AtomicBool,
     event: OwnedFd,
+    /// The server's TLS, if it has any.
+    pub(crate) tls: Option<Arc<Tls>>,
     /// Connections given to this loop and not closed yet.
     pub(crate) load: AtomicUsize,
     pub(crate) stats: LoopStats,
 }
 
 impl Home {
-    pub(crate) fn new() -> rustix::io::Result<Arc<Self>> {
+    pub(crate) fn new(tls: Option<Arc<Tls>>) -> rustix::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             inbox: Mutex::new(Vec::new()),
             posted: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             event: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            tls,
             load: AtomicUsize::new(0),
             stats: LoopStats::default(),
         }))

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use forebay_common::lock::Mutex;
 use rustix::io::Errno;
@@ -12,12 +13,13 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::sockopt::socket_error;
 use rustix::net::{Shutdown, shutdown};
 
-use crate::chunk::{Chunk, send_front};
+use crate::chunk::{Chunk, send, send_front};
 use crate::drive::{Wire, Wrote, submit, write_out};
 use crate::home::{Home, Post};
 use crate::outlet::Outlet;
 use crate::pool::Account;
-use crate::reply::OwnedReply;
+use crate::reply::{OwnedReply, Payload};
+use crate::secured::Secured;
 use crate::service::Peer;
 
 pub(crate) struct Link {
@@ -28,6 +30,8 @@ pub(crate) struct Link {
     account: Arc<Account>,
     outlet: Mutex<Outlet<Chunk>>,
     inflight: AtomicUsize,
+    /// The TLS session, after the handshake.
+    secured: OnceLock<Secured>,
     /// Bytes of records in flight.
     held: AtomicUsize,
 }
@@ -42,7 +46,17 @@ impl Link {
     ) -> Arc<Self> {
         let outlet = Mutex::new(Outlet::new());
         let (inflight, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let link = Arc::new(Self { fd, peer, token, home, account, outlet, inflight, held });
+        let link = Arc::new(Self {
+            fd,
+            peer,
+            token,
+            home,
+            account,
+            outlet,
+            inflight,
+            secured: OnceLock::new(),
+            held,
+        });
         link.peer.line.set(Arc::downgrade(&link));
         link
     }
@@ -57,6 +71,50 @@ impl Link {
 
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
+    }
+
+    /// Returns the TLS session, after the handshake.
+    pub(crate) fn secured(&self) -> Option<&Secured> {
+        self.secured.get()
+    }
+
+    /// Seals all further output. The handshake is complete, so the peer has received all previous output.
+    pub(crate) fn secure(&self, secured: Secured) {
+        if self.secured.set(secured).is_ok() {
+            self.home.stats.encrypted.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Returns true if the peer may begin TLS now: the server has a certificate, the connection is plain, and no
+    /// request is unanswered, whose reply would go out in the middle of the handshake.
+    pub(crate) fn may_start_tls(&self) -> bool {
+        self.home.tls.as_ref().is_some_and(|tls| !tls.keyring.is_empty())
+            && self.secured().is_none()
+            && self.inflight() == 0
+    }
+
+    /// Sends as many bytes of the slices as one system call takes. `more` = the rest of a reply follows at once. Only
+    /// for the writer of the connection.
+    pub(crate) fn send(&self, slices: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
+        match self.secured() {
+            None => send(self.fd(), slices, more),
+            Some(secured) => secured.send(self.fd(), slices, more, &self.account),
+        }
+    }
+
+    /// Leaves a message for the event loop of the connection.
+    pub(crate) fn post(&self, message: impl FnOnce(u64) -> Post) {
+        self.home.post(message(self.token));
+    }
+
+    /// Ends the TLS session, if there is one. Tells the peer, unless output waits.
+    pub(crate) fn end_session(&self) {
+        if let Some(secured) = self.secured() {
+            self.home.stats.encrypted.fetch_sub(1, Relaxed);
+            if self.with_outlet(Outlet::begin) {
+                secured.say_farewell(self.fd());
+            }
+        }
     }
 
     /// Stops all sending, and drops the waiting output. The socket itself is closed with the last ticket. If no ticket
@@ -100,9 +158,18 @@ impl Link {
 
     /// Sends a record that answers no request. Returns false if the connection has ended.
     pub(crate) fn send_own(&self, record: Vec<u8>) -> bool {
-        let mut reply = OwnedReply::on_ticket(Arc::clone(&self.account));
+        let mut reply = OwnedReply::on_ticket(Arc::clone(&self.account), false);
         *reply.head() = record;
-        let chunk = Chunk::from_reply(reply, &self.account);
+        self.queue(Chunk::from_reply(reply, &self.account))
+    }
+
+    /// Sends the bytes of a handshake, which have no record mark.
+    pub(crate) fn send_unsealed(&self, bytes: Vec<u8>) {
+        self.queue(Chunk::new(bytes, Payload::None, 0, &self.account));
+    }
+
+    /// Queues a chunk, and writes the queue if no thread writes. Returns false if the connection has ended.
+    fn queue(&self, chunk: Chunk) -> bool {
         let (writer, is_open) = self.with_outlet(|outlet| {
             let writer = outlet.push(chunk);
             (writer, outlet.is_open())
@@ -141,7 +208,7 @@ impl Wire for Link {
                 break Wrote::All(total);
             }
             self.home.stats.sends.fetch_add(1, Relaxed);
-            match send_front(self.fd(), batch) {
+            match send_front(self, batch) {
                 Ok(n) => total += n,
                 Err(Errno::AGAIN) => break Wrote::Full(total),
                 Err(_) => return Wrote::Failed,

@@ -18,6 +18,8 @@ pub struct Reply<'a> {
     /// Space in the loop's output where a small payload needs no copy.
     region: Option<&'a mut [u8]>,
     account: AccountRef<'a>,
+    /// False if the output of the connection passes through TLS.
+    may_splice: bool,
 }
 
 /// A reply for [`Ticket::send`](crate::Ticket::send), made by [`Ticket::reply`](crate::Ticket::reply).
@@ -40,9 +42,15 @@ impl AccountRef<'_> {
 impl<'a> Reply<'a> {
     /// Returns a reply whose parts the loop takes back: `head` is its reused vector, `region` a piece of its output.
     #[inline]
-    pub(crate) fn on_loop(mut head: Vec<u8>, region: &'a mut [u8], account: &'a Arc<Account>) -> Self {
+    pub(crate) fn on_loop(
+        mut head: Vec<u8>,
+        region: &'a mut [u8],
+        account: &'a Arc<Account>,
+        may_splice: bool,
+    ) -> Self {
         head.clear();
-        Self { head, payload: None, spliced: None, region: Some(region), account: AccountRef::Loop(account) }
+        let (region, account) = (Some(region), AccountRef::Loop(account));
+        Self { head, payload: None, spliced: None, region, account, may_splice }
     }
 
     /// Returns the bytes before the payload, to append to; empty at first.
@@ -76,8 +84,8 @@ impl<'a> Reply<'a> {
     }
 
     /// Returns true if [`splice`](Self::splice) is worth trying for a payload with this offset and length.
-    pub fn may_splice(offset: u64, len: usize) -> bool {
-        suits(offset, len)
+    pub fn may_splice(&self, offset: u64, len: usize) -> bool {
+        self.may_splice && suits(offset, len)
     }
 
     /// Makes `len` bytes of `file` at `offset` the payload without copying them. The pages go to the socket by
@@ -85,10 +93,10 @@ impl<'a> Reply<'a> {
     /// pages are not in memory.
     ///
     /// Returns false, and sets no payload, if the bytes are not all available this way. Then the file is shorter, the
-    /// file system or a limit does not allow it, or the splice is not worth it ([`may_splice`](Self::may_splice)).
+    /// file system, a limit or TLS does not allow it, or the splice is not worth it ([`may_splice`](Self::may_splice)).
     pub fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
         self.forget_payload();
-        if suits(offset, len) {
+        if self.may_splice(offset, len) {
             self.spliced = Spliced::new(self.account.get(), file, offset, len);
         }
         self.spliced.is_some()
@@ -141,10 +149,11 @@ impl Payload {
 }
 
 impl OwnedReply {
-    pub(crate) fn on_ticket(account: Arc<Account>) -> Self {
+    pub(crate) fn on_ticket(account: Arc<Account>, may_splice: bool) -> Self {
         // The capacity holds the record mark and any reply head without a payload, except READDIR's.
         let head = Vec::with_capacity(256);
-        Self { head, payload: None, spliced: None, region: None, account: AccountRef::Ticket(account) }
+        let account = AccountRef::Ticket(account);
+        Self { head, payload: None, spliced: None, region: None, account, may_splice }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::addresses::Addresses;
 use crate::config::Config;
 use crate::conn::Io;
 use crate::event_loop::EventLoop;
+use crate::handshake::Tls;
 use crate::home::{Home, Post};
 use crate::pool::Pool;
 use crate::service::Service;
@@ -61,14 +62,16 @@ impl<S: Service> Server<S> {
 
     /// Starts the event loops.
     pub fn spawn(self) -> Result<Running, StartError> {
-        let homes: Result<Vec<_>, _> = (0..self.config.loops().max(1)).map(|_| Home::new()).collect();
+        let tls = self.config.tls.clone().map(Tls::new).transpose().map_err(StartError::Loop)?;
+        let homes: Result<Vec<_>, _> =
+            (0..self.config.loops().max(1)).map(|_| Home::new(tls.clone())).collect();
         let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();
         let pool = Pool::new(self.config.max_record, self.config.memory.max(4 * self.config.max_record));
         let most = self.config.max_connections;
         let addresses = Addresses::new(Arc::clone(&pool), most);
         let mut acceptor = Some(Acceptor::new(self.sockets, Arc::clone(&homes), addresses, most));
         let mut running =
-            Running { addrs: self.addrs, counters: Counters { homes, pool }, threads: Vec::new() };
+            Running { addrs: self.addrs, counters: Counters { homes, pool }, tls, threads: Vec::new() };
         for (index, home) in running.counters.homes.iter().enumerate() {
             let (service, config) = (Arc::clone(&self.service), Arc::clone(&self.config));
             let io = Io::new(service, config, Arc::clone(&running.counters.pool), Arc::clone(home));
@@ -86,6 +89,7 @@ impl<S: Service> Server<S> {
 pub struct Running {
     addrs: Vec<SocketAddr>,
     counters: Counters,
+    tls: Option<Arc<Tls>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -110,6 +114,9 @@ impl Running {
         for thread in self.threads {
             // A loop that panicked has nothing left to drain.
             let _ = thread.join();
+        }
+        if let Some(tls) = self.tls {
+            tls.workers.stop();
         }
     }
 }

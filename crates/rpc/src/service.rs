@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use forebay_tls::Identity;
 
 use crate::assemble::RecordBuf;
 use crate::callback::Line;
@@ -66,6 +68,9 @@ pub enum Handled {
     Silent,
     /// The answer comes through the [`Ticket`].
     Deferred,
+    /// The reply is complete: send it. After it the peer begins a TLS handshake, and sends nothing else before. Only if
+    /// [`Message::may_start_tls`] allows it.
+    StartTls,
     /// Close the connection without an answer to this record; earlier replies are sent if the socket takes them.
     Close,
 }
@@ -88,6 +93,15 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// The way for call-backs to the peer.
     pub line: Line,
+    /// The protection of the connection; set when a TLS handshake is complete, and never changed.
+    pub security: OnceLock<Security>,
+}
+
+/// The protection of a connection by TLS.
+#[derive(Debug)]
+pub struct Security {
+    /// The client, if it has shown a certificate.
+    pub client: Option<Identity>,
 }
 
 /// One record.
@@ -113,6 +127,12 @@ impl Message<'_> {
     /// Returns the peer that sent the record.
     pub fn peer(&self) -> &Arc<Peer> {
         self.link.peer()
+    }
+
+    /// Returns true if the peer may begin a TLS handshake after the reply: the server has a certificate, the connection
+    /// is not encrypted, and no other request of the connection is unanswered.
+    pub fn may_start_tls(&self) -> bool {
+        self.link.may_start_tls()
     }
 
     /// Takes the message off the event loop. Returns its bytes and the ticket to answer it with from any thread. The
@@ -178,7 +198,7 @@ impl Ticket {
 
     /// Returns an empty reply to fill.
     pub fn reply(&self) -> OwnedReply {
-        OwnedReply::on_ticket(Arc::clone(self.link.account()))
+        OwnedReply::on_ticket(Arc::clone(self.link.account()), self.link.secured().is_none())
     }
 
     /// Sends the reply, without ever blocking. This thread writes if no other thread writes the connection. Inside a

@@ -32,11 +32,13 @@ pub enum CloseReason {
     Service,
     /// The server is shutting down.
     Shutdown,
+    /// A TLS handshake failed or took too long, or a sealed record was not valid.
+    Tls,
 }
 
 impl CloseReason {
     /// All reasons, in the order of [`Stats::closed`].
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::PeerClosed,
         Self::SocketError,
         Self::RecordTooLong,
@@ -50,6 +52,7 @@ impl CloseReason {
         Self::Crowded,
         Self::Service,
         Self::Shutdown,
+        Self::Tls,
     ];
 
     /// Returns a few words for logs and metrics.
@@ -68,6 +71,7 @@ impl CloseReason {
             Self::Crowded => "refused: this address has too many connections",
             Self::Service => "closed by the service",
             Self::Shutdown => "server shutting down",
+            Self::Tls => "TLS failed",
         }
     }
 }
@@ -78,6 +82,7 @@ impl CloseReason {
 pub(crate) struct LoopStats {
     pub(crate) accepted: AtomicU64,
     pub(crate) connections: AtomicU64,
+    pub(crate) encrypted: AtomicU64,
     pub(crate) records: AtomicU64,
     pub(crate) deferred: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
@@ -95,6 +100,8 @@ pub struct Stats {
     pub accepted: u64,
     /// Connections open now.
     pub connections: u64,
+    /// Connections open now whose TLS handshake is complete.
+    pub encrypted: u64,
     /// Complete records delivered to the service.
     pub records: u64,
     /// Records the service took off the loop.
@@ -124,6 +131,7 @@ impl Stats {
     pub(crate) fn add(&mut self, from: &LoopStats) {
         self.accepted += from.accepted.load(Relaxed);
         self.connections += from.connections.load(Relaxed);
+        self.encrypted += from.encrypted.load(Relaxed);
         self.records += from.records.load(Relaxed);
         self.deferred += from.deferred.load(Relaxed);
         self.bytes_in += from.bytes_in.load(Relaxed);

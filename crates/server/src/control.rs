@@ -18,6 +18,7 @@ use forebay_control::{
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
+use forebay_tls::{Credentials, Keyring, LoadError};
 use forebay_vfs::{MountWatch, Question, Vfs};
 use forebay_wire::nfs3::Procedure;
 use forebay_wire::nfs4::Opcode;
@@ -52,6 +53,7 @@ pub(crate) struct Parts {
     pub(crate) nfs: Arc<Nfs>,
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) events: Arc<EventLog>,
+    pub(crate) keyring: Arc<Keyring>,
     pub(crate) sandbox: SandboxStatus,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) under_way: Arc<UnderWay>,
@@ -117,8 +119,13 @@ impl Control {
 
     /// Reads the configuration again; an event reports the result too.
     pub(crate) fn reload(&self) -> ReloadReport {
-        let report = match self.parts.host.settings() {
-            Ok(new) => self.put_in_force(&new),
+        // The certificate may be a new one under the name of the old one.
+        let read = self.parts.host.settings().and_then(|new| {
+            let credentials = credentials(&new).map_err(|error| vec![error.to_string()])?;
+            Ok((new, credentials))
+        });
+        let report = match read {
+            Ok((new, credentials)) => self.put_in_force(&new, credentials),
             Err(mistakes) => ReloadReport { mistakes, ..ReloadReport::default() },
         };
         let severity = if report.mistakes.is_empty() { Severity::Info } else { Severity::Error };
@@ -126,12 +133,16 @@ impl Control {
         report
     }
 
-    fn put_in_force(&self, new: &Settings) -> ReloadReport {
+    fn put_in_force(&self, new: &Settings, credentials: Option<Credentials>) -> ReloadReport {
         // One reload at a time.
         let mut now = self.now.lock();
         let found = Differences::between(&now, new);
         let mut applied = Differences::apply(&now, new);
         let mut report = ReloadReport { at_next_start: found.at_next_start, ..ReloadReport::default() };
+        // A rule may need the new authorities, so these come first.
+        if self.parts.keyring.replace(credentials) {
+            report.changed.push("the certificate and the authorities of TLS for new connections".to_owned());
+        }
         if !found.rules.is_empty() {
             self.parts.nfs.set_rules(applied.exports.clone());
             report.changed.push(format!("the rules for clients of {}", found.rules.join(", ")));
@@ -152,6 +163,17 @@ impl Control {
         *now = applied;
         report
     }
+}
+
+/// Returns the credentials that the settings name, or none if TLS is not served.
+///
+/// # Errors
+/// A file is missing or unusable.
+pub(crate) fn credentials(settings: &Settings) -> Result<Option<Credentials>, LoadError> {
+    let files = settings.tls.as_ref();
+    files
+        .map(|files| Credentials::load(&files.certificate, &files.key, files.client_ca.as_deref()))
+        .transpose()
 }
 
 impl Handler for Control {
@@ -185,6 +207,7 @@ impl Handler for Control {
             bytes_written: stats.bytes_written.load(Relaxed),
             connections: transport.connections,
             connections_limit: limits.connections as u64,
+            encrypted: transport.encrypted,
             inflight: stats.deferred.load(Relaxed),
             memory: MemoryStatus {
                 used_bytes: transport.memory,

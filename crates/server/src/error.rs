@@ -70,6 +70,9 @@ pub enum Error {
     /// The control socket cannot be served.
     #[error("cannot serve the control socket: {0}")]
     Control(#[from] forebay_control::ServerError),
+    /// The certificate or the key of TLS cannot be used.
+    #[error("cannot serve TLS: {0}")]
+    Tls(#[from] forebay_tls::LoadError),
     /// The cache cannot be opened.
     #[error("no cache: {0}")]
     Cache(String),

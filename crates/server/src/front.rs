@@ -125,6 +125,7 @@ impl Front {
             bytes_written: 0,
             connections: 0,
             connections_limit: limits.connections as u64,
+            encrypted: 0,
             inflight: 0,
             memory: MemoryStatus {
                 limit_bytes: limits.memory,

@@ -197,6 +197,7 @@ mod tests {
                 aliases: Vec::new(),
                 id: 1,
                 clients: Vec::new(),
+                tls: forebay_config::TlsPolicy::Optional,
             };
             let rules = Rules { exports: vec![export], state_dir: real.join("state"), in_memory: false };
             Rig { home, rules }

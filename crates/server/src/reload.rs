@@ -1,7 +1,7 @@
 //! The settings that change when the configuration is read again.
 //!
-//! The rules for clients, the log level and the mode change in service. All other differences take effect at the next
-//! start. A configuration with mistakes changes nothing.
+//! The rules for clients, the certificate of TLS, the log level and the mode change in service. All other differences
+//! take effect at the next start. A configuration with mistakes changes nothing.
 
 use forebay_config::{Export, LIMITS, Settings};
 use forebay_control::ReloadReport;
@@ -9,7 +9,7 @@ use forebay_control::ReloadReport;
 /// The differences between two settings.
 #[derive(Debug, Default)]
 pub(crate) struct Differences {
-    /// Exports whose rules for clients differ, by name.
+    /// Exports whose rules for clients or whose protection differ, by name.
     pub(crate) rules: Vec<String>,
     pub(crate) log_level: bool,
     pub(crate) mode: bool,
@@ -27,7 +27,9 @@ impl Differences {
         };
         for export in &now.exports {
             match new.exports.iter().find(|new| is_same(new, export)) {
-                Some(new) if new.clients != export.clients => found.rules.push(export.name.clone()),
+                Some(new) if (&new.clients, new.tls) != (&export.clients, export.tls) => {
+                    found.rules.push(export.name.clone());
+                }
                 Some(_) => {}
                 None => found.at_next_start.push(format!("{} is not served any more", export.path.display())),
             }
@@ -60,16 +62,18 @@ impl Differences {
         let mut applied = now.clone();
         applied.log.level = new.log.level;
         applied.mode = new.mode;
+        applied.tls.clone_from(&new.tls);
         for export in &mut applied.exports {
             if let Some(new) = new.exports.iter().find(|new| is_same(new, export)) {
                 export.clients.clone_from(&new.clients);
+                export.tls = new.tls;
             }
         }
         applied
     }
 }
 
-/// Returns true if everything except the rules for clients is equal.
+/// Returns true if everything except the rules for clients and the protection is equal.
 fn is_same(one: &Export, other: &Export) -> bool {
     (&one.path, &one.name, &one.aliases, one.id) == (&other.path, &other.name, &other.aliases, other.id)
 }
@@ -116,6 +120,9 @@ mod tests {
         new.exports[0].clients = vec![ClientRule { squash: Squash::All, ..ClientRule::default() }];
         new.log.level = forebay_config::LogLevel::Debug;
         new.mode = forebay_config::Mode::WriteThrough;
+        new.exports[0].tls = forebay_config::TlsPolicy::Off;
+        new.tls =
+            Some(forebay_config::TlsFiles { certificate: "/c".into(), key: "/k".into(), client_ca: None });
         let found = Differences::between(&now, &new);
         assert_eq!((&found.rules[..], found.log_level, found.mode), (&["/".to_owned()][..], true, true));
         assert!(found.at_next_start.is_empty(), "{found:?}");

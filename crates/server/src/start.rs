@@ -13,11 +13,12 @@ use forebay_config::{Access, Export, Settings};
 use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
 use forebay_nfs::{CacheLimits, LockConfig, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Running, Server};
+use forebay_tls::Keyring;
 use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
 use signal_hook::consts::SIGXFSZ;
 
 use crate::cache;
-use crate::control::{Control, Parts};
+use crate::control::{Control, Parts, credentials};
 use crate::error::Error;
 use crate::front::Front;
 use crate::health::Asker;
@@ -90,6 +91,7 @@ impl Start {
     /// Takes everything into service. Returns `None` if a signal ended the start.
     pub(crate) fn run(self) -> Result<Option<Served>, Error> {
         let Start { settings, host, events, under_way, front, linger, .. } = self;
+        let keyring = Arc::new(Keyring::new(credentials(&settings)?));
         let watches = self.watches.opened()?;
         // The check comes before the directories are opened for writing, and before any write.
         let mut identities = Identities::check(&settings, &under_way)?;
@@ -106,7 +108,8 @@ impl Start {
             "the port",
             |error| matches!(error, Error::PortInUse(_)),
             || {
-                let bound = Server::bind(&settings.listen, transport_config(&settings), nfs.clone());
+                let config = transport_config(&settings, &keyring);
+                let bound = Server::bind(&settings.listen, config, nfs.clone());
                 bound.map_err(start_error)
             },
         )?;
@@ -117,6 +120,7 @@ impl Start {
             nfs: nfs.clone(),
             vfs: vfs.clone(),
             events: events.clone(),
+            keyring: keyring.clone(),
             host: host.clone(),
             under_way: under_way.clone(),
             sandbox: self.sandbox,
@@ -284,7 +288,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
     }
 }
 
-fn transport_config(settings: &Settings) -> Config {
+fn transport_config(settings: &Settings, keyring: &Arc<Keyring>) -> Config {
     let limits = &settings.limits;
     Config {
         threads: limits.threads,
@@ -295,6 +299,8 @@ fn transport_config(settings: &Settings) -> Config {
         idle_timeout: (!limits.idle_timeout.is_zero()).then_some(limits.idle_timeout),
         stall_timeout: limits.stall_timeout,
         busy_poll: limits.busy_poll,
+        // A certificate may be named in service.
+        tls: Some(keyring.clone()),
         ..Config::default()
     }
 }

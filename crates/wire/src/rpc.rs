@@ -18,6 +18,11 @@ pub const AUTH_NONE: u32 = 0;
 /// Number of the flavour with Unix uid, gid and groups, also called AUTH_UNIX.
 pub const AUTH_SYS: u32 = 1;
 
+/// Number of the flavour with which a client asks for TLS (RFC 9289, section 4.1). Only the null procedure takes it.
+pub const AUTH_TLS: u32 = 7;
+/// Body of the verifier with which a server accepts to begin TLS (RFC 9289, section 4.1).
+pub const STARTTLS: &[u8] = b"STARTTLS";
+
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
 const MSG_ACCEPTED: u32 = 0;
@@ -322,6 +327,16 @@ pub enum ReplyStatus {
     },
     /// The call was denied: the caller's identity could not be established.
     AuthError(AuthStat),
+}
+
+/// Appends a whole reply to the null procedure that lets the client begin TLS (RFC 9289, section 4.1).
+pub fn encode_starttls(xid: u32, out: &mut Vec<u8>) {
+    for word in [xid, REPLY, MSG_ACCEPTED] {
+        word.encode(out);
+    }
+    OpaqueAuth { flavor: AUTH_NONE, body: STARTTLS }.encode(out);
+    // accept_stat SUCCESS; the null procedure has no result.
+    0u32.encode(out);
 }
 
 /// The header of a reply. After [`ReplyStatus::Success`] the procedure's result follows.

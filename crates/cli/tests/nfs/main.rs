@@ -9,6 +9,9 @@
 #[macro_use]
 mod harness;
 
+#[path = "../../../tls/tests/common/authority.rs"]
+mod authority;
+
 mod access;
 mod acls;
 mod attributes;
@@ -66,5 +69,7 @@ mod shared_flush;
 mod slow_start;
 mod ssd_reads;
 mod start_stop;
+mod tls;
+mod tls_rules;
 mod unprivileged;
 mod xattrs;

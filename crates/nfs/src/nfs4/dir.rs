@@ -8,7 +8,7 @@ use super::acl;
 use super::attrs::{Described, LIST, SUPPORTED, Scratch, describe, describe_above};
 use super::compound::{Compound, Context, Stop};
 use super::names::require_dir;
-use super::place::{Place, may_wait};
+use super::place::{Place, admit, may_wait};
 use super::pseudo::Entry;
 use crate::MAX_TRANSFER;
 use crate::convert::handle;
@@ -114,17 +114,20 @@ fn list_above(
             Entry::Node(child) => _ = describe_above(cx, *child, &mut scratch).encode(request, out),
             Entry::Export(index) => {
                 let target = pseudo.exports[*index].root();
-                let admitted = cx.shared.admit(cx.call, target.export.id, cx.wait).is_ok();
+                let admitted = admit(cx, target.export.id);
                 match cx.shared.vfs.getattr(&target) {
-                    Ok(attr) if admitted => {
+                    Ok(attr) if admitted.is_ok() => {
                         let handle = handle(&cx.shared.vfs.handle(&target));
                         let mounted_on = Some(super::pseudo::Pseudo::fileid(number));
                         let object = Described { attr: &attr, export: &target.export, handle, mounted_on };
                         _ = describe(cx, &object, &mut scratch).encode(request, out);
                     }
                     _ => {
-                        let attributes =
-                            Attributes { rdattr_error: Some(Nfsstat4::Access), ..Attributes::default() };
+                        let refused = match admitted {
+                            Err(Stop::Fail(status)) => status,
+                            _ => Nfsstat4::Access,
+                        };
+                        let attributes = Attributes { rdattr_error: Some(refused), ..Attributes::default() };
                         _ = attributes.encode(&(*request & CHEAP), out);
                     }
                 }

@@ -48,12 +48,17 @@ impl Compound {
             }
             Op::BackchannelCtl(args) => self.backchannel_ctl(cx, args, reply.head())?,
             Op::Putrootfh(()) | Op::Putpubfh(()) => {
-                let place = Place::of(cx, cx.server.pseudo.root())?;
+                let root = cx.server.pseudo.root();
+                let place = if asks_for_flavours(&rest) {
+                    Place::before_rules(cx, root)
+                } else {
+                    Place::of(cx, root)?
+                };
                 self.set_place(place);
                 self.reply.start(reply.head(), op.number());
             }
             Op::Putfh(args) => {
-                let place = Place::from_wire(cx, args.object.0)?;
+                let place = Place::from_wire(cx, args.object.0, asks_for_flavours(&rest))?;
                 self.set_place(place);
                 self.reply.start(reply.head(), Opcode::Putfh);
             }
@@ -95,4 +100,10 @@ impl Compound {
         }
         Ok(None)
     }
+}
+
+/// Returns true if the next operation asks for the flavours of authentication. The operation before it fails for no
+/// lack of protection (RFC 8881 section 2.6.3.1.1).
+fn asks_for_flavours(rest: &Operations<'_, Op<'_>>) -> bool {
+    matches!(rest.peek(), Some(Opcode::Secinfo | Opcode::SecinfoNoName))
 }

@@ -348,9 +348,9 @@ impl Compound {
         match (name, style) {
             (Some(name), _) => {
                 check(name)?;
-                self.find(cx, name)?;
+                reached(self.find(cx, name))?;
             }
-            (None, SecinfoStyle::Parent) => _ = self.parent(cx)?,
+            (None, SecinfoStyle::Parent) => reached(self.parent(cx))?,
             (None, SecinfoStyle::CurrentFh) => _ = self.place()?,
         }
         let mut buffer = Vec::new();
@@ -361,6 +361,14 @@ impl Compound {
         put(&mut self.reply, reply.head(), number, &SecinfoOk { flavors });
         self.current = None;
         Ok(())
+    }
+}
+
+/// Ignores NFS4ERR_WRONGSEC, which SECINFO never returns (RFC 8881 section 2.6.3.1.1.8).
+fn reached<T>(found: Result<T, Stop>) -> Result<(), Stop> {
+    match found {
+        Ok(_) | Err(Stop::Fail(Nfsstat4::Wrongsec)) => Ok(()),
+        Err(stop) => Err(stop),
     }
 }
 

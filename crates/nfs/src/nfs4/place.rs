@@ -6,7 +6,7 @@ use forebay_wire::nfs4::{Nfsstat4, Stateid};
 
 use super::compound::{Context, Stop};
 use super::pseudo::Entry;
-use crate::caller::At;
+use crate::caller::{At, Caller};
 use crate::convert::handle;
 
 /// The object that a handle names.
@@ -39,21 +39,36 @@ impl Place {
             Entry::Node(number) => Ok(Place::Above(number)),
             Entry::Export(index) => {
                 let target = cx.server.pseudo.exports[index].root();
+                let caller = admit(cx, target.export.id)?;
                 let wire = handle(&cx.shared.vfs.handle(&target));
-                let caller = cx.shared.admit(cx.call, target.export.id, cx.wait)?;
                 Ok(Place::Inode(wire, Some(At { target, caller })))
             }
         }
     }
 
-    /// Returns the place of a handle from the client.
-    pub(super) fn from_wire(cx: &Context<'_>, wire: &[u8]) -> Result<Self, Stop> {
+    /// Returns the place of a root before any rule is applied: an operation that needs the inode applies them.
+    pub(super) fn before_rules(cx: &Context<'_>, entry: Entry) -> Self {
+        match entry {
+            Entry::Node(number) => Place::Above(number),
+            Entry::Export(index) => {
+                let target = cx.server.pseudo.exports[index].root();
+                Place::Inode(handle(&cx.shared.vfs.handle(&target)), None)
+            }
+        }
+    }
+
+    /// Returns the place of a handle from the client. With `for_secinfo`, the next operation asks for the flavours of
+    /// authentication, and no protection is required (RFC 8881 section 2.6.3.1.1.8).
+    pub(super) fn from_wire(cx: &Context<'_>, wire: &[u8], for_secinfo: bool) -> Result<Self, Stop> {
         if let Some(number) = cx.server.pseudo.find(wire) {
             return Ok(Place::Above(number));
         }
         let wire = FileHandle::new(wire).ok_or(Stop::Fail(Nfsstat4::Badhandle))?;
         let mut place = Place::Inode(wire, None);
-        place.resolve(cx)?;
+        match place.resolve(cx) {
+            Err(Stop::Fail(Nfsstat4::Wrongsec)) if for_secinfo => {}
+            resolved => _ = resolved?,
+        }
         Ok(place)
     }
 
@@ -63,7 +78,9 @@ impl Place {
             Place::Above(_) => Err(Stop::Fail(Nfsstat4::Rofs)),
             Place::Inode(wire, at) => {
                 if at.is_none() {
-                    *at = Some(cx.shared.at(cx.call, wire, cx.wait)?);
+                    let target = cx.shared.vfs.target(wire.as_bytes(), cx.wait)?;
+                    let caller = admit(cx, target.export.id)?;
+                    *at = Some(At { target, caller });
                 }
                 at.as_ref().ok_or(Stop::Fail(Nfsstat4::Serverfault))
             }
@@ -77,6 +94,18 @@ impl Place {
             Place::Inode(wire, _) => *wire,
         }
     }
+}
+
+/// Applies an export's rules. The status for a connection without the protection that the export asks for is
+/// NFS4ERR_WRONGSEC (RFC 8881 section 2.6.3.1).
+pub(super) fn admit(cx: &Context<'_>, export: u32) -> Result<Caller, Stop> {
+    cx.shared.admit(cx.call, export, cx.wait).map_err(|stop| {
+        let is_final = stop != crate::result::Stop::Later;
+        if is_final && cx.shared.needs_other_protection(export, cx.call.peer) {
+            return Stop::Fail(Nfsstat4::Wrongsec);
+        }
+        stop.into()
+    })
 }
 
 /// Returns [`Stop::Later`] if an operation that has to wait may not wait here.

@@ -39,6 +39,8 @@ pub(crate) const GATED: u8 = b'g';
 pub(crate) const DROPPED: u8 = b'x';
 pub(crate) const SILENT: u8 = b's';
 pub(crate) const CLOSE: u8 = b'c';
+/// Begins TLS if the server may, and is an echo otherwise.
+pub(crate) const START_TLS: u8 = b't';
 
 type Job = (Record, Ticket);
 
@@ -85,6 +87,8 @@ pub(crate) struct Echo {
     pub(crate) connected: AtomicUsize,
     pub(crate) disconnected: AtomicUsize,
     pub(crate) refused: AtomicUsize,
+    /// Ended connections whose peers have all replies for certain.
+    pub(crate) received: AtomicUsize,
 }
 
 impl Echo {
@@ -110,8 +114,8 @@ impl Echo {
             ticket.send(reply);
         })
         .unwrap();
-        let [connected, disconnected, refused] = std::array::from_fn(|_| AtomicUsize::new(0));
-        Arc::new(Self { workers, source, gate, connected, disconnected, refused })
+        let [connected, disconnected, refused, received] = std::array::from_fn(|_| AtomicUsize::new(0));
+        Arc::new(Self { workers, source, gate, connected, disconnected, refused, received })
     }
 
     pub(crate) fn open(&self) {
@@ -172,6 +176,10 @@ impl Service for Echo {
             }
             SILENT => Handled::Silent,
             CLOSE => Handled::Close,
+            START_TLS if message.may_start_tls() => {
+                reply.head().extend_from_slice(b"STARTTLS");
+                Handled::StartTls
+            }
             _ => {
                 fill(message.bytes(), reply, &self.source);
                 Handled::Reply
@@ -192,7 +200,8 @@ impl Service for Echo {
         true
     }
 
-    fn disconnected(&self, _: &Peer, _: Replies) {
+    fn disconnected(&self, _: &Peer, replies: Replies) {
+        self.received.fetch_add(usize::from(replies == Replies::Received), SeqCst);
         self.disconnected.fetch_add(1, SeqCst);
     }
 }

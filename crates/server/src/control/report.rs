@@ -116,8 +116,8 @@ impl Control {
     }
 
     pub(super) fn refused(&self) -> RefusedStatus {
-        let [strangers, crowded, full, exports, ports, auth] = self.parts.nfs.refusals().counts();
-        RefusedStatus { strangers, crowded, full, exports, ports, auth }
+        let [strangers, crowded, full, exports, ports, auth, tls] = self.parts.nfs.refusals().counts();
+        RefusedStatus { strangers, crowded, full, exports, ports, auth, tls }
     }
 
     pub(super) fn metadata(&self) -> MetadataStatus {

@@ -149,6 +149,8 @@ impl Drop for Change<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use rustix::fs::{Mode, OFlags};
 
     use super::*;
@@ -160,7 +162,7 @@ mod tests {
         let kernel = crate::sys::name_to_handle(&fd, c"").unwrap();
         let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
         let budget = Budget::new(10, 1 << 20);
-        Inode::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0))
+        Inode::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0), &Arc::default())
     }
 
     /// Stands for changes within one tick of the clock: the backing file's change time does not move.

@@ -1,14 +1,16 @@
 //! A small blocking client: one connection, one call at a time, every byte under the test's control.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use forebay_wire::nfs3::{self, Procedure};
 use forebay_wire::rpc::{
-    Auth, AuthSys, CallHeader, Gids, LAST_FRAGMENT, OpaqueAuth, ReplyHeader, ReplyStatus,
+    AUTH_TLS, Auth, AuthSys, CallHeader, Gids, LAST_FRAGMENT, OpaqueAuth, ReplyHeader, ReplyStatus, STARTTLS,
 };
 use forebay_wire::xdr::{Decode, Encode, Reader};
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConnection, Stream};
 
 /// The identity of a caller.
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A connection to a server.
 pub(crate) struct Client {
     stream: TcpStream,
+    /// TLS over the stream.
+    tls: Option<Box<ClientConnection>>,
     /// Identity of the following calls.
     pub(crate) user: User,
     /// Transaction number of the next call.
@@ -52,7 +56,50 @@ impl Client {
         // not.
         let mut start = [0; 4];
         rustix::rand::getrandom(&mut start, rustix::rand::GetRandomFlags::empty()).unwrap();
-        Client { stream, user: user(0, 0, &[]), xid: u32::from_ne_bytes(start) }
+        Client { stream, tls: None, user: user(0, 0, &[]), xid: u32::from_ne_bytes(start) }
+    }
+
+    /// Asks the server for TLS. Returns the verifier of its reply.
+    pub(crate) fn ask_for_tls(&mut self) -> Vec<u8> {
+        let user = std::mem::replace(&mut self.user, User::Flavor(AUTH_TLS));
+        let call = self.call_bytes((nfs3::PROGRAM, nfs3::VERSION, 0), &[]);
+        self.user = user;
+        let reply = self.exchange(&call);
+        let mut reader = Reader::new(&reply[12..]);
+        let verifier = OpaqueAuth::decode(&mut reader).unwrap();
+        assert_eq!((verifier.flavor, reader.rest()), (0, &[0; 4][..]), "AUTH_NONE and success");
+        verifier.body.to_vec()
+    }
+
+    /// Begins TLS, whose handshake the first call completes.
+    pub(crate) fn with_tls(mut self, tls: ClientConnection) -> Self {
+        assert_eq!(self.ask_for_tls(), STARTTLS);
+        self.tls = Some(Box::new(tls));
+        self
+    }
+
+    /// Returns the certificate that the server has shown in the handshake.
+    pub(crate) fn server_certificate(&self) -> CertificateDer<'static> {
+        let tls = self.tls.as_ref().expect("the connection has TLS");
+        tls.peer_certificates().expect("the handshake is complete")[0].clone().into_owned()
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.tls {
+            None => self.stream.write_all(bytes),
+            Some(tls) => {
+                let mut stream = Stream::new(&mut **tls, &mut self.stream);
+                stream.write_all(bytes)?;
+                stream.flush()
+            }
+        }
+    }
+
+    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        match &mut self.tls {
+            None => self.stream.read_exact(bytes),
+            Some(tls) => Stream::new(&mut **tls, &mut self.stream).read_exact(bytes),
+        }
     }
 
     /// Changes the identity of the following calls.
@@ -83,7 +130,7 @@ impl Client {
 
     /// Sends bytes without framing.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
+        self.write_all(bytes).unwrap();
     }
 
     /// Sends a record.
@@ -98,7 +145,7 @@ impl Client {
         let mut record = Vec::new();
         loop {
             let mut mark = [0; 4];
-            match self.stream.read_exact(&mut mark) {
+            match self.read_exact(&mut mark) {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("no answer came"),
                 Err(_) => return None,
@@ -106,7 +153,7 @@ impl Client {
             let mark = u32::from_be_bytes(mark);
             let begin = record.len();
             record.resize(begin + (mark & !LAST_FRAGMENT) as usize, 0);
-            self.stream.read_exact(&mut record[begin..]).ok()?;
+            self.read_exact(&mut record[begin..]).ok()?;
             if mark & LAST_FRAGMENT != 0 {
                 return Some(record);
             }
@@ -133,7 +180,7 @@ impl Client {
     /// answer.
     pub(crate) fn try_exchange(&mut self, record: &[u8]) -> Option<Vec<u8>> {
         let mark = (LAST_FRAGMENT | record.len() as u32).to_be_bytes();
-        self.stream.write_all(&[&mark, record].concat()).ok()?;
+        self.write_all(&[&mark, record].concat()).ok()?;
         self.receive()
     }
 
