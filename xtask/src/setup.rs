@@ -9,7 +9,7 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 21] = [
+const PACKAGES: [&str; 23] = [
     "acl",
     "btrfs-progs",
     "busybox-static",
@@ -20,6 +20,8 @@ const PACKAGES: [&str; 21] = [
     "git",
     "iproute2",
     "kmod",
+    "krb5-admin-server",
+    "krb5-kdc",
     "libc6-dev",
     "libnfs-utils",
     "linux-libc-dev",

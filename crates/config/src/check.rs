@@ -15,7 +15,7 @@ use crate::file::{Draft, DraftClient, DraftExport};
 use crate::hash::{fnv1a, fold32};
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::problem::{Collector, Origin};
-use crate::settings::{Limits, Portmap, Sandbox, Settings};
+use crate::settings::{Kerberos, Limits, Portmap, Sandbox, Settings};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
 
@@ -46,6 +46,10 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         nfs4: draft.nfs4.unwrap_or(true),
         nfs4_delegations: draft.nfs4_delegations.unwrap_or(true),
         portmap: draft.portmap.map_or(Portmap::Auto, |portmap| portmap.value),
+        kerberos: Kerberos {
+            keytab: draft.keytab.unwrap_or_else(|| Kerberos::KEYTAB.into()),
+            realms: draft.realms,
+        },
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         limits: draft.limits,
         log: draft.log,
@@ -215,6 +219,7 @@ fn complete_clients(
             anongid: draft.anongid.unwrap_or(default.anongid),
             privileged_port: PrivilegedPort::said(draft.privileged_port),
             manage_gids: draft.manage_gids,
+            sec: if draft.sec.is_empty() { default.sec } else { draft.sec },
         });
     }
     if rules.is_empty() {

@@ -19,12 +19,14 @@ mod units;
 mod users;
 
 pub use cache::{CacheSettings, inside_export};
-pub use export::{Access, ClientRule, Export, PrivilegedPort, Squash, anyone, loopback, parse_networks};
+pub use export::{
+    Access, ClientRule, Export, Flavor, PrivilegedPort, Squash, anyone, loopback, parse_networks,
+};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use problem::{Place, Problem, Problems};
 pub use resolve::{Flags, Resolved, resolve};
-pub use settings::{Limits, Log, LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings};
+pub use settings::{Kerberos, Limits, Log, LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings};
 pub use state::{STATE_BASE_OF_ROOT, instance_name, state_base};
 pub use units::{format_duration, format_size, parse_duration, parse_size};
 pub use users::{parse_group, parse_user};

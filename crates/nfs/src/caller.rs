@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_config::{Access, ClientRule, Squash};
+use forebay_config::{Access, ClientRule, Flavor, Squash};
 use forebay_rpc::Peer;
 use forebay_vfs::{Cred, Identity, Target, Wait};
 use forebay_wire::nfs3::{FileHandle, Nfsstat3};
 use forebay_wire::rpc::{Auth, Gids};
+use forebay_wire::rpcsec_gss::GssService;
 use smallvec::SmallVec;
 
 use crate::clients::ClientStats;
@@ -49,14 +50,16 @@ impl Validity {
 #[derive(Clone)]
 struct Known {
     peer: u64,
-    /// uid, gid and groups of AUTH_SYS; none for AUTH_NONE.
+    flavor: Flavor,
+    /// The user, and the groups of AUTH_SYS; none for AUTH_NONE and for a principal without a user.
     sys: Option<(u32, u32, Gids)>,
     caller: Caller,
 }
 
 impl Known {
-    fn is(&self, peer: u64, user: Option<&SysUser>) -> bool {
+    fn is(&self, peer: u64, flavor: Flavor, user: Option<&SysUser>) -> bool {
         self.peer == peer
+            && self.flavor == flavor
             && match (&self.sys, user) {
                 (Some((uid, gid, gids)), Some(user)) => {
                     (*uid, *gid) == (user.uid, user.gid) && *gids == user.gids
@@ -73,7 +76,17 @@ thread_local! {
     static RECENT: RefCell<Vec<Option<Known>>> = RefCell::new(vec![None; SLOTS]);
 }
 
-/// Returns true if a flavour is accepted. Other flavours are answered with AUTH_TOOWEAK before any procedure runs.
+/// Returns the flavour of a call. AUTH_NONE counts as the weakest.
+pub(crate) fn flavor(call: &Call<'_>) -> Flavor {
+    match call.head.gss.as_ref().map(|gss| gss.service) {
+        None => Flavor::Sys,
+        Some(GssService::None) => Flavor::Krb5,
+        Some(GssService::Integrity) => Flavor::Krb5i,
+        Some(GssService::Privacy) => Flavor::Krb5p,
+    }
+}
+
+/// Returns true if a flavour is accepted without RPCSEC_GSS. Other flavours are answered with AUTH_TOOWEAK before any procedure runs.
 pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
     matches!(auth, Auth::None | Auth::Sys(_))
 }
@@ -103,7 +116,7 @@ impl Shared {
     /// or if it has to be asked and `wait` does not allow that.
     pub(crate) fn admit(&self, call: &Call<'_>, export: u32, wait: Wait) -> Result<Caller, Stop> {
         let generation = self.rules.generation();
-        let user = call.head.user.as_ref();
+        let (user, flavor) = (call.head.user.as_ref(), flavor(call));
         if let Some(caller) =
             call.head.admitted.take().filter(|caller| caller.valid.holds(export, generation))
         {
@@ -113,7 +126,7 @@ impl Shared {
         let slot = (peer.id as usize ^ export as usize) % SLOTS;
         RECENT.with_borrow_mut(|recent| {
             if let Some(known) = &recent[slot]
-                && known.is(peer.id, user)
+                && known.is(peer.id, flavor, user)
                 && known.caller.valid.holds(export, generation)
             {
                 return Ok(known.caller.clone());
@@ -123,11 +136,16 @@ impl Shared {
             let Some(rule) = rule_for(known.ok_or(Stop::Fail(Nfsstat3::Stale))?, peer) else {
                 return Err(self.refuse(export, peer));
             };
+            if !rule.sec.contains(&flavor) {
+                self.refusals.add(peer.addr.ip(), Refusal::Auth);
+                return Err(Stop::Fail(Nfsstat3::Acces));
+            }
             let sys = user.map(|user| (user.uid, user.gid, user.gids));
             let mut identity = squash(rule, sys);
             let mut until = None;
             let itself = sys.is_some_and(|(uid, ..)| uid == identity.uid) && rule.squash != Squash::All;
-            if rule.manage_gids && itself {
+            // A context of Kerberos names a user, and no groups.
+            if (rule.manage_gids || flavor != Flavor::Sys) && itself {
                 let (groups, end) = self.groups.of(identity.uid, wait)?;
                 identity.groups = groups.iter().map(|gid| safe_group(rule, *gid)).collect();
                 until = Some(end);
@@ -138,7 +156,7 @@ impl Shared {
                 client: self.clients.get(peer.addr.ip()),
                 valid: Validity { export, generation, until },
             };
-            recent[slot] = Some(Known { peer: peer.id, sys, caller: caller.clone() });
+            recent[slot] = Some(Known { peer: peer.id, flavor, sys, caller: caller.clone() });
             Ok(caller)
         })
     }
@@ -162,6 +180,15 @@ impl Shared {
 pub(crate) fn rule_for<'a>(export: &'a forebay_config::Export, peer: &Peer) -> Option<&'a ClientRule> {
     let rule = export.rule_for(peer.addr.ip())?;
     rule.privileged_port.admits(peer.addr).then_some(rule)
+}
+
+impl Shared {
+    /// Returns the flavours by which a client may use an export, best first; none if no rule lets the client in.
+    pub(crate) fn flavors(&self, export: u32, peer: &Peer) -> Vec<Flavor> {
+        let exports = self.rules.now();
+        let rule = exports.iter().find(|known| known.id == export).and_then(|export| rule_for(export, peer));
+        rule.map_or_else(Vec::new, |rule| rule.sec.clone())
+    }
 }
 
 /// Returns the networks of the rule by which a client at `address` may use an export, for the EXPORT listing. Returns

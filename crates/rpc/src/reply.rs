@@ -17,6 +17,8 @@ pub struct Reply<'a> {
     spliced: Option<Spliced>,
     /// Space in the loop's output where a small payload needs no copy.
     region: Option<&'a mut [u8]>,
+    /// False if the payload has to be in memory.
+    splices: bool,
     account: AccountRef<'a>,
 }
 
@@ -42,7 +44,8 @@ impl<'a> Reply<'a> {
     #[inline]
     pub(crate) fn on_loop(mut head: Vec<u8>, region: &'a mut [u8], account: &'a Arc<Account>) -> Self {
         head.clear();
-        Self { head, payload: None, spliced: None, region: Some(region), account: AccountRef::Loop(account) }
+        let account = AccountRef::Loop(account);
+        Self { head, payload: None, spliced: None, region: Some(region), splices: true, account }
     }
 
     /// Returns the bytes before the payload, to append to; empty at first.
@@ -88,7 +91,7 @@ impl<'a> Reply<'a> {
     /// file system or a limit does not allow it, or the splice is not worth it ([`may_splice`](Self::may_splice)).
     pub fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
         self.forget_payload();
-        if suits(offset, len) {
+        if self.splices && suits(offset, len) {
             self.spliced = Spliced::new(self.account.get(), file, offset, len);
         }
         self.spliced.is_some()
@@ -144,7 +147,23 @@ impl OwnedReply {
     pub(crate) fn on_ticket(account: Arc<Account>) -> Self {
         // The capacity holds the record mark and any reply head without a payload, except READDIR's.
         let head = Vec::with_capacity(256);
-        Self { head, payload: None, spliced: None, region: None, account: AccountRef::Ticket(account) }
+        let account = AccountRef::Ticket(account);
+        Self { head, payload: None, spliced: None, region: None, splices: true, account }
+    }
+
+    /// Returns the reply with [`splice`](Reply::splice) always false.
+    pub(crate) fn without_splice(self) -> Self {
+        Self { splices: false, ..self }
+    }
+
+    /// Moves the payload with its padding to the end of the head. The reply was made without splices.
+    pub(crate) fn flatten(&mut self) {
+        debug_assert!(self.spliced.is_none(), "a spliced payload is not in memory");
+        if let Some(mut payload) = self.payload.take() {
+            let padded = payload.len.next_multiple_of(4);
+            self.head.extend_from_slice(payload.filled_mut());
+            self.head.resize(self.head.len() + padded - payload.len, 0);
+        }
     }
 }
 

@@ -29,6 +29,7 @@ use crate::front::{Started, refusal};
 use crate::host::Host;
 use crate::pool::{counters, destage};
 use crate::reload::{Differences, described};
+use crate::start::kerberos_settings;
 use crate::under_way::UnderWay;
 
 /// The server as its control socket sees it, from the start on.
@@ -131,6 +132,12 @@ impl Control {
         let found = Differences::between(&now, new);
         let mut applied = Differences::apply(&now, new);
         let mut report = ReloadReport { at_next_start: found.at_next_start, ..ReloadReport::default() };
+        if applied.takes_kerberos()
+            && let Err(error) = self.parts.nfs.serve_kerberos(&kerberos_settings(new))
+        {
+            report.mistakes.push(crate::Error::from(error).to_string());
+            return report;
+        }
         if !found.rules.is_empty() {
             self.parts.nfs.set_rules(applied.exports.clone());
             report.changed.push(format!("the rules for clients of {}", found.rules.join(", ")));

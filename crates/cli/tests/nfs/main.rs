@@ -34,6 +34,7 @@ mod handles;
 mod hostile;
 mod identity;
 mod independent;
+mod kerberos;
 mod known;
 mod known_access;
 mod known_beside;

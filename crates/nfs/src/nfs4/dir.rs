@@ -8,7 +8,7 @@ use super::acl;
 use super::attrs::{Described, LIST, SUPPORTED, Scratch, describe, describe_above};
 use super::compound::{Compound, Context, Stop};
 use super::names::require_dir;
-use super::place::{Place, may_wait};
+use super::place::{Place, admitted, may_wait};
 use super::pseudo::Entry;
 use crate::MAX_TRANSFER;
 use crate::convert::handle;
@@ -108,17 +108,23 @@ fn list_above(
             Entry::Node(child) => _ = describe_above(cx, *child, &mut scratch).encode(request, out),
             Entry::Export(index) => {
                 let target = pseudo.exports[*index].root();
-                let admitted = cx.shared.admit(cx.call, target.export.id, cx.wait).is_ok();
+                let denied = match admitted(cx, target.export.id) {
+                    Err(Stop::Fail(status)) => Some(status),
+                    Err(_) => Some(Nfsstat4::Access),
+                    Ok(_) => None,
+                };
                 match cx.shared.vfs.getattr(&target) {
-                    Ok(attr) if admitted => {
+                    Ok(attr) if denied.is_none() => {
                         let handle = handle(&cx.shared.vfs.handle(&target));
                         let mounted_on = Some(super::pseudo::Pseudo::fileid(number));
                         let object = Described { attr: &attr, export: &target.export, handle, mounted_on };
                         _ = describe(cx, &object, &mut scratch).encode(request, out);
                     }
                     _ => {
-                        let attributes =
-                            Attributes { rdattr_error: Some(Nfsstat4::Access), ..Attributes::default() };
+                        let attributes = Attributes {
+                            rdattr_error: denied.or(Some(Nfsstat4::Access)),
+                            ..Attributes::default()
+                        };
                         _ = attributes.encode(&(*request & CHEAP), out);
                     }
                 }

@@ -1,12 +1,13 @@
 //! The current and the saved file handle of a COMPOUND (RFC 8881 section 16.2.3.1).
 
+use forebay_config::Flavor;
 use forebay_vfs::Wait;
 use forebay_wire::nfs3::FileHandle;
 use forebay_wire::nfs4::{Nfsstat4, Stateid};
 
 use super::compound::{Context, Stop};
 use super::pseudo::Entry;
-use crate::caller::At;
+use crate::caller::{At, Caller, flavor};
 use crate::convert::handle;
 
 /// The object that a handle names.
@@ -33,28 +34,60 @@ impl Current {
 }
 
 impl Place {
-    /// Returns the place of a root.
-    pub(super) fn of(cx: &Context<'_>, entry: Entry) -> Result<Self, Stop> {
+    /// Returns the place of a root. If the client only asks for its flavours, any flavour will do.
+    pub(super) fn of(cx: &Context<'_>, entry: Entry, asks: bool) -> Result<Self, Stop> {
         match entry {
             Entry::Node(number) => Ok(Place::Above(number)),
             Entry::Export(index) => {
                 let target = cx.server.pseudo.exports[index].root();
                 let wire = handle(&cx.shared.vfs.handle(&target));
-                let caller = cx.shared.admit(cx.call, target.export.id, cx.wait)?;
-                Ok(Place::Inode(wire, Some(At { target, caller })))
+                match admitted(cx, target.export.id) {
+                    Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => Ok(Place::Inode(wire, None)),
+                    caller => Ok(Place::Inode(wire, Some(At { target, caller: caller? }))),
+                }
             }
         }
     }
 
-    /// Returns the place of a handle from the client.
-    pub(super) fn from_wire(cx: &Context<'_>, wire: &[u8]) -> Result<Self, Stop> {
+    /// Returns the place of a handle from the client. If the client only asks for its flavours, any flavour will do.
+    pub(super) fn from_wire(cx: &Context<'_>, wire: &[u8], asks: bool) -> Result<Self, Stop> {
         if let Some(number) = cx.server.pseudo.find(wire) {
             return Ok(Place::Above(number));
         }
         let wire = FileHandle::new(wire).ok_or(Stop::Fail(Nfsstat4::Badhandle))?;
         let mut place = Place::Inode(wire, None);
-        place.resolve(cx)?;
+        match place.resolve(cx) {
+            Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => {}
+            resolved => _ = resolved?,
+        }
         Ok(place)
+    }
+
+    /// Returns the flavours by which the client may use the place, best first. The directories above the exports take
+    /// every flavour that one of the exports takes, and AUTH_SYS.
+    pub(super) fn flavors(&self, cx: &Context<'_>) -> Result<Vec<Flavor>, Stop> {
+        let peer = cx.call.peer;
+        match self {
+            Place::Above(_) => {
+                let exports = cx.server.pseudo.exports.iter();
+                let mut flavors: Vec<_> =
+                    exports.flat_map(|export| cx.shared.flavors(export.id, peer)).collect();
+                flavors.push(Flavor::Sys);
+                let mut seen = Vec::new();
+                flavors.retain(|flavor| {
+                    !seen.contains(flavor) && {
+                        seen.push(*flavor);
+                        true
+                    }
+                });
+                Ok(flavors)
+            }
+            Place::Inode(_, Some(at)) => Ok(cx.shared.flavors(at.target.export.id, peer)),
+            Place::Inode(wire, None) => {
+                let target = cx.shared.vfs.target(wire.as_bytes(), cx.wait)?;
+                Ok(cx.shared.flavors(target.export.id, peer))
+            }
+        }
     }
 
     /// Returns the inode with the caller. Directories above the exports have none: nothing in them can be changed.
@@ -63,7 +96,9 @@ impl Place {
             Place::Above(_) => Err(Stop::Fail(Nfsstat4::Rofs)),
             Place::Inode(wire, at) => {
                 if at.is_none() {
-                    *at = Some(cx.shared.at(cx.call, wire, cx.wait)?);
+                    let target = cx.shared.vfs.target(wire.as_bytes(), cx.wait)?;
+                    let caller = admitted(cx, target.export.id)?;
+                    *at = Some(At { target, caller });
                 }
                 at.as_ref().ok_or(Stop::Fail(Nfsstat4::Serverfault))
             }
@@ -77,6 +112,17 @@ impl Place {
             Place::Inode(wire, _) => *wire,
         }
     }
+}
+
+/// Applies the export's rules to the caller. The flavour alone is answered with NFS4ERR_WRONGSEC (RFC 8881 section
+/// 2.6.3.1): the client then asks which flavours it may use.
+pub(super) fn admitted(cx: &Context<'_>, export: u32) -> Result<Caller, Stop> {
+    let denied = crate::result::Stop::Fail(forebay_wire::nfs3::Nfsstat3::Acces);
+    cx.shared.admit(cx.call, export, cx.wait).map_err(|stop| {
+        let flavors = cx.shared.flavors(export, cx.call.peer);
+        let is_flavor = stop == denied && !flavors.is_empty() && !flavors.contains(&flavor(cx.call));
+        if is_flavor { Stop::Fail(Nfsstat4::Wrongsec) } else { stop.into() }
+    })
 }
 
 /// Returns [`Stop::Later`] if an operation that has to wait may not wait here.
