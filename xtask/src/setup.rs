@@ -9,7 +9,7 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 24] = [
+const PACKAGES: [&str; 26] = [
     "acl",
     "btrfs-progs",
     "busybox-static",
@@ -21,6 +21,8 @@ const PACKAGES: [&str; 24] = [
     "git",
     "iproute2",
     "kmod",
+    "krb5-admin-server",
+    "krb5-kdc",
     "libc6-dev",
     "libnfs-utils",
     "linux-libc-dev",

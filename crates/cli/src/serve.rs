@@ -140,6 +140,10 @@ fn describe(settings: &Settings) -> String {
     let _ = writeln!(text, "portmap = \"{}\"\nsandbox = \"{}\"", settings.portmap, settings.sandbox);
     let _ = writeln!(text, "locks = {}\nnfs4 = {}", settings.locks, settings.nfs4);
     let _ = writeln!(text, "nfs4_delegations = {}", settings.nfs4_delegations);
+    let _ = writeln!(text, "keytab = {:?}", settings.kerberos.keytab);
+    if !settings.kerberos.realms.is_empty() {
+        let _ = writeln!(text, "realms = {:?}", settings.kerberos.realms);
+    }
     let _ = writeln!(text, "\n[limits]");
     for limit in LIMITS {
         let value = limit.show(&settings.limits);
@@ -166,6 +170,8 @@ fn describe(settings: &Settings) -> String {
             let _ = writeln!(text, "access = \"{}\"\nsquash = \"{}\"", rule.access, rule.squash);
             let _ = writeln!(text, "anonuid = {}\nanongid = {}", rule.anonuid, rule.anongid);
             let _ = writeln!(text, "manage_gids = {}", rule.manage_gids);
+            let sec: Vec<_> = rule.sec.iter().map(|flavor| flavor.as_str()).collect();
+            let _ = writeln!(text, "sec = {sec:?}");
             let _ = match rule.privileged_port {
                 PrivilegedPort::Always => writeln!(text, "privileged_port = true"),
                 PrivilegedPort::Never => writeln!(text, "privileged_port = false"),

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use forebay_config::{
-    ClientRule, Flags, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Sandbox, Squash, TlsPolicy,
-    parse_group, parse_size, parse_user,
+    ClientRule, Flags, Flavor, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Sandbox, Squash,
+    TlsPolicy, parse_group, parse_size, parse_user,
 };
 
 use crate::args::one_of;
@@ -81,6 +81,12 @@ pub(crate) struct ServeArgs {
     /// Serve NFSv4.1 and 4.2, on the port of NFS; false serves NFSv3 only [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     nfs4: Option<bool>,
+    /// File with the keys of nfs/HOST, for Kerberos [default: /etc/krb5.keytab]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    keytab: Option<PathBuf>,
+    /// Realm whose users are this host's users, besides the host's default realm; may be repeated
+    #[arg(long = "realm", value_name = "REALM")]
+    realms: Vec<String>,
     /// Give NFSv4 clients no delegations: no client caches a file without asking the server
     #[arg(long)]
     no_nfs4_delegations: bool,
@@ -136,6 +142,9 @@ struct AccessArgs {
     /// Take a user's groups from this host's user database, because AUTH_SYS carries at most sixteen
     #[arg(long)]
     manage_gids: bool,
+    /// Flavours of authentication that requests may have, best first; all but sys need Kerberos [default: sys]
+    #[arg(long, value_name = "FLAVOR[,...]", value_delimiter = ',', value_parser = one_of(Flavor::ALL))]
+    sec: Vec<Flavor>,
 }
 
 #[derive(Debug, Args)]
@@ -214,6 +223,9 @@ impl ServeArgs {
             anongid: self.access.anongid,
             privileged_port: self.access.privileged_port,
             manage_gids: self.access.manage_gids,
+            sec: self.access.sec,
+            keytab: self.keytab,
+            realms: self.realms,
             limits: self.limits.0,
             log_level: self.log.log_level,
             log_format: self.log.log_format,

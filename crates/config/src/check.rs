@@ -15,7 +15,7 @@ use crate::file::{Draft, DraftClient, DraftExport, DraftTls};
 use crate::hash::{fnv1a, fold32};
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::problem::{Collector, Origin};
-use crate::settings::{Limits, Portmap, Sandbox, Settings, TlsFiles};
+use crate::settings::{Kerberos, Limits, Portmap, Sandbox, Settings, TlsFiles};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
 
@@ -48,6 +48,10 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         nfs4: draft.nfs4.unwrap_or(true),
         nfs4_delegations: draft.nfs4_delegations.unwrap_or(true),
         portmap: draft.portmap.map_or(Portmap::Auto, |portmap| portmap.value),
+        kerberos: Kerberos {
+            keytab: draft.keytab.unwrap_or_else(|| Kerberos::KEYTAB.into()),
+            realms: draft.realms,
+        },
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         tls,
         limits: draft.limits,
@@ -284,6 +288,7 @@ fn complete_clients(
             anongid: draft.anongid.unwrap_or(default.anongid),
             privileged_port: PrivilegedPort::said(draft.privileged_port),
             manage_gids: draft.manage_gids,
+            sec: if draft.sec.is_empty() { default.sec } else { draft.sec },
         });
     }
     if rules.is_empty() {

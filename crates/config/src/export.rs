@@ -126,6 +126,8 @@ pub struct ClientRule {
     pub privileged_port: PrivilegedPort,
     /// True if supplementary groups come from the user database of the server's host instead of the request.
     pub manage_gids: bool,
+    /// Flavours of authentication that requests may have, best first; never empty.
+    pub sec: Vec<Flavor>,
 }
 
 impl ClientRule {
@@ -162,6 +164,7 @@ impl Default for ClientRule {
             anongid: Self::NOBODY,
             privileged_port: PrivilegedPort::Never,
             manage_gids: false,
+            sec: vec![Flavor::Sys],
         }
     }
 }
@@ -225,6 +228,20 @@ pub enum Squash {
     All,
 }
 
+/// A flavour of authentication, by its name in mount options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavor {
+    /// AUTH_SYS and AUTH_NONE: the client says who its users are.
+    Sys,
+    /// Kerberos: each request proves its user.
+    Krb5,
+    /// Kerberos with checksums over arguments and results.
+    Krb5i,
+    /// Kerberos with encrypted arguments and results.
+    Krb5p,
+}
+
+named!(Flavor { Sys = "sys", Krb5 = "krb5", Krb5i = "krb5i", Krb5p = "krb5p" });
 named!(Access { ReadOnly = "ro", ReadWrite = "rw" });
 named!(TlsPolicy { Off = "off", Optional = "optional", Required = "required", Mutual = "mutual" });
 named!(Squash { Root = "root", None = "none", All = "all" });

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use toml::de::DeTable;
 
 use crate::cache::{CacheDraft, parse_device_size, parse_ram};
-use crate::export::{Access, Clients, Squash, TlsPolicy, parse_clients};
+use crate::export::{Access, Clients, Flavor, Squash, TlsPolicy, parse_clients};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
@@ -26,6 +26,8 @@ pub(crate) struct Draft {
     pub(crate) nfs4: Option<bool>,
     pub(crate) nfs4_delegations: Option<bool>,
     pub(crate) sandbox: Option<Sandbox>,
+    pub(crate) keytab: Option<PathBuf>,
+    pub(crate) realms: Vec<String>,
     pub(crate) limits: Limits,
     /// Place of `connection_memory` in the file, for the check against `memory`.
     pub(crate) connection_memory: Option<Origin>,
@@ -63,6 +65,7 @@ pub(crate) struct DraftClient {
     pub(crate) anongid: Option<u32>,
     pub(crate) privileged_port: Option<bool>,
     pub(crate) manage_gids: bool,
+    pub(crate) sec: Vec<Flavor>,
 }
 
 /// Reads the text of a configuration file. Returns `None` if the text is not TOML. The parser may then have skipped
@@ -89,6 +92,9 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     draft.nfs4 = root.boolean("nfs4", problems).map(|flag| flag.value);
     draft.nfs4_delegations = root.boolean("nfs4_delegations", problems).map(|flag| flag.value);
     draft.sandbox = root.parsed("sandbox", problems, str::parse).map(|sandbox| sandbox.value);
+    draft.keytab = root.parsed("keytab", problems, absolute_path).map(|path| path.value);
+    let realms = root.list("realms", problems, parse_realm);
+    draft.realms = realms.into_iter().flat_map(|list| list.value).map(|realm| realm.value).collect();
     if let Some(mut table) = root.table("limits", "[limits]", problems) {
         for limit in LIMITS {
             let set = table.parsed(limit.key, problems, |text| limit.set(&mut draft.limits, text));
@@ -156,6 +162,12 @@ fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
         anongid: table.parsed("anongid", problems, parse_group).map(|id| id.value),
         privileged_port: table.boolean("privileged_port", problems).map(|flag| flag.value),
         manage_gids: table.boolean("manage_gids", problems).is_some_and(|flag| flag.value),
+        sec: table
+            .list("sec", problems, str::parse)
+            .into_iter()
+            .flat_map(|list| list.value)
+            .map(|flavor| flavor.value)
+            .collect(),
     };
     table.finish(problems);
     client
@@ -182,6 +194,14 @@ pub(crate) fn check_name(text: &str) -> Result<String, String> {
         return Err(format!("the export name has {} bytes; at most 1024 are allowed", text.len()));
     }
     Ok(text.to_owned())
+}
+
+/// Parses the name of a realm (RFC 4120 section 6.1).
+pub(crate) fn parse_realm(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && !text.contains(['/', ':', '@', '\0']);
+    is_name
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("`{text}` is no realm; write a name such as EXAMPLE.ORG"))
 }
 
 fn parse_id(text: &str) -> Result<u32, String> {

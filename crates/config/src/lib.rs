@@ -20,14 +20,14 @@ mod users;
 
 pub use cache::{CacheSettings, inside_export};
 pub use export::{
-    Access, Certificate, ClientRule, Clients, Export, PrivilegedPort, Squash, TlsPolicy, anyone, loopback,
-    parse_clients, parse_networks,
+    Access, Certificate, ClientRule, Clients, Export, Flavor, PrivilegedPort, Squash, TlsPolicy, anyone,
+    loopback, parse_clients, parse_networks,
 };
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use problem::{Place, Problem, Problems};
 pub use resolve::{Flags, Resolved, resolve};
-pub use settings::{Limits, Log, LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings, TlsFiles};
+pub use settings::{Kerberos, Limits, Log, LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings, TlsFiles};
 pub use state::{STATE_BASE_OF_ROOT, instance_name, state_base};
 pub use units::{format_duration, format_size, parse_duration, parse_size};
 pub use users::{parse_group, parse_user};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::{device_size, ram_size};
 use crate::check;
-use crate::export::{Access, Squash, TlsPolicy, parse_clients};
-use crate::file::{self, Draft, DraftClient, DraftExport, check_name};
+use crate::export::{Access, Flavor, Squash, TlsPolicy, parse_clients};
+use crate::file::{self, Draft, DraftClient, DraftExport, check_name, parse_realm};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin, Place, Problem, Problems};
@@ -70,6 +70,12 @@ pub struct Flags {
     pub anongid: Option<u32>,
     /// True if the user database of the server's host gives the groups of a user of the export of `dir`.
     pub manage_gids: bool,
+    /// Flavours of authentication of the export of `dir`.
+    pub sec: Vec<Flavor>,
+    /// File with the server's keys of Kerberos.
+    pub keytab: Option<PathBuf>,
+    /// Realms whose users are users of this host. They replace the realms of the file.
+    pub realms: Vec<String>,
     /// True if the export of `dir` requires source ports below 1024.
     pub privileged_port: Option<bool>,
     /// Limits: key (as in [`LIMITS`]) and text.
@@ -158,6 +164,13 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
             *file = Some(Located::flag(absolute(path), flag));
         }
     }
+    if let Some(path) = &flags.keytab {
+        draft.keytab = Some(absolute(path));
+    }
+    if !flags.realms.is_empty() {
+        let realms = each("--realm", &flags.realms, problems, parse_realm);
+        draft.realms = realms.into_iter().map(|realm| realm.value).collect();
+    }
     apply_cache(flags, draft, problems);
     for (key, text) in &flags.limits {
         let flag = Origin::Flag(format!("--{}", key.replace('_', "-")));
@@ -211,6 +224,7 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
         ("--privileged-port", flags.privileged_port.is_some()),
         ("--manage-gids", flags.manage_gids),
         ("--tls", flags.tls.is_some()),
+        ("--sec", !flags.sec.is_empty()),
     ];
     let Some(dir) = &flags.dir else {
         for (flag, _) in about_dir.iter().filter(|(_, given)| *given) {
@@ -247,7 +261,8 @@ fn dir_clients(flags: &Flags, problems: &mut Collector<'_>) -> Vec<DraftClient> 
         || flags.anonuid.is_some()
         || flags.anongid.is_some()
         || flags.privileged_port.is_some()
-        || flags.manage_gids;
+        || flags.manage_gids
+        || !flags.sec.is_empty();
     if !described && flags.allow.is_empty() {
         return Vec::new();
     }
@@ -260,6 +275,7 @@ fn dir_clients(flags: &Flags, problems: &mut Collector<'_>) -> Vec<DraftClient> 
         anongid: flags.anongid,
         privileged_port: flags.privileged_port,
         manage_gids: flags.manage_gids,
+        sec: flags.sec.clone(),
     }]
 }
 

@@ -34,6 +34,8 @@ pub struct Settings {
     pub nfs4: bool,
     /// True if clients of NFSv4 get delegations.
     pub nfs4_delegations: bool,
+    /// Kerberos.
+    pub kerberos: Kerberos,
     /// Filter for the process's own system calls.
     pub sandbox: Sandbox,
     /// Files of TLS; `None` serves no TLS.
@@ -54,6 +56,28 @@ pub struct TlsFiles {
     /// Certificates of the authorities that sign those of clients, in PEM form. Without them, clients are not asked for
     /// certificates.
     pub client_ca: Option<PathBuf>,
+}
+
+/// The settings of Kerberos, in force if an export has a rule that takes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kerberos {
+    /// File with the keys of `nfs/HOST@REALM`.
+    pub keytab: PathBuf,
+    /// Realms whose users are users of this host, besides the host's default realm.
+    pub realms: Vec<String>,
+}
+
+impl Kerberos {
+    /// The keytab of a host, unless another one is named.
+    pub const KEYTAB: &str = "/etc/krb5.keytab";
+}
+
+impl Settings {
+    /// Returns true if an export has a rule that takes Kerberos.
+    pub fn takes_kerberos(&self) -> bool {
+        let rules = self.exports.iter().flat_map(|export| &export.clients);
+        rules.flat_map(|rule| &rule.sec).any(|flavor| *flavor != crate::Flavor::Sys)
+    }
 }
 
 /// The way in which writes reach the backing store.

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_config::{Access, Certificate, ClientRule, Squash};
+use forebay_config::{Access, Certificate, ClientRule, Flavor, Squash};
 use forebay_rpc::Peer;
 use forebay_vfs::{Cred, Identity, Target, Wait};
 use forebay_wire::nfs3::{FileHandle, Nfsstat3};
 use forebay_wire::rpc::{Auth, Gids};
+use forebay_wire::rpcsec_gss::GssService;
 use smallvec::SmallVec;
 
 use crate::clients::ClientStats;
@@ -51,15 +52,17 @@ struct Known {
     peer: u64,
     /// True if the connection was encrypted when the rules were applied.
     encrypted: bool,
-    /// uid, gid and groups of AUTH_SYS; none for AUTH_NONE.
+    flavor: Flavor,
+    /// The user, and the groups of AUTH_SYS; none for AUTH_NONE and for a principal without a user.
     sys: Option<(u32, u32, Gids)>,
     caller: Caller,
 }
 
 impl Known {
-    fn is(&self, peer: &Peer, user: Option<&SysUser>) -> bool {
+    fn is(&self, peer: &Peer, flavor: Flavor, user: Option<&SysUser>) -> bool {
         self.peer == peer.id
             && self.encrypted == peer.security.get().is_some()
+            && self.flavor == flavor
             && match (&self.sys, user) {
                 (Some((uid, gid, gids)), Some(user)) => {
                     (*uid, *gid) == (user.uid, user.gid) && *gids == user.gids
@@ -76,7 +79,17 @@ thread_local! {
     static RECENT: RefCell<Vec<Option<Known>>> = RefCell::new(vec![None; SLOTS]);
 }
 
-/// Returns true if a flavour is accepted. Other flavours are answered with AUTH_TOOWEAK before any procedure runs.
+/// Returns the flavour of a call. AUTH_NONE counts as the weakest.
+pub(crate) fn flavor(call: &Call<'_>) -> Flavor {
+    match call.head.gss.as_ref().map(|gss| gss.service) {
+        None => Flavor::Sys,
+        Some(GssService::None) => Flavor::Krb5,
+        Some(GssService::Integrity) => Flavor::Krb5i,
+        Some(GssService::Privacy) => Flavor::Krb5p,
+    }
+}
+
+/// Returns true if a flavour is accepted without RPCSEC_GSS. Other flavours are answered with AUTH_TOOWEAK before any procedure runs.
 pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
     matches!(auth, Auth::None | Auth::Sys(_))
 }
@@ -106,7 +119,7 @@ impl Shared {
     /// or if it has to be asked and `wait` does not allow that.
     pub(crate) fn admit(&self, call: &Call<'_>, export: u32, wait: Wait) -> Result<Caller, Stop> {
         let generation = self.rules.generation();
-        let user = call.head.user.as_ref();
+        let (user, flavor) = (call.head.user.as_ref(), flavor(call));
         if let Some(caller) =
             call.head.admitted.take().filter(|caller| caller.valid.holds(export, generation))
         {
@@ -116,14 +129,16 @@ impl Shared {
         let slot = (peer.id as usize ^ export as usize) % SLOTS;
         RECENT.with_borrow_mut(|recent| {
             if let Some(known) = &recent[slot]
-                && known.is(peer, user)
+                && known.is(peer, flavor, user)
                 && known.caller.valid.holds(export, generation)
             {
                 return Ok(known.caller.clone());
             }
             let exports = self.rules.now();
             let known = exports.iter().find(|known| known.id == export);
-            let rule = rule_for(known.ok_or(Stop::Fail(Nfsstat3::Stale))?, peer).map_err(|why| {
+            let rule = rule_for(known.ok_or(Stop::Fail(Nfsstat3::Stale))?, peer)
+                .and_then(|rule| if rule.sec.contains(&flavor) { Ok(rule) } else { Err(Refusal::Auth) });
+            let rule = rule.map_err(|why| {
                 self.refusals.add(peer.addr.ip(), why);
                 Stop::Fail(Nfsstat3::Acces)
             })?;
@@ -131,7 +146,8 @@ impl Shared {
             let mut identity = squash(rule, sys);
             let mut until = None;
             let itself = sys.is_some_and(|(uid, ..)| uid == identity.uid) && rule.squash != Squash::All;
-            if rule.manage_gids && itself {
+            // A context of Kerberos names a user, and no groups.
+            if (rule.manage_gids || flavor != Flavor::Sys) && itself {
                 let (groups, end) = self.groups.of(identity.uid, wait)?;
                 identity.groups = groups.iter().map(|gid| safe_group(rule, *gid)).collect();
                 until = Some(end);
@@ -143,15 +159,29 @@ impl Shared {
                 valid: Validity { export, generation, until },
             };
             let encrypted = peer.security.get().is_some();
-            recent[slot] = Some(Known { peer: peer.id, encrypted, sys, caller: caller.clone() });
+            recent[slot] = Some(Known { peer: peer.id, encrypted, flavor, sys, caller: caller.clone() });
             Ok(caller)
         })
     }
 
-    /// Returns true if an export refuses a client for the protection of its connection alone.
-    pub(crate) fn needs_other_protection(&self, export: u32, peer: &Peer) -> bool {
+    /// Returns true if an export refuses a call only for its flavour, or for the protection of its connection.
+    pub(crate) fn needs_other_protection(&self, export: u32, call: &Call<'_>) -> bool {
         let exports = self.rules.now();
-        exports.iter().any(|known| known.id == export && rule_for(known, peer) == Err(Refusal::Tls))
+        exports.iter().any(|known| {
+            known.id == export
+                && match rule_for(known, call.peer) {
+                    Ok(rule) => !rule.sec.contains(&flavor(call)),
+                    Err(why) => why == Refusal::Tls,
+                }
+        })
+    }
+
+    /// Returns the flavours by which a client may use an export, best first; none if no rule has the client. The
+    /// connection may lack the protection that the export asks for.
+    pub(crate) fn flavors(&self, export: u32, peer: &Peer) -> Vec<Flavor> {
+        let exports = self.rules.now();
+        let rule = exports.iter().find(|known| known.id == export);
+        rule.and_then(|export| matching_rule(export, peer)).map_or_else(Vec::new, |rule| rule.sec.clone())
     }
 }
 

@@ -30,16 +30,19 @@ mod request;
 mod result;
 mod rpcbind;
 mod rules;
+mod secured;
 mod service;
 mod shared;
 mod stats;
 
 pub use clients::ClientStats;
+pub use forebay_gss::{Limits as GssLimits, Settings as GssSettings};
 pub use nfs4::StateNumbers;
 pub use nlm::LockConfig;
 pub use portmap::Ports;
 pub use refusals::{Refusal, Refusals, Tell};
 pub use reply_cache::{CacheLimits, CacheUse};
+pub use secured::KerberosError;
 pub use service::{Nfs, NfsConfig};
 pub use stats::{ProcedureStats, Stats};
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use forebay_common::lock::Mutex;
+use forebay_config::Flavor;
 use forebay_rpc::Peer;
 use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Target, Wait};
 use forebay_wire::mount3::{
@@ -146,13 +147,26 @@ impl Shared {
             target = self.step(&target, name, &server)?;
         }
         let fhandle = handle(&self.vfs.handle(&target));
-        Ok(MountOk { fhandle, auth_flavors: vec![AUTH_SYS, AUTH_NONE] })
+        let rule = rule_for(export, call.peer);
+        let sec = rule.iter().flat_map(|rule| &rule.sec);
+        let auth_flavors = sec.flat_map(|flavor| numbers(*flavor)).copied().collect();
+        Ok(MountOk { fhandle, auth_flavors })
     }
 
     fn step(&self, dir: &Target, name: &[u8], server: &Cred) -> Result<Target, Mountstat3> {
         let found = self.vfs.lookup(dir, name, server, Wait::Yes).0.map_err(mount_status)?;
         let target = self.vfs.target(found.handle.as_slice(), Wait::Yes).map_err(mount_status)?;
         if target.object.kind() == FileType::Directory { Ok(target) } else { Err(Mountstat3::Notdir) }
+    }
+}
+
+/// Returns the numbers of a flavour for MOUNT (RFC 2623, section 2.2.1).
+fn numbers(flavor: Flavor) -> &'static [u32] {
+    match flavor {
+        Flavor::Sys => &[AUTH_SYS, AUTH_NONE],
+        Flavor::Krb5 => &[390_003],
+        Flavor::Krb5i => &[390_004],
+        Flavor::Krb5p => &[390_005],
     }
 }
 

@@ -10,10 +10,9 @@ use std::time::Instant;
 
 use forebay_rpc::{Reply, Workers};
 use forebay_vfs::{Outcome, Wait};
-use forebay_wire::rpc::{AuthStat, CallHeader, ReplyStatus};
+use forebay_wire::rpc::{CallHeader, ReplyStatus};
 use forebay_wire::{mount3, nfs3, nfsacl3, nlm4, nsm};
 
-use crate::caller;
 use crate::nfs4::program as nfs4;
 use crate::nsm::is_served;
 use crate::read::SsdReply;
@@ -52,8 +51,8 @@ pub(crate) enum Kind {
 }
 
 impl Program {
-    /// Returns the program and the procedure that a header names, if the program takes the header's credential.
-    pub(crate) fn find(header: &CallHeader<'_>, served: Served) -> Result<Self, ReplyStatus> {
+    /// Fails unless the program and the version that a header names are served.
+    pub(crate) fn number(header: &CallHeader<'_>, served: Served) -> Result<(), ReplyStatus> {
         let (low, high) = match header.prog {
             nfs3::PROGRAM if served.nfs4 => (nfs3::VERSION, forebay_wire::nfs4::VERSION),
             nfs3::PROGRAM => (nfs3::VERSION, nfs3::VERSION),
@@ -63,13 +62,16 @@ impl Program {
             nsm::PROGRAM if served.locks => (nsm::VERSION, nsm::VERSION),
             _ => return Err(ReplyStatus::ProgUnavail),
         };
-        if !(low..=high).contains(&header.vers) {
-            return Err(ReplyStatus::ProgMismatch { low, high });
+        if (low..=high).contains(&header.vers) {
+            Ok(())
+        } else {
+            Err(ReplyStatus::ProgMismatch { low, high })
         }
-        // The null procedure takes any flavour: it returns nothing and does nothing.
-        if header.proc != 0 && !caller::accepted(&header.cred) {
-            return Err(ReplyStatus::AuthError(AuthStat::TooWeak));
-        }
+    }
+
+    /// Returns the program and the procedure that a header names.
+    pub(crate) fn find(header: &CallHeader<'_>, served: Served) -> Result<Self, ReplyStatus> {
+        Self::number(header, served)?;
         let found = match (header.prog, header.vers) {
             (nfs3::PROGRAM, nfs3::VERSION) => nfs3::Procedure::try_from(header.proc).map(Program::Nfs3).ok(),
             (nfsacl3::PROGRAM, _) => nfsacl3::Procedure::try_from(header.proc).map(Program::Nfsacl3).ok(),

@@ -21,7 +21,7 @@ pub enum Refusal {
     Export,
     /// Its requests come from a port above 1023, and the export asks for one below.
     Port,
-    /// Its flavour of authentication is not accepted.
+    /// Its flavour of authentication is not accepted, by the server or by the export that it asked for.
     Auth,
     /// Its connection is not protected as the export asks: not by TLS, without a certificate, or by TLS although the
     /// export allows plain connections only.
@@ -65,7 +65,8 @@ impl Refusal {
                  client rule"
             }
             Self::Auth => {
-                "it uses a flavour of authentication other than AUTH_SYS and AUTH_NONE; mount with sec=sys"
+                "it uses a flavour of authentication that is not accepted; mount with one of the flavours in `sec` of its client \
+                 rule, which are sec=sys unless given"
             }
             Self::Tls => {
                 "its connection is not protected as `tls` of the export asks; mount with xprtsec=tls, or with xprtsec=mtls and a \

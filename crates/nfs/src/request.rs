@@ -15,7 +15,7 @@ use forebay_wire::rpc::{
 };
 use forebay_wire::xdr::{Decode, Reader};
 
-use crate::caller::Caller;
+use crate::caller::{Caller, accepted};
 use crate::nfs4::program::Begun;
 use crate::program::{Kind, Program, Served};
 use crate::reply_cache::RequestKey;
@@ -31,8 +31,11 @@ pub(crate) struct Head {
     pub(crate) procedure: u32,
     /// True if the client asks for TLS (RFC 9289 section 4.1). The procedure is then the null procedure.
     pub(crate) wants_tls: bool,
-    /// The user of AUTH_SYS; none for AUTH_NONE.
+    /// The user of AUTH_SYS, or the one that a context of RPCSEC_GSS stands for; none for AUTH_NONE, and for a
+    /// principal without a user.
     pub(crate) user: Option<SysUser>,
+    /// The caller by RPCSEC_GSS.
+    pub(crate) gss: Option<forebay_gss::Caller>,
     /// The offset of the arguments in the record.
     args: usize,
     /// The caller after the export's rules, if an attempt that had to wait has found out.
@@ -43,7 +46,7 @@ pub(crate) struct Head {
     pub(crate) compound: Cell<Option<Begun>>,
 }
 
-/// The credential of AUTH_SYS, as the client sent it.
+/// The credential of AUTH_SYS, as the client sent it; or the user of a principal, whose groups this host knows.
 pub(crate) struct SysUser {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -95,10 +98,9 @@ impl Head {
     /// Decodes the header of a record and finds the procedure.
     pub(crate) fn decode(record: &[u8], served: Served) -> Result<Self, Rejected> {
         let (header, args) = header(record)?;
-        let xid = header.xid;
-        let rejected = |status| Rejected::With(ReplyHeader { xid, status });
-        let wants_tls = wants_tls(&header).map_err(|stat| rejected(ReplyStatus::AuthError(stat)))?;
-        let program = Program::find(&header, served).map_err(rejected)?;
+        let wants_tls = wants_tls(&header).map_err(|stat| {
+            Rejected::With(ReplyHeader { xid: header.xid, status: ReplyStatus::AuthError(stat) })
+        })?;
         let user = match &header.cred {
             Auth::Sys(sys) => Some(SysUser {
                 uid: sys.uid,
@@ -108,9 +110,50 @@ impl Head {
             }),
             Auth::None | Auth::Other(_) => None,
         };
-        let args = record.len() - args.remaining();
+        // The null procedure takes any flavour: it returns nothing and does nothing.
+        if header.proc != 0 && !accepted(&header.cred) {
+            let status = Program::number(&header, served).err();
+            let status = status.unwrap_or(ReplyStatus::AuthError(AuthStat::TooWeak));
+            return Err(Rejected::With(ReplyHeader { xid: header.xid, status }));
+        }
+        Self::new(&header, served, user, record.len() - args.remaining())
+            .map(|head| Head { wants_tls, ..head })
+            .map_err(|status| Rejected::With(ReplyHeader { xid: header.xid, status }))
+    }
+
+    /// Returns the header of a call whose caller RPCSEC_GSS has established. `args` is the offset of the arguments in
+    /// the record that the request will have.
+    pub(crate) fn of_gss(
+        header: &CallHeader<'_>,
+        served: Served,
+        gss: forebay_gss::Caller,
+        args: usize,
+    ) -> Result<Self, ReplyStatus> {
+        let user = gss.user.map(|(uid, gid)| SysUser { uid, gid, gids: Gids::default(), machine: 0..0 });
+        Ok(Head { gss: Some(gss), ..Self::new(header, served, user, args)? })
+    }
+
+    fn new(
+        header: &CallHeader<'_>,
+        served: Served,
+        user: Option<SysUser>,
+        args: usize,
+    ) -> Result<Self, ReplyStatus> {
+        let program = Program::find(header, served)?;
         let (admitted, kind, compound) = (Cell::new(None), Cell::new(program.kind()), Cell::new(None));
-        Ok(Head { xid, program, procedure: header.proc, wants_tls, user, args, admitted, kind, compound })
+        let (xid, procedure) = (header.xid, header.proc);
+        Ok(Head {
+            xid,
+            program,
+            procedure,
+            wants_tls: false,
+            user,
+            gss: None,
+            args,
+            admitted,
+            kind,
+            compound,
+        })
     }
 
     /// Returns the call. `record` is the one that this header was decoded from.

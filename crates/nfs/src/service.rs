@@ -3,14 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
 use forebay_vfs::{Handle, Outcome, Vfs};
 use forebay_wire::rpc::{AuthStat, MessageKind, ReplyHeader, ReplyStatus, encode_starttls, message_kind};
+use forebay_wire::rpcsec_gss::is_gss_call;
 use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
@@ -25,6 +26,7 @@ use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
 use crate::request::{Head, Rejected, Request};
 use crate::rules::Rules;
+use crate::secured::Secured;
 use crate::shared::Shared;
 use crate::stats::Stats;
 
@@ -57,10 +59,33 @@ pub struct NfsConfig {
 /// NFSv3, MOUNT v3 and NFSv4 for a set of exports.
 pub struct Nfs {
     pub(crate) shared: Arc<Shared>,
-    /// The workers for each [`Kind`].
+    pub(crate) pools: Pools,
+    /// RPCSEC_GSS, if it is served.
+    pub(crate) secured: OnceLock<Secured>,
+}
+
+/// The workers for each [`Kind`].
+#[derive(Clone)]
+pub(crate) struct Pools {
     data: Arc<Workers<Request>>,
     writes: Arc<Workers<Request>>,
     names: Arc<Workers<Request>>,
+    limit: usize,
+}
+
+impl Pools {
+    pub(crate) fn of(&self, kind: Kind) -> &Arc<Workers<Request>> {
+        match kind {
+            Kind::Data => &self.data,
+            Kind::Writes => &self.writes,
+            Kind::Names => &self.names,
+        }
+    }
+
+    /// Returns the number of requests of each kind that may wait.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
 }
 
 impl Nfs {
@@ -108,8 +133,8 @@ impl Nfs {
             })
             .map(Arc::new)
         };
-        let (data, writes, names) = (pool()?, pool()?, pool()?);
-        Ok(Nfs { shared, data, writes, names })
+        let pools = Pools { data: pool()?, writes: pool()?, names: pool()?, limit: config.worker_queue };
+        Ok(Nfs { shared, pools, secured: OnceLock::new() })
     }
 
     /// Keeps the replies of changes made before this start, and the state of NFSv4 clients, as [`Vfs::set_cache`]
@@ -183,15 +208,7 @@ impl Nfs {
 
     /// Returns the number of requests waiting for a worker.
     pub fn queued(&self) -> usize {
-        self.data.queued() + self.writes.queued() + self.names.queued()
-    }
-
-    fn workers(&self, kind: Kind) -> &Arc<Workers<Request>> {
-        match kind {
-            Kind::Data => &self.data,
-            Kind::Writes => &self.writes,
-            Kind::Names => &self.names,
-        }
+        [Kind::Data, Kind::Writes, Kind::Names].map(|kind| self.pools.of(kind).queued()).iter().sum()
     }
 
     /// Tells the hosts that had locks when the last server ended that this one has started. Does not wait for them.
@@ -215,9 +232,8 @@ impl Nfs {
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
         self.shared.locks.iter().for_each(Locks::stop);
-        self.data.stop();
-        self.writes.stop();
-        self.names.stop();
+        self.secured.get().into_iter().for_each(Secured::stop);
+        [Kind::Data, Kind::Writes, Kind::Names].into_iter().for_each(|kind| self.pools.of(kind).stop());
         self.shared.nfs4.iter().for_each(|server| server.remover.stop());
     }
 }
@@ -238,6 +254,11 @@ fn answer_tls(xid: u32, message: &Message<'_>, reply: &mut Reply<'_>) -> Handled
 impl Service for Nfs {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         let arrived = Instant::now();
+        if is_gss_call(message.bytes())
+            && let Some(secured) = self.secured.get()
+        {
+            return secured.take(&self.shared, message, arrived);
+        }
         let head = match Head::decode(message.bytes(), self.shared.served) {
             Ok(head) => head,
             Err(Rejected::NotACall) => return self.callback_reply(&message),
@@ -261,7 +282,7 @@ impl Service for Nfs {
         let (record, ticket) = message.defer();
         self.shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
         let request = Request { head, record, ticket, arrived, begun: None };
-        let workers = self.workers(request.head.kind.get());
+        let workers = self.pools.of(request.head.kind.get());
         match tried {
             Outcome::FromSsd(read) if tasks::attached() => self.shared.read_on_loop(read, request, workers),
             Outcome::Done(()) | Outcome::FromSsd(_) | Outcome::Wait => {

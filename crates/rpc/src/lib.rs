@@ -41,7 +41,7 @@ pub use callback::{Answered, Line, Matched};
 pub use config::Config;
 pub use reply::{OwnedReply, PayloadBuf, Reply};
 pub use server::{Counters, Running, Server, StartError};
-pub use service::{Handled, Message, Peer, Record, Replies, Security, Service, Ticket, batch};
+pub use service::{Handled, Message, Peer, Record, Replies, Seal, Security, Service, Ticket, batch};
 pub use spinner::Spinner;
 pub use stats::{CloseReason, Stats};
 pub use workers::Workers;

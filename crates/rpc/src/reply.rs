@@ -18,7 +18,7 @@ pub struct Reply<'a> {
     /// Space in the loop's output where a small payload needs no copy.
     region: Option<&'a mut [u8]>,
     account: AccountRef<'a>,
-    /// False if the output of the connection passes through TLS.
+    /// False if the payload has to be in memory: the output passes through TLS, or the reply is sealed.
     may_splice: bool,
 }
 
@@ -154,6 +154,21 @@ impl OwnedReply {
         let head = Vec::with_capacity(256);
         let account = AccountRef::Ticket(account);
         Self { head, payload: None, spliced: None, region: None, account, may_splice }
+    }
+
+    /// Returns the reply with [`splice`](Reply::splice) always false.
+    pub(crate) fn without_splice(self) -> Self {
+        Self { may_splice: false, ..self }
+    }
+
+    /// Moves the payload with its padding to the end of the head. The reply was made without splices.
+    pub(crate) fn flatten(&mut self) {
+        debug_assert!(self.spliced.is_none(), "a spliced payload is not in memory");
+        if let Some(mut payload) = self.payload.take() {
+            let padded = payload.len.next_multiple_of(4);
+            self.head.extend_from_slice(payload.filled_mut());
+            self.head.resize(self.head.len() + padded - payload.len, 0);
+        }
     }
 }
 

@@ -148,7 +148,7 @@ impl Message<'_> {
         let record = Record { inner };
         let held = record.held();
         link.enter(held);
-        (record, Ticket { link: Arc::clone(link), held, open: true })
+        (record, Ticket { link: Arc::clone(link), held, open: true, seal: None })
     }
 }
 
@@ -188,7 +188,11 @@ pub struct Ticket {
     link: Arc<Link>,
     held: usize,
     open: bool,
+    seal: Option<Seal>,
 }
+
+/// A function that rewrites a whole reply, just before the reply is sent.
+pub type Seal = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
 impl Ticket {
     /// Returns the peer that sent the request.
@@ -196,14 +200,31 @@ impl Ticket {
         self.link.peer()
     }
 
-    /// Returns an empty reply to fill.
+    /// Returns an empty reply to fill. A reply that will be [sealed](Self::seal) is all in memory.
     pub fn reply(&self) -> OwnedReply {
-        OwnedReply::on_ticket(Arc::clone(self.link.account()), self.link.secured().is_none())
+        let is_plain = self.link.secured().is_none();
+        let reply = OwnedReply::on_ticket(Arc::clone(self.link.account()), is_plain);
+        if self.seal.is_some() { reply.without_splice() } else { reply }
+    }
+
+    /// Has `seal` rewrite the reply to this record, whoever sends it. `seal` runs on the sending thread.
+    pub fn seal(&mut self, seal: Seal) {
+        self.seal = Some(seal);
+    }
+
+    /// Returns a record with other bytes than the one that came with this ticket, for example decrypted ones.
+    pub fn record(&self, bytes: Vec<u8>) -> Record {
+        let charge = self.link.account().charge(bytes.len());
+        Record { inner: Inner::Copied { bytes: bytes.into(), _charge: charge } }
     }
 
     /// Sends the reply, without ever blocking. This thread writes if no other thread writes the connection. Inside a
     /// [`batch`] the reply is sent at the end of the batch. A reply to an ended connection is dropped.
-    pub fn send(self, reply: OwnedReply) {
+    pub fn send(mut self, mut reply: OwnedReply) {
+        if let Some(seal) = self.seal.take() {
+            reply.flatten();
+            seal(reply.head());
+        }
         let now = BATCH.with_borrow_mut(|batch| match batch {
             Some(replies) => {
                 replies.push((self, reply));

@@ -31,6 +31,7 @@ use crate::front::{Started, refusal};
 use crate::host::Host;
 use crate::pool::{counters, destage};
 use crate::reload::{Differences, described};
+use crate::start::kerberos_settings;
 use crate::under_way::UnderWay;
 
 /// The server as its control socket sees it, from the start on.
@@ -139,6 +140,12 @@ impl Control {
         let found = Differences::between(&now, new);
         let mut applied = Differences::apply(&now, new);
         let mut report = ReloadReport { at_next_start: found.at_next_start, ..ReloadReport::default() };
+        if applied.takes_kerberos()
+            && let Err(error) = self.parts.nfs.serve_kerberos(&kerberos_settings(new))
+        {
+            report.mistakes.push(crate::Error::from(error).to_string());
+            return report;
+        }
         // A rule may need the new authorities, so these come first.
         if self.parts.keyring.replace(credentials) {
             report.changed.push("the certificate and the authorities of TLS for new connections".to_owned());

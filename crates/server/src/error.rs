@@ -67,6 +67,9 @@ pub enum Error {
         /// Its port.
         port: u32,
     },
+    /// An export takes Kerberos, and Kerberos cannot be served.
+    #[error("an export takes Kerberos (`sec`), but the server {0}")]
+    Kerberos(#[from] forebay_nfs::KerberosError),
     /// The control socket cannot be served.
     #[error("cannot serve the control socket: {0}")]
     Control(#[from] forebay_control::ServerError),

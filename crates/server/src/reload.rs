@@ -47,6 +47,8 @@ impl Differences {
             ("locks", now.locks != new.locks),
             ("nfs4", now.nfs4 != new.nfs4),
             ("nfs4_delegations", now.nfs4_delegations != new.nfs4_delegations),
+            ("keytab", now.takes_kerberos() && now.kerberos.keytab != new.kerberos.keytab),
+            ("realms", now.takes_kerberos() && now.kerberos.realms != new.kerberos.realms),
             ("sandbox", now.sandbox != new.sandbox),
             ("log format", now.log.format != new.log.format),
         ];
@@ -63,6 +65,10 @@ impl Differences {
         applied.log.level = new.log.level;
         applied.mode = new.mode;
         applied.tls.clone_from(&new.tls);
+        // The first rule that takes Kerberos puts these settings in force.
+        if !now.takes_kerberos() {
+            applied.kerberos.clone_from(&new.kerberos);
+        }
         for export in &mut applied.exports {
             if let Some(new) = new.exports.iter().find(|new| is_same(new, export)) {
                 export.clients.clone_from(&new.clients);

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_config::{Access, Export, Settings};
 use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
-use forebay_nfs::{CacheLimits, LockConfig, Nfs, NfsConfig, Ports};
+use forebay_nfs::{CacheLimits, GssLimits, GssSettings, LockConfig, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Running, Server};
 use forebay_tls::Keyring;
 use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
@@ -104,6 +104,9 @@ impl Start {
         identities.check_opened(&settings, &vfs)?;
         under_way.waits_for_none();
         let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings, &events))?);
+        if settings.takes_kerberos() {
+            nfs.serve_kerberos(&kerberos_settings(&settings))?;
+        }
         let server = linger.take(
             "the port",
             |error| matches!(error, Error::PortInUse(_)),
@@ -286,6 +289,12 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
             events.add(Severity::Warning, "client-refused", message, &fields);
         }),
     }
+}
+
+/// Returns the settings of RPCSEC_GSS.
+pub(crate) fn kerberos_settings(settings: &Settings) -> GssSettings {
+    let forebay_config::Kerberos { keytab, realms } = settings.kerberos.clone();
+    GssSettings { keytab, realms, limits: GssLimits::default() }
 }
 
 fn transport_config(settings: &Settings, keyring: &Arc<Keyring>) -> Config {

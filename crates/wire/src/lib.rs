@@ -18,6 +18,7 @@ pub mod nsm;
 pub mod portmap;
 pub mod rpc;
 pub mod rpcbind;
+pub mod rpcsec_gss;
 pub mod xdr;
 
 mod array;

@@ -294,6 +294,10 @@ xdr_enum! {
         InvalidResp = 6,
         /// Unknown reason.
         Failed = 7,
+        /// RPCSEC_GSS: the context is unknown, or the header's checksum is wrong (RFC 2203, section 5.3.3.3).
+        GssCredProblem = 13,
+        /// RPCSEC_GSS: the context cannot be used any more (RFC 2203, section 5.3.3.3).
+        GssCtxProblem = 14,
     }
 }
 

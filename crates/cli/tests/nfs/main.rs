@@ -37,6 +37,7 @@ mod handles;
 mod hostile;
 mod identity;
 mod independent;
+mod kerberos;
 mod known;
 mod known_access;
 mod known_beside;

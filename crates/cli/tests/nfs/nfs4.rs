@@ -13,7 +13,7 @@ use forebay_wire::xdr::{Decode, Reader};
 
 use crate::harness::*;
 
-const COMPOUND: (u32, u32, u32) = (nfs4::PROGRAM, nfs4::VERSION, nfs4::PROC_COMPOUND);
+pub(crate) const COMPOUND: (u32, u32, u32) = (nfs4::PROGRAM, nfs4::VERSION, nfs4::PROC_COMPOUND);
 
 /// A client with a session, which sends one request at a time in slot 0.
 pub(crate) struct Client4 {
@@ -29,7 +29,7 @@ pub(crate) struct Client4 {
 }
 
 /// Returns the results of a COMPOUND, with its status.
-fn results(bytes: &[u8]) -> (Nfsstat4, Vec<OpResult<'_>>) {
+pub(crate) fn results(bytes: &[u8]) -> (Nfsstat4, Vec<OpResult<'_>>) {
     let reply = CompoundRes::<OpResult<'_>>::decode(&mut Reader::new(bytes)).unwrap();
     (reply.status, reply.results.map(Result::unwrap).collect())
 }
@@ -38,7 +38,7 @@ fn compound(operations: &[Op<'_>]) -> Vec<u8> {
     compound_of(1, operations)
 }
 
-fn compound_of(minor_version: u32, operations: &[Op<'_>]) -> Vec<u8> {
+pub(crate) fn compound_of(minor_version: u32, operations: &[Op<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = CompoundWriter::begin(&mut out, b"test", minor_version);
     operations.iter().for_each(|operation| writer.push(&mut out, operation));

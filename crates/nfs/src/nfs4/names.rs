@@ -1,11 +1,14 @@
 //! Names: LOOKUP, LOOKUPP, CREATE, REMOVE, RENAME, LINK, READLINK, SECINFO, ACCESS, and the handles of a COMPOUND.
 
+use forebay_config::Flavor;
 use forebay_rpc::Reply;
 use forebay_vfs::{Access, Errno, FileType, Special, Wcc};
 use forebay_wire::nfs4::{
-    AccessOk, ChangeInfo, ChangeOk, CreateArgs, CreateOk, CreateType, HandleArgs, Nfsstat4, Opcode,
+    AccessOk, ChangeInfo, ChangeOk, CreateArgs, CreateOk, CreateType, GssInfo, HandleArgs, Nfsstat4, Opcode,
     ReadlinkOk, RenameOk, Secinfo, SecinfoOk, SecinfoStyle, access,
 };
+use forebay_wire::rpc::{AUTH_NONE, AUTH_SYS};
+use forebay_wire::rpcsec_gss::{GssService, KRB5_OID};
 use forebay_wire::{Array, Opaque};
 
 use super::acl::{self, set_attr_of_new};
@@ -75,21 +78,23 @@ impl Compound {
         &mut self,
         cx: &Context<'_>,
         name: &[u8],
+        asks: bool,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
         check(name)?;
-        let next = self.find(cx, name)?;
+        let next = self.find(cx, name, asks)?;
         self.set_place(next);
         self.reply.start(reply.head(), Opcode::Lookup);
         Ok(())
     }
 
-    /// Returns the object that a name in the current directory leads to.
-    pub(super) fn find(&mut self, cx: &Context<'_>, name: &[u8]) -> Result<Place, Stop> {
+    /// Returns the object that a name in the current directory leads to. `asks` is true if the client only asks for
+    /// the object's flavours.
+    pub(super) fn find(&mut self, cx: &Context<'_>, name: &[u8], asks: bool) -> Result<Place, Stop> {
         let place = self.place()?;
         if let Place::Above(number) = place {
             let entry = cx.server.pseudo.node(*number).names.get(name).copied();
-            return Place::of(cx, entry.ok_or(Stop::Fail(Nfsstat4::Noent))?);
+            return Place::of(cx, entry.ok_or(Stop::Fail(Nfsstat4::Noent))?, asks);
         }
         let at = place.resolve(cx)?;
         require_dir(at)?;
@@ -99,27 +104,32 @@ impl Compound {
             && is_root
             && cx.server.pseudo.is_root(export)
         {
-            return Place::of(cx, entry);
+            return Place::of(cx, entry, asks);
         }
         let (found, _) = cx.shared.vfs.lookup(&at.target, name, &at.caller.cred, cx.wait);
         Ok(Place::Inode(handle(&found?.handle), None))
     }
 
-    pub(super) fn lookup_parent(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
-        let next = self.parent(cx)?;
+    pub(super) fn lookup_parent(
+        &mut self,
+        cx: &Context<'_>,
+        asks: bool,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        let next = self.parent(cx, asks)?;
         self.set_place(next);
         self.reply.start(reply.head(), Opcode::Lookupp);
         Ok(())
     }
 
-    fn parent(&mut self, cx: &Context<'_>) -> Result<Place, Stop> {
+    fn parent(&mut self, cx: &Context<'_>, asks: bool) -> Result<Place, Stop> {
         let place = self.place()?;
         if let Place::Above(number) = *place {
             if number == 0 {
                 return Err(Stop::Fail(Nfsstat4::Noent));
             }
             return match cx.server.pseudo.node(number).parent {
-                0 => Place::of(cx, cx.server.pseudo.root()),
+                0 => Place::of(cx, cx.server.pseudo.root(), asks),
                 above => Ok(Place::Above(above)),
             };
         }
@@ -131,7 +141,7 @@ impl Compound {
                 Entry::Export(index) if cx.server.pseudo.exports[index].id == export.id => {
                     Err(Stop::Fail(Nfsstat4::Noent))
                 }
-                entry => Place::of(cx, entry),
+                entry => Place::of(cx, entry, asks),
             };
         }
         let (found, _) = cx.shared.vfs.lookup(&at.target, b"..", &at.caller.cred, cx.wait);
@@ -218,7 +228,7 @@ impl Compound {
         let set = set_attr_of_new(&args.attributes)?;
         if self.was_carried_out(cx) {
             let cinfo = change_info_again(self.unchanged(cx)?);
-            let place = self.find(cx, args.name)?;
+            let place = self.find(cx, args.name, false)?;
             let body = CreateOk { cinfo, attrset: set_mask(&args.attributes) };
             put(&mut self.reply, reply.head(), Opcode::Create, &body);
             self.set_place(place);
@@ -345,30 +355,31 @@ impl Compound {
         style: SecinfoStyle,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
-        match (name, style) {
+        let place = match (name, style) {
             (Some(name), _) => {
                 check(name)?;
-                reached(self.find(cx, name))?;
+                self.find(cx, name, true)?
             }
-            (None, SecinfoStyle::Parent) => reached(self.parent(cx))?,
-            (None, SecinfoStyle::CurrentFh) => _ = self.place()?,
+            (None, SecinfoStyle::Parent) => self.parent(cx, true)?,
+            (None, SecinfoStyle::CurrentFh) => self.place()?.clone(),
+        };
+        let gss = |service| Secinfo::Gss(GssInfo { oid: KRB5_OID, qop: 0, service });
+        let mut list = Vec::new();
+        for flavor in place.flavors(cx)? {
+            match flavor {
+                Flavor::Sys => list.extend([Secinfo::Flavor(AUTH_SYS), Secinfo::Flavor(AUTH_NONE)]),
+                Flavor::Krb5 => list.push(gss(GssService::None as u32)),
+                Flavor::Krb5i => list.push(gss(GssService::Integrity as u32)),
+                Flavor::Krb5p => list.push(gss(GssService::Privacy as u32)),
+            }
         }
         let mut buffer = Vec::new();
-        // AUTH_SYS and AUTH_NONE.
-        let flavours = Array::encoded(&mut buffer, &[Secinfo::Flavor(1), Secinfo::Flavor(0)]);
+        let flavours = Array::encoded(&mut buffer, &list);
         let flavors = flavours.ok_or(Stop::Fail(Nfsstat4::Serverfault))?;
         let number = if name.is_some() { Opcode::Secinfo } else { Opcode::SecinfoNoName };
         put(&mut self.reply, reply.head(), number, &SecinfoOk { flavors });
         self.current = None;
         Ok(())
-    }
-}
-
-/// Ignores NFS4ERR_WRONGSEC, which SECINFO never returns (RFC 8881 section 2.6.3.1.1.8).
-fn reached<T>(found: Result<T, Stop>) -> Result<(), Stop> {
-    match found {
-        Ok(_) | Err(Stop::Fail(Nfsstat4::Wrongsec)) => Ok(()),
-        Err(stop) => Err(stop),
     }
 }
 

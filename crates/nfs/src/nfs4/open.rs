@@ -134,7 +134,7 @@ impl Compound {
         check(name)?;
         let OpenHow::Create(how) = args.how else {
             let wcc = self.unchanged(cx)?;
-            let place = self.find(cx, name)?;
+            let place = self.find(cx, name, false)?;
             return Ok(Found::existing(place, wcc));
         };
         self.make(cx, name, &how)
@@ -199,7 +199,7 @@ impl Compound {
     /// Finds the file of an OPEN that takes an existing file. Of the attributes only the size counts then.
     fn find_existing(&mut self, cx: &Context<'_>, name: &[u8], set: &SetAttr) -> Result<Option<Found>, Stop> {
         let wcc = self.unchanged(cx)?;
-        match self.find(cx, name) {
+        match self.find(cx, name, false) {
             Ok(place) => {
                 let attrset = if set.size.is_some() { Bitmap::of(&[attr::SIZE]) } else { Bitmap::EMPTY };
                 Ok(Some(Found { attrset, size: set.size, ..Found::existing(place, wcc) }))

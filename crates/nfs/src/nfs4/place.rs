@@ -1,5 +1,6 @@
 //! The current and the saved file handle of a COMPOUND (RFC 8881 section 16.2.3.1).
 
+use forebay_config::Flavor;
 use forebay_vfs::Wait;
 use forebay_wire::nfs3::FileHandle;
 use forebay_wire::nfs4::{Nfsstat4, Stateid};
@@ -33,43 +34,61 @@ impl Current {
 }
 
 impl Place {
-    /// Returns the place of a root.
-    pub(super) fn of(cx: &Context<'_>, entry: Entry) -> Result<Self, Stop> {
+    /// Returns the place of a root. If the client only asks for its flavours, any flavour will do.
+    pub(super) fn of(cx: &Context<'_>, entry: Entry, asks: bool) -> Result<Self, Stop> {
         match entry {
             Entry::Node(number) => Ok(Place::Above(number)),
             Entry::Export(index) => {
                 let target = cx.server.pseudo.exports[index].root();
-                let caller = admit(cx, target.export.id)?;
                 let wire = handle(&cx.shared.vfs.handle(&target));
-                Ok(Place::Inode(wire, Some(At { target, caller })))
+                match admit(cx, target.export.id) {
+                    Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => Ok(Place::Inode(wire, None)),
+                    caller => Ok(Place::Inode(wire, Some(At { target, caller: caller? }))),
+                }
             }
         }
     }
 
-    /// Returns the place of a root before any rule is applied: an operation that needs the inode applies them.
-    pub(super) fn before_rules(cx: &Context<'_>, entry: Entry) -> Self {
-        match entry {
-            Entry::Node(number) => Place::Above(number),
-            Entry::Export(index) => {
-                let target = cx.server.pseudo.exports[index].root();
-                Place::Inode(handle(&cx.shared.vfs.handle(&target)), None)
-            }
-        }
-    }
-
-    /// Returns the place of a handle from the client. With `for_secinfo`, the next operation asks for the flavours of
-    /// authentication, and no protection is required (RFC 8881 section 2.6.3.1.1.8).
-    pub(super) fn from_wire(cx: &Context<'_>, wire: &[u8], for_secinfo: bool) -> Result<Self, Stop> {
+    /// Returns the place of a handle from the client. With `asks`, the next operation asks for the flavours, so any
+    /// flavour and any protection will do (RFC 8881 section 2.6.3.1.1.8).
+    pub(super) fn from_wire(cx: &Context<'_>, wire: &[u8], asks: bool) -> Result<Self, Stop> {
         if let Some(number) = cx.server.pseudo.find(wire) {
             return Ok(Place::Above(number));
         }
         let wire = FileHandle::new(wire).ok_or(Stop::Fail(Nfsstat4::Badhandle))?;
         let mut place = Place::Inode(wire, None);
         match place.resolve(cx) {
-            Err(Stop::Fail(Nfsstat4::Wrongsec)) if for_secinfo => {}
+            Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => {}
             resolved => _ = resolved?,
         }
         Ok(place)
+    }
+
+    /// Returns the flavours by which the client may use the place, best first. The directories above the exports take
+    /// every flavour that one of the exports takes, and AUTH_SYS.
+    pub(super) fn flavors(&self, cx: &Context<'_>) -> Result<Vec<Flavor>, Stop> {
+        let peer = cx.call.peer;
+        match self {
+            Place::Above(_) => {
+                let exports = cx.server.pseudo.exports.iter();
+                let mut flavors: Vec<_> =
+                    exports.flat_map(|export| cx.shared.flavors(export.id, peer)).collect();
+                flavors.push(Flavor::Sys);
+                let mut seen = Vec::new();
+                flavors.retain(|flavor| {
+                    !seen.contains(flavor) && {
+                        seen.push(*flavor);
+                        true
+                    }
+                });
+                Ok(flavors)
+            }
+            Place::Inode(_, Some(at)) => Ok(cx.shared.flavors(at.target.export.id, peer)),
+            Place::Inode(wire, None) => {
+                let target = cx.shared.vfs.target(wire.as_bytes(), cx.wait)?;
+                Ok(cx.shared.flavors(target.export.id, peer))
+            }
+        }
     }
 
     /// Returns the inode with the caller. Directories above the exports have none: nothing in them can be changed.
@@ -96,12 +115,12 @@ impl Place {
     }
 }
 
-/// Applies an export's rules. The status for a connection without the protection that the export asks for is
-/// NFS4ERR_WRONGSEC (RFC 8881 section 2.6.3.1).
+/// Applies an export's rules. The status is NFS4ERR_WRONGSEC for a flavour that the export does not take, and for a
+/// connection without the protection that it asks for (RFC 8881 section 2.6.3.1).
 pub(super) fn admit(cx: &Context<'_>, export: u32) -> Result<Caller, Stop> {
     cx.shared.admit(cx.call, export, cx.wait).map_err(|stop| {
         let is_final = stop != crate::result::Stop::Later;
-        if is_final && cx.shared.needs_other_protection(export, cx.call.peer) {
+        if is_final && cx.shared.needs_other_protection(export, cx.call) {
             return Stop::Fail(Nfsstat4::Wrongsec);
         }
         stop.into()

@@ -20,12 +20,16 @@ use super::place::may_wait;
 /// Returns the authenticated caller in a form that can be compared.
 fn principal(cx: &Context<'_>) -> Result<Principal, Stop> {
     let mut bytes = Vec::new();
-    match &cx.call.head.user {
-        Some(user) => {
+    match (&cx.call.head.gss, &cx.call.head.user) {
+        (Some(gss), _) => {
+            6u32.encode(&mut bytes);
+            bytes.extend_from_slice(&gss.principal);
+        }
+        (None, Some(user)) => {
             1u32.encode(&mut bytes);
             user.uid.encode(&mut bytes);
         }
-        None => 0u32.encode(&mut bytes),
+        (None, None) => 0u32.encode(&mut bytes),
     }
     Principal::new(&bytes).ok_or(Stop::Fail(Nfsstat4::Serverfault))
 }

@@ -14,6 +14,9 @@ pub(crate) struct RequestKey {
     pub(crate) hash: u64,
 }
 
+/// The seed of the hash of a principal. The name of a machine is hashed with 0, so that none is like a principal.
+const GSS_SEED: u64 = 6;
+
 /// The bytes of the arguments that are hashed. Only large writes exceed this: hashing a MiB would cost a tenth of such
 /// a write.
 pub(super) const HASHED: usize = 64 << 10;
@@ -40,6 +43,8 @@ impl RequestKey {
             }
             None => (None, 0),
         };
+        // A reply to a principal is for that principal: another one may have the same user.
+        let seed = call.head.gss.as_ref().map_or(seed, |gss| xxh3_64_with_seed(&gss.principal, GSS_SEED));
         // The hash is in the cache's log. A version with another hash does not find the replies of this version.
         let hash = hash(call.rest(), seed);
         RequestKey { xid: call.xid(), procedure: call.head.procedure, user, hash }

@@ -2,15 +2,19 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_wire::nfs3::{self, Procedure};
 use forebay_wire::rpc::{
     AUTH_TLS, Auth, AuthSys, CallHeader, Gids, LAST_FRAGMENT, OpaqueAuth, ReplyHeader, ReplyStatus, STARTTLS,
 };
+use forebay_wire::rpcsec_gss::GssService;
 use forebay_wire::xdr::{Decode, Encode, Reader};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, Stream};
+
+use super::Context;
 
 /// The identity of a caller.
 #[derive(Clone, Debug)]
@@ -21,6 +25,8 @@ pub(crate) enum User {
     Sys { uid: u32, gid: u32, groups: Vec<u32> },
     /// Any other flavour, with an empty body.
     Flavor(u32),
+    /// RPCSEC_GSS with Kerberos.
+    Gss(Arc<Context>, GssService),
 }
 
 /// Returns an AUTH_SYS caller.
@@ -113,6 +119,7 @@ impl Client {
         self.xid = self.xid.wrapping_add(1);
         let cred = match &self.user {
             User::None => Auth::None,
+            User::Gss(..) => panic!("a call with RPCSEC_GSS has a sequence number"),
             User::Flavor(flavor) => Auth::Other(OpaqueAuth { flavor: *flavor, body: &[] }),
             User::Sys { uid, gid, groups } => Auth::Sys(AuthSys {
                 stamp: 0,
@@ -194,6 +201,19 @@ impl Client {
 
     /// Calls any procedure with any argument bytes. Returns the RPC status and the bytes of the result.
     pub(crate) fn call(&mut self, procedure: (u32, u32, u32), args: &[u8]) -> (ReplyStatus, Vec<u8>) {
+        if let User::Gss(context, service) = &self.user {
+            let (context, service) = (context.clone(), *service);
+            self.xid = self.xid.wrapping_add(1);
+            let (sequence, record) = context.record(self.xid, procedure, service, args);
+            let reply = self.exchange(&record);
+            let header = ReplyHeader::decode(&mut Reader::new(&reply)).unwrap();
+            return match header.status {
+                ReplyStatus::Success => {
+                    (header.status, context.client.results(&reply, sequence, service).unwrap())
+                }
+                status => (status, Vec::new()),
+            };
+        }
         let call = self.call_bytes(procedure, args);
         let reply = self.exchange(&call);
         let mut reader = Reader::new(&reply);

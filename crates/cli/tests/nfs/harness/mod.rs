@@ -10,6 +10,7 @@ mod database;
 mod disk;
 mod filter;
 mod locks;
+mod realm;
 mod server;
 mod silent;
 
@@ -19,6 +20,7 @@ pub(crate) use client::{Client, User, decode, user};
 pub(crate) use copies::Copies;
 pub(crate) use disk::{LoopDisk, serve_at};
 pub(crate) use locks::{Bytes, COOKIE, Host, OWNER, Process, Reaction, add_address, enter_own_network, make};
+pub(crate) use realm::{Context, NULL, REALM, Realm};
 pub(crate) use server::{Asker, Serve, Server};
 pub(crate) use silent::Silent;
 

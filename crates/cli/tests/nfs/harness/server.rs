@@ -31,6 +31,8 @@ pub(crate) struct Serve {
     forbidden: Vec<libc::c_long>,
     /// Contents of /etc/passwd and /etc/group.
     users: Option<[String; 2]>,
+    /// The configuration of Kerberos.
+    kerberos: Option<PathBuf>,
 }
 
 impl Serve {
@@ -85,6 +87,12 @@ impl Serve {
         self
     }
 
+    /// Sets the configuration of Kerberos.
+    pub(crate) fn kerberos(mut self, config: &Path) -> Self {
+        self.kerberos = Some(config.to_owned());
+        self
+    }
+
     /// Sets the contents of /etc/passwd and /etc/group that the server sees. Needs root.
     pub(crate) fn users(mut self, passwd: &str, group: &str) -> Self {
         self.users = Some([passwd.to_owned(), group.to_owned()]);
@@ -136,6 +144,7 @@ impl Serve {
         }
         Server {
             has_users: self.users.is_some(),
+            kerberos: self.kerberos,
             home,
             data,
             state,
@@ -175,6 +184,7 @@ pub(crate) struct Server {
     notify: Option<PathBuf>,
     /// True if the server sees a user database of the test.
     has_users: bool,
+    kerberos: Option<PathBuf>,
     running: Option<Running>,
 }
 
@@ -263,6 +273,9 @@ impl Server {
             super::database::show(&mut command, self.home());
         }
         super::filter::forbid(&mut command, &self.forbidden);
+        if let Some(config) = &self.kerberos {
+            command.env("KRB5_CONFIG", config);
+        }
         if let Some(socket) = &self.notify {
             command.env("NOTIFY_SOCKET", socket);
         }
