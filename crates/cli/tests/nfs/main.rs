@@ -39,8 +39,10 @@ mod known_access;
 mod known_beside;
 mod listing;
 mod listing_changes;
+mod locks_killed;
 mod log_faults;
 mod logged;
+mod lost_replies;
 mod members;
 mod mounting;
 mod names;
@@ -48,6 +50,7 @@ mod nfs4;
 mod nfs42;
 mod nfs42_crashes;
 mod nfs4_callbacks;
+
 mod nfs4_killed;
 mod nfs4_restarts;
 mod nlm;

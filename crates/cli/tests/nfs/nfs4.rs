@@ -109,6 +109,11 @@ impl Client4 {
         see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T,
     ) -> Option<T> {
         self.encode(operations);
+        self.try_again(see)
+    }
+
+    /// Sends the last COMPOUND to a server that may be killed at any moment. Returns `None` if there was no answer.
+    pub(crate) fn try_again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> Option<T> {
         let call = self.connection.call_bytes(COMPOUND, &self.last);
         let reply = self.connection.try_exchange(&call)?;
         let mut reader = Reader::new(&reply);
