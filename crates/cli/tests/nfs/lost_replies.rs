@@ -17,7 +17,7 @@ const KILLS: u64 = 10;
 /// Acknowledged changes between two kills.
 const CHANGES: u64 = 40;
 
-/// What a campaign knows of its clients.
+/// The state that the clients of a campaign share.
 #[derive(Default)]
 struct Progress {
     stop: AtomicBool,
@@ -58,7 +58,7 @@ fn campaign(client: impl Fn(usize, &Relay, &Progress) + Sync) -> Server {
             let before = progress.done.load(Ordering::SeqCst);
             wait_for(|| progress.done.load(Ordering::SeqCst) >= before + CHANGES);
             relay.lose_replies();
-            // Up to one reply of each client is lost. The requests of the others are under way.
+            // Up to one reply of each client is lost. The requests of the others are in flight.
             wait_for(|| relay.lost() >= kill % (CLIENTS as u64 + 1));
             lost += relay.lost();
             server.kill();
