@@ -42,8 +42,8 @@ impl Engine {
         notes::let_go(&self.core, upto)
     }
 
-    /// Releases the user records up to `upto`. Records of `bytes` bytes that [`Engine::note_again`] has appended replace
-    /// them. The new records count as needed: a release is due again when the log has grown beside them.
+    /// Releases the user records up to `upto`. Records of `bytes` bytes that [`Engine::note_again`] has appended
+    /// replace them. The new records count as needed: a release is due again when the log has grown beside them.
     pub fn let_go_replaced(&self, upto: UserRecordId, bytes: usize) {
         notes::let_go_replaced(&self.core, upto, bytes)
     }
