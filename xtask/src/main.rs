@@ -4,6 +4,7 @@
 mod array;
 mod boot;
 mod ci;
+mod cthon;
 mod dist;
 mod documents;
 mod english;
@@ -88,6 +89,8 @@ enum Verb {
     Quota(quota::Quota),
     /// Mount without options from a Linux client on a network of its own (as root)
     Mounts(mounts::Mounts),
+    /// Run the Connectathon tests (cthon04) from a Linux client on a network of its own (as root)
+    Cthon(cthon::Cthon),
     /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
     Boot(boot::Boot),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
@@ -127,6 +130,9 @@ struct VmArguments {
     /// Directory of this host that the guest can write to, at /GUEST (may be repeated)
     #[arg(long, value_name = "DIR=/GUEST", value_parser = share)]
     share: Vec<(PathBuf, String)>,
+    /// Kernel of the guest
+    #[arg(long, value_enum, default_value = "6.1")]
+    kernel: vm::Release,
     /// Kill the guest after this many seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     timeout: u64,
@@ -187,6 +193,7 @@ fn vm(arguments: VmArguments) -> Result<ExitCode> {
         limit: Duration::from_secs(arguments.timeout),
         memory: arguments.memory,
         all_modules: true,
+        kernel: arguments.kernel,
         network: None,
     };
     let status = guest.run(|line| {
@@ -251,6 +258,7 @@ fn main() -> ExitCode {
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),
+        Verb::Cthon(cthon) => cthon.run().map(|counts| status(&counts)),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };

@@ -14,7 +14,7 @@ use clap::Parser;
 use crate::{
     server::Server,
     suites::{Case, Counts, Outcome, asset, reported, whole},
-    vm::{Guest, Network},
+    vm::{Guest, Kernel, Network, Release},
 };
 
 const LIMIT: Duration = Duration::from_secs(400);
@@ -25,6 +25,9 @@ pub(crate) struct Mounts {
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
+    /// Kernel of the client
+    #[arg(long, value_enum, default_value = "6.1")]
+    kernel: Release,
 }
 
 /// Runs the cases, or none if the kernel has no network devices for a guest.
@@ -39,6 +42,34 @@ pub(crate) fn check() -> Result<Counts> {
 impl Mounts {
     /// Runs the cases, prints the failures, and counts.
     pub(crate) fn run(&self) -> Result<Counts> {
+        let client = Client {
+            forebay: self.forebay.as_deref(),
+            kernel: self.kernel,
+            script: asset("mounts.py"),
+            words: Vec::new(),
+            limit: LIMIT,
+        };
+        client.run("mounts")
+    }
+}
+
+/// A script that runs on a client beside a new server. It mounts, and reports cases as [`reported`] reads them.
+pub(crate) struct Client<'a> {
+    /// Binary to use instead of the release build.
+    pub(crate) forebay: Option<&'a Path>,
+    pub(crate) kernel: Release,
+    /// Python script. Its arguments are the server's address, a directory that it shares with this host, and `words`.
+    pub(crate) script: PathBuf,
+    pub(crate) words: Vec<String>,
+    /// Time after which the client is killed.
+    pub(crate) limit: Duration,
+}
+
+impl Client<'_> {
+    /// Runs the script, prints the failures, and counts.
+    pub(crate) fn run(&self, name: &str) -> Result<Counts> {
+        // In its own network this host reaches no other host, so the kernel is fetched before.
+        Kernel::ready(self.kernel)?;
         // A network belongs to a thread and to all that it starts.
         let cases = thread::scope(|scope| scope.spawn(|| self.cases()).join());
         let cases = cases.map_err(|_| anyhow::anyhow!("the run panicked"))??;
@@ -53,28 +84,30 @@ impl Mounts {
                 }
             }
         }
-        println!("mounts: {} passed, {} failed", counts.passed, counts.failed);
+        println!("{name}: {} passed, {} failed", counts.passed, counts.failed);
         Ok(counts)
     }
 
     fn cases(&self) -> Result<Vec<Case>> {
         let network = Network::new()?;
-        let (script, share) = (asset("mounts.py"), tempfile::tempdir()?);
-        let mut server = Server::start_on(&network, self.forebay.as_deref())?;
+        let share = tempfile::tempdir()?;
+        let mut server = Server::start_on(&network, self.forebay)?;
         let mut cases = Vec::new();
         let mut report = |line: &[u8]| {
             let line = String::from_utf8_lossy(line);
             eprint!("{line}");
             cases.extend(reported(&line));
         };
-        let words = ["/usr/bin/python3", &script.to_string_lossy(), network.host(), "/share"];
+        let script = self.script.to_string_lossy();
+        let words = ["/usr/bin/python3", &script, network.host(), "/share"].map(str::to_owned);
         let guest = Guest {
             nfs: None,
             shares: vec![(share.path().to_owned(), "/share".into())],
-            command: words.map(str::to_owned).into(),
-            limit: LIMIT,
+            command: words.into_iter().chain(self.words.iter().cloned()).collect(),
+            limit: self.limit,
             memory: 2048,
             all_modules: true,
+            kernel: self.kernel,
             network: Some(network),
         };
         let kill = share.path().join("kill");

@@ -13,7 +13,7 @@ use clap::Parser;
 use crate::{
     server,
     suites::{Case, Counts, Outcome, asset, reported, whole},
-    vm::Guest,
+    vm::{Guest, Release},
 };
 
 /// The arguments of `cargo x quota`.
@@ -95,6 +95,7 @@ impl Quota {
             // The guest's memory contains the images.
             memory: 3072,
             all_modules: true,
+            kernel: Release::default(),
             network: None,
         }
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     process::{command, output, run},
-    vm::Kernel,
+    vm::{Kernel, Release},
 };
 
 const PACKAGES: [&str; 26] = [
@@ -69,7 +69,7 @@ pub(crate) fn setup(peers: bool, mutants: bool) -> Result<()> {
     install_packages(&packages)?;
     install_tools(mutants.then_some(MUTANTS))?;
     install_nightly();
-    Kernel::ready()?;
+    Kernel::ready(Release::default())?;
     Ok(())
 }
 

@@ -219,8 +219,9 @@ impl<F: Files> Checkpoints<F> {
                     Some(snapshot) => self.sequence.snapshot(snapshot),
                 };
                 self.keeps_state.store(!state.is_empty(), Ordering::Release);
-                let Some(replaced) = self.sequence.note_snapshot(state).await else { return false };
-                log.let_go(if let Release::Upto(upto) = release { upto.min(replaced) } else { replaced });
+                let Some((replaced, bytes)) = self.sequence.note_snapshot(state).await else { return false };
+                let upto = if let Release::Upto(upto) = release { upto.min(replaced) } else { replaced };
+                log.let_go_replaced(upto, bytes);
             }
             Release::All => return false,
             Release::Upto(upto) => {

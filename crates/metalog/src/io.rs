@@ -41,6 +41,9 @@ pub trait Log: Send + Sync + 'static {
     /// Releases the user records up to `upto`.
     fn let_go(&self, upto: UserRecordId);
 
+    /// Releases the user records up to `upto`, which records of `bytes` bytes replace.
+    fn let_go_replaced(&self, upto: UserRecordId, bytes: usize);
+
     /// Releases the user records up to `upto`, except those that are `needed`. Returns false if all stay for now.
     fn let_go_but(
         &self,

@@ -36,20 +36,21 @@ impl<L: Log> Sequence<L> {
         records
     }
 
-    /// Appends the records of a snapshot, durably. Returns the last user record that they replace. Returns `None`
-    /// without room, or if the log is broken.
-    pub(crate) async fn note_snapshot(&self, records: Vec<(u64, Vec<u8>)>) -> Option<UserRecordId> {
-        let (mut first, mut last) = (None, None);
+    /// Appends the records of a snapshot, durably. Returns the last user record that they replace, and their bytes.
+    /// Returns `None` without room, or if the log is broken.
+    pub(crate) async fn note_snapshot(&self, records: Vec<(u64, Vec<u8>)>) -> Option<(UserRecordId, usize)> {
+        let (mut first, mut last, mut len) = (None, None, 0);
         for (number, bytes) in records {
             let record = Record::State { number, bytes: bytes.into() }.encode();
             let (frame, id) = self.log.note_again(&record).await.ok()??;
+            len += record.len();
             first = first.or(Some(id));
             last = Some(frame);
         }
         if let Some(frame) = last {
             self.log.commit(frame).await.ok()?;
         }
-        Some(first.map_or(UserRecordId::MAX, |first| first - 1))
+        Some((first.map_or(UserRecordId::MAX, |first| first - 1), len))
     }
 }
 

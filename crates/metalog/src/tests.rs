@@ -94,6 +94,10 @@ impl Log for Memory {
         self.released.lock().push(format!("up to {upto}"));
     }
 
+    fn let_go_replaced(&self, upto: UserRecordId, _bytes: usize) {
+        self.let_go(upto);
+    }
+
     async fn let_go_but(
         &self,
         upto: UserRecordId,

@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     server::{Kind, Server},
-    vm::{Guest, NfsMount, Version},
+    vm::{Guest, NfsMount, Release, Version},
 };
 
 /// The outcome of one case.
@@ -143,6 +143,7 @@ impl Target {
             limit,
             memory: 2048,
             all_modules: self.version != Version::V3,
+            kernel: Release::default(),
             network: None,
         }
     }

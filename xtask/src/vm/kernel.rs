@@ -1,11 +1,13 @@
 //! Debian's kernel and its modules that the guest needs, extracted from the package.
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
 use crate::process::{command, output, rigs_dir, run};
 
@@ -48,32 +50,85 @@ const RARE: [&str; 13] = [
     "quota_v2",
 ];
 
-/// Writes the kernel in the second argument, a file in the format "bzImage" with an xz stream, as the third one.
-/// An emulated machine would take seconds at every boot to unpack it.
+/// Writes the kernel in the second argument, a file in the format "bzImage" with an xz or zstd stream, as the third
+/// one. An emulated machine would take seconds at every boot to unpack it.
 const UNPACK: &str = "
-import lzma, struct, sys
+import lzma, struct, subprocess, sys
 image = open(sys.argv[1], 'rb').read()
 # The kernel's boot.rst: setup_sects, payload_offset and payload_length.
 start, length = struct.unpack_from('<II', image, 0x248)
 start += (image[0x1f1] + 1) * 512
-open(sys.argv[2], 'wb').write(lzma.LZMADecompressor().decompress(image[start:start + length]))
+packed = image[start:start + length]
+with open(sys.argv[2], 'wb') as out:
+    if packed.startswith(bytes.fromhex('28b52ffd')):
+        # The last four bytes are the unpacked length.
+        subprocess.run(['zstd', '-dc'], input=packed[:-4], stdout=out, check=True)
+    else:
+        out.write(lzma.LZMADecompressor().decompress(packed))
 ";
 
 /// Parts of the package with these modules and all possible dependencies.
 const PARTS: [&str; 12] = [
     "boot/vmlinuz-*",
-    "lib/modules/*/modules.*",
-    "lib/modules/*/kernel/fs/*",
-    "lib/modules/*/kernel/net/*",
-    "lib/modules/*/kernel/lib/*",
-    "lib/modules/*/kernel/crypto/*",
-    "lib/modules/*/kernel/drivers/virtio/*",
-    "lib/modules/*/kernel/drivers/block/loop.ko",
-    "lib/modules/*/kernel/drivers/block/virtio_blk.ko",
-    "lib/modules/*/kernel/drivers/net/*failover.ko",
-    "lib/modules/*/kernel/drivers/net/virtio_net.ko",
-    "lib/modules/*/kernel/drivers/char/*virtio*",
+    "*lib/modules/*/modules.*",
+    "*lib/modules/*/kernel/fs/*",
+    "*lib/modules/*/kernel/net/*",
+    "*lib/modules/*/kernel/lib/*",
+    "*lib/modules/*/kernel/crypto/*",
+    "*lib/modules/*/kernel/drivers/virtio/*",
+    "*lib/modules/*/kernel/drivers/block/loop.ko*",
+    "*lib/modules/*/kernel/drivers/block/virtio_blk.ko*",
+    "*lib/modules/*/kernel/drivers/net/*failover.ko*",
+    "*lib/modules/*/kernel/drivers/net/virtio_net.ko*",
+    "*lib/modules/*/kernel/drivers/char/*virtio*",
 ];
+
+/// A kernel of Debian.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Release {
+    /// The kernel of Debian 12, from the sources of this machine.
+    #[default]
+    #[value(name = "6.1")]
+    V6_1,
+    /// The kernel of Debian 13.
+    #[value(name = "6.12")]
+    V6_12,
+}
+
+impl Release {
+    /// Returns the name of the kernel's directory.
+    fn dir(self) -> &'static str {
+        match self {
+            Release::V6_1 => "kernel",
+            Release::V6_12 => "kernel-6.12",
+        }
+    }
+
+    /// Returns the options by which apt knows the packages of the release. For another release than that of this
+    /// machine, apt gets sources and lists of its own below `work`.
+    fn apt_options(self, work: &Path) -> Result<Vec<OsString>> {
+        if self == Release::V6_1 {
+            return Ok(Vec::new());
+        }
+        let source = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
+            https://deb.debian.org/debian trixie main\n";
+        fs::write(work.join("sources.list"), source)?;
+        fs::create_dir_all(work.join("lists/partial"))?;
+        let option = |name: &str, value: &Path| {
+            let mut option = OsString::from(format!("-o{name}="));
+            option.push(value);
+            option
+        };
+        let options = vec![
+            option("Dir::Etc::SourceList", &work.join("sources.list")),
+            option("Dir::Etc::SourceParts", Path::new("/dev/null")),
+            option("Dir::State::Lists", &work.join("lists")),
+            option("Dir::Cache", &work.join("cache")),
+        ];
+        run(command("apt-get", ["-q", "-oAPT::Sandbox::User=root", "update"]).args(&options))?;
+        Ok(options)
+    }
+}
 
 /// A kernel that is ready to boot.
 pub(crate) struct Kernel {
@@ -84,16 +139,18 @@ pub(crate) struct Kernel {
 
 /// Name of the kernel's file.
 const IMAGE: &str = "vmlinux";
+/// Name of the list of modules that are part of it.
+const BUILT_IN: &str = "modules.builtin";
 
 impl Kernel {
-    /// Returns the kernel that was fetched before, or fetches Debian's current one.
-    pub(crate) fn ready() -> Result<Self> {
-        let dir = rigs_dir()?.join("kernel");
+    /// Returns the kernel that was fetched before, or fetches the current one of the release.
+    pub(crate) fn ready(release: Release) -> Result<Self> {
+        let dir = rigs_dir()?.join(release.dir());
         if let Some(modules) = kept(&dir)? {
             return Ok(Self { image: dir.join(IMAGE), modules });
         }
         let new = tempfile::tempdir_in(rigs_dir()?)?;
-        fetch(new.path()).context("cannot fetch Debian's kernel (try `cargo x setup`)")?;
+        fetch(release, new.path()).context("cannot fetch Debian's kernel (try `cargo x setup`)")?;
         if dir.is_dir() {
             fs::rename(&dir, new.path().join("old"))?;
         }
@@ -118,11 +175,18 @@ fn kept(dir: &Path) -> Result<Option<Vec<PathBuf>>> {
     let mut modules: Vec<_> =
         fs::read_dir(dir.join("modules"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     modules.sort();
-    Ok(has_all(&modules).then_some(modules))
+    let built_in = fs::read_to_string(dir.join(BUILT_IN)).unwrap_or_default();
+    Ok(has_all(&modules, &built_in).then_some(modules))
 }
 
-fn has_all(modules: &[PathBuf]) -> bool {
-    MODULES.into_iter().all(|wanted| modules.iter().any(|module| name(module) == Some(wanted)))
+fn has_all(modules: &[PathBuf], built_in: &str) -> bool {
+    let is_there = |wanted: &str| modules.iter().any(|module| name(module) == Some(wanted));
+    MODULES.into_iter().all(|wanted| is_built_in(wanted, built_in) || is_there(wanted))
+}
+
+/// Returns true if the text of `modules.builtin` has a module.
+fn is_built_in(wanted: &str, text: &str) -> bool {
+    text.lines().any(|line| line.ends_with(&format!("/{wanted}.ko")))
 }
 
 /// Returns the name of a module. File names begin with the module's place in the order.
@@ -131,15 +195,17 @@ fn name(module: &Path) -> Option<&str> {
 }
 
 /// Puts `kernel/vmlinux` and `kernel/modules/NN-NAME.ko` into `work`.
-fn fetch(work: &Path) -> Result<()> {
-    let depends = output(&mut command("apt-cache", ["depends", "linux-image-amd64"]))?;
+fn fetch(release: Release, work: &Path) -> Result<()> {
+    let options = release.apt_options(work)?;
+    let depends = output(command("apt-cache", ["depends", "linux-image-amd64"]).args(&options))?;
     let package = depends
         .split_whitespace()
         .find(|word| word.starts_with("linux-image-6"))
         .context("no such package")?;
     eprintln!("fetching {package}");
     // The sandbox user of apt may be unable to write here. The package's signature is checked in any case.
-    run(command("apt-get", ["-q", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(work))?;
+    let mut download = command("apt-get", ["-q", "-oAPT::Sandbox::User=root", "download", package]);
+    run(download.args(&options).current_dir(work))?;
     let patterns: Vec<_> = PARTS.iter().map(|part| format!("./{part}")).collect();
     run(command(
         "sh",
@@ -148,11 +214,18 @@ fn fetch(work: &Path) -> Result<()> {
     .args(patterns)
     .current_dir(work))?;
 
+    if work.join("usr/lib").exists() {
+        // Where Debian 13 has its modules.
+        std::os::unix::fs::symlink("usr/lib", work.join("lib"))?;
+    }
+    run(command("sh", ["-c", "find -L lib -name '*.ko.xz' -exec xz -d {} +"]).current_dir(work))?;
     let version = fs::read_dir(work.join("lib/modules"))?.next().context("the package has no modules")??;
     run(command("/sbin/depmod", ["-b"]).arg(work).arg(version.file_name()))?;
     let depends = fs::read_to_string(version.path().join("modules.dep"))?;
+    let built_in = fs::read_to_string(version.path().join(BUILT_IN))?;
     fs::create_dir_all(work.join("kernel/modules"))?;
-    for (place, module) in load_order(&depends)?.iter().enumerate() {
+    fs::write(work.join("kernel").join(BUILT_IN), &built_in)?;
+    for (place, module) in load_order(&depends, &built_in)?.iter().enumerate() {
         let name = Path::new(module).file_name().context("a module without a name")?.to_string_lossy();
         fs::copy(version.path().join(module), work.join(format!("kernel/modules/{place:02}-{name}")))?;
     }
@@ -160,10 +233,11 @@ fn fetch(work: &Path) -> Result<()> {
     run(command("python3", ["-c", UNPACK]).arg(image.path()).arg(work.join("kernel").join(IMAGE)))
 }
 
-/// Returns the wanted modules and their dependencies, each after its dependencies, from the text of `modules.dep`.
-fn load_order(depends: &str) -> Result<Vec<&str>> {
+/// Returns the wanted modules and their dependencies, each after its dependencies, from the texts of `modules.dep` and
+/// `modules.builtin`. Modules that are built in are left out.
+fn load_order<'a>(depends: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
     let mut order: Vec<&str> = Vec::new();
-    for wanted in MODULES {
+    for wanted in MODULES.into_iter().filter(|wanted| !is_built_in(wanted, built_in)) {
         let (module, needs) = depends
             .lines()
             .filter_map(|line| line.split_once(':'))
@@ -191,7 +265,7 @@ mod tests {
             a/virtio_console.ko: a/virtio_ring.ko a/virtio.ko\na/virtio_net.ko:\na/virtio_blk.ko:\na/virtio-rng.ko:\n\
             a/9pnet_virtio.ko:\na/9p.ko:\na/overlay.ko:\na/nfs.ko:\na/nfsv3.ko: a/nfs.ko\na/nfsv4.ko: a/nfs.ko\n\
             a/loop.ko:\na/crc32c_generic.ko:\na/ext4.ko: a/jbd2.ko\na/jbd2.ko:\na/xfs.ko:\na/quota_v2.ko:\n";
-        let order = load_order(depends).unwrap();
+        let order = load_order(depends, "").unwrap();
         assert_eq!(order[..4], ["a/virtio.ko", "a/virtio_ring.ko", "a/virtio_pci.ko", "a/virtio_console.ko"]);
         assert_eq!(order.iter().filter(|module| **module == "a/virtio.ko").count(), 1);
     }
@@ -200,9 +274,10 @@ mod tests {
     fn a_kernel_fetched_for_fewer_modules_is_not_kept() {
         let mut modules: Vec<_> =
             MODULES.iter().map(|name| PathBuf::from(format!("/k/modules/07-{name}.ko"))).collect();
-        assert!(has_all(&modules));
+        assert!(has_all(&modules, ""));
         modules.pop();
-        assert!(!has_all(&modules));
+        assert!(!has_all(&modules, ""));
+        assert!(has_all(&modules, "kernel/fs/quota/quota_v2.ko\n"));
     }
 
     #[test]
@@ -216,6 +291,6 @@ mod tests {
 
     #[test]
     fn a_missing_module_is_named() {
-        assert!(load_order("").unwrap_err().to_string().contains("virtio_pci"));
+        assert!(load_order("", "").unwrap_err().to_string().contains("virtio_pci"));
     }
 }

@@ -10,7 +10,7 @@ mod kernel;
 mod network;
 mod systemd;
 
-pub(crate) use kernel::Kernel;
+pub(crate) use kernel::{Kernel, Release};
 pub(crate) use network::Network;
 pub(crate) use systemd::{Booted, Disk};
 
@@ -77,6 +77,7 @@ pub(crate) struct Guest {
     pub(crate) memory: u32,
     /// True if the guest needs file systems in images, or NFSv4. These modules are loaded in some seconds.
     pub(crate) all_modules: bool,
+    pub(crate) kernel: Release,
     /// The network between guest and host; without one, qemu relays the guest's connections to the host's loopback.
     pub(crate) network: Option<Network>,
 }
@@ -91,7 +92,7 @@ impl Guest {
     /// The guest did not boot, could not mount, was killed by its limit, or died.
     pub(crate) fn run(&self, mut each: impl FnMut(&[u8])) -> Result<i32> {
         let work = tempfile::Builder::new().prefix("guest-").tempdir_in(process::rigs_dir()?)?;
-        let kernel = Kernel::ready()?;
+        let kernel = Kernel::ready(self.kernel)?;
         fs::write(work.path().join("initramfs"), self.initramfs(&kernel)?)?;
 
         let ended = match self.boot(work.path(), &kernel, &mut each)? {

@@ -7,21 +7,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
-use rustix::process::Signal;
 
 use crate::harness::*;
 
 fn cached() -> Server {
     Serve::unsquashed().cached().start()
-}
-
-/// A guard that kills the server when it is dropped.
-struct Killed<'a>(&'a Server);
-
-impl Drop for Killed<'_> {
-    fn drop(&mut self) {
-        self.0.signal(Signal::KILL);
-    }
 }
 
 /// The blocks of a file that a client wrote until the server was killed.

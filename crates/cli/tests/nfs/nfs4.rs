@@ -20,8 +20,8 @@ pub(crate) struct Client4 {
     pub(crate) connection: Client,
     minor_version: u32,
     pub(crate) id: u64,
-    session: [u8; 16],
-    sequence: u32,
+    pub(crate) session: [u8; 16],
+    pub(crate) sequence: u32,
     /// The arguments of the last COMPOUND.
     last: Vec<u8>,
     /// The results of the last reply.
@@ -45,13 +45,29 @@ pub(crate) fn compound_of(minor_version: u32, operations: &[Op<'_>]) -> Vec<u8> 
     out
 }
 
+/// Sends operations outside of a session. Returns the status.
+pub(crate) fn alone(connection: &mut Client, operations: &[Op<'_>]) -> Nfsstat4 {
+    let (_, bytes) = connection.call(COMPOUND, &compound(operations));
+    results(&bytes).0
+}
+
 impl Client4 {
     pub(crate) fn connect(server: &Server, name: &[u8]) -> Self {
         Self::connect_as(server.connect(), 1, name)
     }
 
-    /// Makes a session of a minor version on a connection.
-    pub(crate) fn connect_as(mut connection: Client, minor_version: u32, name: &[u8]) -> Self {
+    /// Makes a session of a minor version on a connection, and says that the client reclaims nothing.
+    pub(crate) fn connect_as(connection: Client, minor_version: u32, name: &[u8]) -> Self {
+        let mut client = Self::connect_silent(connection, minor_version, name);
+        client.run(&[Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })], |status, _| {
+            // A client that connects again has said it before.
+            assert!(matches!(status, Nfsstat4::Ok | Nfsstat4::CompleteAlready), "{status:?}");
+        });
+        client
+    }
+
+    /// Makes a session of a minor version on a connection, without RECLAIM_COMPLETE.
+    pub(crate) fn connect_silent(mut connection: Client, minor_version: u32, name: &[u8]) -> Self {
         let owner = ClientOwner { verifier: [1; 8], id: Opaque(name) };
         let state_protect = StateProtectArgs::None;
         let args = ExchangeIdArgs { client_owner: owner, flags: 0, state_protect, impl_id: None };
@@ -83,12 +99,7 @@ impl Client4 {
             ref other => panic!("CREATE_SESSION: {other:?}"),
         };
         let (last, replied) = (Vec::new(), Vec::new());
-        let mut client = Client4 { connection, minor_version, id, session, sequence: 0, last, replied };
-        client.run(&[Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })], |status, _| {
-            // A client that connects again has said it before.
-            assert!(matches!(status, Nfsstat4::Ok | Nfsstat4::CompleteAlready), "{status:?}");
-        });
-        client
+        Client4 { connection, minor_version, id, session, sequence: 0, last, replied }
     }
 
     /// Sends operations in the session; the results do not include that of SEQUENCE.
@@ -109,6 +120,11 @@ impl Client4 {
         see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T,
     ) -> Option<T> {
         self.encode(operations);
+        self.try_again(see)
+    }
+
+    /// Sends the last COMPOUND to a server that may be killed at any moment. Returns `None` if there was no answer.
+    pub(crate) fn try_again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> Option<T> {
         let call = self.connection.call_bytes(COMPOUND, &self.last);
         let reply = self.connection.try_exchange(&call)?;
         let mut reader = Reader::new(&reply);
@@ -284,17 +300,16 @@ fn locks_and_shares_of_two_clients_conflict() {
 fn a_request_that_breaks_the_rules_is_refused() {
     let server = served();
     let mut c = Client4::connect(&server, b"one");
-    let alone = |c: &mut Client4, operations: &[Op<'_>]| {
-        let (_, bytes) = c.connection.call(COMPOUND, &compound(operations));
-        results(&bytes).0
-    };
-    assert_eq!(alone(&mut c, &[Op::Putrootfh(())]), Nfsstat4::OpNotInSession);
+    assert_eq!(alone(&mut c.connection, &[Op::Putrootfh(())]), Nfsstat4::OpNotInSession);
     let mut old = Vec::new();
     CompoundWriter::begin(&mut old, b"", 0).push(&mut old, &Op::Putrootfh(()));
     let (_, bytes) = c.connection.call(COMPOUND, &old);
     assert_eq!(results(&bytes), (Nfsstat4::MinorVersMismatch, Vec::new()));
     let session = DestroySessionArgs { sessionid: c.session };
-    assert_eq!(alone(&mut c, &[Op::DestroySession(session), Op::Putrootfh(())]), Nfsstat4::NotOnlyOp);
+    assert_eq!(
+        alone(&mut c.connection, &[Op::DestroySession(session), Op::Putrootfh(())]),
+        Nfsstat4::NotOnlyOp
+    );
     assert_eq!(c.status(&[Op::Getfh(())]), Nfsstat4::Nofilehandle);
     assert_eq!(c.status(&[putfh(b"forged")]), Nfsstat4::Badhandle);
     let mut buffer = Vec::new();

@@ -9,7 +9,7 @@ use forebay_wire::nfs4::{
 };
 use rustix::process::Signal;
 
-use crate::harness::{Array, Serve, Server, wait_for};
+use crate::harness::{Array, Random, Serve, Server, wait_for};
 use crate::nfs4::{Client4, putfh};
 use crate::nfs42::{BLOCK, File, connect, open, pattern, served};
 
@@ -18,29 +18,24 @@ struct Expected {
     contents: Vec<u8>,
     /// True if a COPY is followed by a COMMIT. With a write-back cache it is stable by itself.
     commits: bool,
-    seed: u64,
+    random: Random,
 }
 
 /// The number of bytes of the file under test.
 const LEN: usize = 512 << 10;
 
 impl Expected {
-    fn random(&mut self, below: u64) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.seed >> 33) % below
-    }
-
     /// Sends one request. Returns the contents that it is to leave, and true if the server has acknowledged it.
     fn change(&mut self, c: &mut Client4, file: &File, source: &File) -> (Vec<u8>, bool) {
-        let offset = self.random(LEN as u64 - 70_000);
-        let offset = if self.random(2) == 0 { offset / 4096 * 4096 } else { offset };
-        let len = 1 + self.random(70_000) as usize;
-        let kind = self.random(4);
+        let offset = self.random.below(LEN as u64 - 70_000);
+        let offset = if self.random.below(2) == 0 { offset / 4096 * 4096 } else { offset };
+        let len = 1 + self.random.below(70_000) as usize;
+        let kind = self.random.below(4);
         let at = offset as usize..offset as usize + len;
         let mut after = self.contents.clone();
-        let data = pattern(self.random(256) as u8, len);
+        let data = pattern(self.random.below(256) as u8, len);
         let (stateid, stable) = (file.open, StableHow4::FileSync);
-        let from = self.random(64) * 4096;
+        let from = self.random.below(64) * 4096;
         let request = match kind {
             0 => {
                 after[at.clone()].copy_from_slice(&data);
@@ -129,7 +124,7 @@ fn prepare(server: &Server, seed: u64, commits: bool) -> Expected {
     let contents = pattern(3, LEN);
     file.write(&mut c, 0, &contents);
     source.write(&mut c, 0, &pattern(77, LEN));
-    Expected { contents, commits, seed }
+    Expected { contents, commits, random: Random(seed) }
 }
 
 /// Two clients work on two halves of a file whose border is within a block.
@@ -143,11 +138,12 @@ fn bytes_beside_a_deallocated_range_stay_as_they_are() {
             scope.spawn(move || {
                 let mut c = connect(server, format!("half{half}").as_bytes());
                 let file = open(&mut c, b"file");
-                let mut own = Expected { contents: pattern(9, at.len()), commits: false, seed: half as u64 };
+                let mut own =
+                    Expected { contents: pattern(9, at.len()), commits: false, random: Random(half as u64) };
                 file.write(&mut c, at.start as u64, &own.contents);
                 for n in 0..200 {
-                    let from = own.random(at.len() as u64) as usize;
-                    let len = 1 + own.random((at.len() - from) as u64) as usize;
+                    let from = own.random.below(at.len() as u64) as usize;
+                    let len = 1 + own.random.below((at.len() - from) as u64) as usize;
                     // Both halves touch the block of the border often.
                     let from = if n % 2 == half { from } else { [at.len() - len, 0][half] };
                     let offset = (at.start + from) as u64;

@@ -42,6 +42,12 @@ impl Engine {
         notes::let_go(&self.core, upto)
     }
 
+    /// Releases the user records up to `upto`. Records of `bytes` bytes that [`Engine::note_again`] has appended
+    /// replace them. The new records count as needed: a release is due again when the log has grown beside them.
+    pub fn let_go_replaced(&self, upto: UserRecordId, bytes: usize) {
+        notes::let_go_replaced(&self.core, upto, bytes)
+    }
+
     /// Releases user records up to `upto`, as [`Engine::let_go`], except those that are `needed`. The needed records
     /// are reappended in their order, behind all present records, and are durable before the old ones are released.
     /// So recovery returns each of them at least once, whatever fails in between.

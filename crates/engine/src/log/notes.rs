@@ -3,6 +3,7 @@
 use forebay_common::lock::atomic::Ordering;
 use std::time::Duration;
 
+use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::io::BackingError;
 use crate::log::Whose;
@@ -83,6 +84,17 @@ pub(crate) fn let_go(core: &Core, upto: UserRecordId) {
     // Possibly no block is left to destage. Then a task that waits for room in the log waits for this release.
     core.destager.throttle.changed.wake();
     core.space.wake();
+}
+
+/// Releases the user records up to `upto`, which user records of `bytes` bytes replace. A release is due again when the
+/// log has grown beside the new ones: they would only be replaced by as many. Otherwise a state whose description takes
+/// more than the share of user records would be described without end, and no writer of user records would get room.
+pub(crate) fn let_go_replaced(core: &Core, upto: UserRecordId, bytes: usize) {
+    let_go(core, upto);
+    // A user record is in a frame and in a footer.
+    let taken = 2 * bytes;
+    core.notes.replaced(taken.div_ceil(core.slots() * BLOCK), taken as u64);
+    core.notes.changed.wake();
 }
 
 /// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the

@@ -38,8 +38,11 @@ pub(super) struct Inner {
     /// The frame of the last user record, and the bytes that this record took of the log.
     frame: Seq,
     pub(super) cost: u64,
-    /// Number of segments taken by user records that were reappended because they are still needed.
+    /// Number of segments taken by user records that were reappended because they are still needed, or that replaced
+    /// older ones.
     carried: usize,
+    /// Bytes of the log taken by user records that replaced older ones. No release makes them fewer.
+    replacing: u64,
     pub(super) spread: Spread,
 }
 
@@ -53,9 +56,10 @@ struct Kept {
 }
 
 impl Inner {
-    /// Returns the bytes of the log that unreleased user records take.
+    /// Returns the bytes of the log that unreleased user records take, without those that replaced older ones.
     pub(super) fn bytes(&self) -> u64 {
-        self.kept.iter().map(|kept| kept.bytes).sum()
+        let all: u64 = self.kept.iter().map(|kept| kept.bytes).sum();
+        all.saturating_sub(self.replacing)
     }
 }
 
@@ -107,13 +111,19 @@ impl UserRecords {
             segments.release(kept.segment);
             inner.kept.pop_front();
         }
-        inner.carried = 0;
+        (inner.carried, inner.replacing) = (0, 0);
         inner.kept.len() < before
     }
 
     /// Records the number of segments taken by reappended user records.
     pub(crate) fn carried(&self, segments: usize) {
         self.inner.lock().carried = segments;
+    }
+
+    /// Records that user records in `segments` segments, of `bytes` bytes, have replaced the released ones.
+    pub(crate) fn replaced(&self, segments: usize, bytes: u64) {
+        let mut inner = self.inner.lock();
+        (inner.carried, inner.replacing) = (segments, bytes);
     }
 
     /// Returns the number of the last user record.

@@ -145,3 +145,41 @@ fn who_waits_for_notes_to_be_let_go_is_told_when_no_device_is_left() {
     assert_eq!(world.shared.executor.block_on(LIMIT, reading), Ok(0));
     assert_eq!(until(&world, move || ended.load(Ordering::Relaxed) == 1), Stop::Done);
 }
+
+#[test]
+fn a_state_of_more_than_the_share_of_notes_is_not_described_without_end() {
+    /// Records that describe the state, of 4,000 bytes each. User records may take a quarter of the log: a little less.
+    const STATE: usize = 1500;
+    let mut world = world(9, 2);
+    world.plan.notes = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    let (theirs, described) = (engine.clone(), Arc::new(AtomicU64::new(0)));
+    let count = described.clone();
+    let describing = async move {
+        while theirs.notes_due().await.is_some() {
+            let (mut first, mut last) = (None, 0);
+            for _ in 0..STATE {
+                let Ok(Some((frame, id))) = theirs.note_again(&[7; 4000]).await else { return };
+                first = first.or(Some(id));
+                last = frame;
+            }
+            theirs.commit(last).await.unwrap();
+            theirs.let_go_replaced(first.unwrap() - 1, STATE * 4000);
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    world.shared.executor.start("description", Box::pin(describing));
+    let longest = in_parallel(&mut world, 200, |_| {
+        let engine = engine.clone();
+        move || {
+            let engine = engine.clone();
+            Box::pin(async move {
+                let (frame, _) = engine.note(&[7; 2000]).await.unwrap();
+                engine.commit(frame).await.unwrap();
+            })
+        }
+    });
+    let (longest, described) = (longest.unwrap(), described.load(Ordering::Relaxed));
+    assert!(longest < Duration::from_secs(3), "a writer waited for {longest:?}");
+    assert!((1..12).contains(&described), "the state was described {described} times");
+}

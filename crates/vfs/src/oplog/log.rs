@@ -47,6 +47,10 @@ impl Log for CacheLog {
         self.0.let_go(upto);
     }
 
+    fn let_go_replaced(&self, upto: UserRecordId, bytes: usize) {
+        self.0.let_go_replaced(upto, bytes);
+    }
+
     async fn let_go_but(
         &self,
         upto: UserRecordId,

@@ -11,27 +11,21 @@ const LARGEST: u64 = 600_000;
 pub(crate) struct Copies {
     files: Vec<(String, FileHandle, Vec<u8>)>,
     seed: u64,
-    random: u64,
+    random: Random,
     made: usize,
 }
 
 impl Copies {
     /// Returns an empty set of files. Equal seeds make equal changes.
     pub(crate) fn new(seed: u64) -> Self {
-        Copies { files: Vec::new(), seed, random: seed.wrapping_mul(2).wrapping_add(1), made: 0 }
-    }
-
-    fn random(&mut self, below: u64) -> u64 {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % below
+        Copies { files: Vec::new(), seed, random: Random(seed.wrapping_mul(2).wrapping_add(1)), made: 0 }
     }
 
     /// Makes `count` acknowledged changes in the export's root.
     pub(crate) fn change(&mut self, c: &mut Client, count: usize) {
         let root = c.root();
         for _ in 0..count {
-            match self.random(20) {
+            match self.random.below(20) {
                 _ if self.files.len() < 4 => self.create(c, &root),
                 0 => self.create(c, &root),
                 1 => self.remove(c, &root),
@@ -44,7 +38,7 @@ impl Copies {
     }
 
     fn any(&mut self) -> usize {
-        self.random(self.files.len() as u64) as usize
+        self.random.below(self.files.len() as u64) as usize
     }
 
     fn create(&mut self, c: &mut Client, root: &FileHandle) {
@@ -64,7 +58,7 @@ impl Copies {
     fn rename(&mut self, c: &mut Client, root: &FileHandle) {
         let from = self.any();
         let (old, handle, contents) = self.files.swap_remove(from);
-        let to = match self.random(2) {
+        let to = match self.random.below(2) {
             0 => {
                 let at = self.any();
                 self.files.swap_remove(at).0
@@ -79,7 +73,7 @@ impl Copies {
     }
 
     fn truncate(&mut self, c: &mut Client) {
-        let (at, to) = (self.any(), self.random(LARGEST));
+        let (at, to) = (self.any(), self.random.below(LARGEST));
         let (_, handle, contents) = &mut self.files[at];
         c.setattr(handle, size(to)).unwrap();
         contents.resize(to as usize, 0);
@@ -87,11 +81,11 @@ impl Copies {
 
     fn write(&mut self, c: &mut Client, stable: StableHow) {
         let at = self.any();
-        let offset = self.random(LARGEST - 100_000);
-        let largest = if self.random(8) == 0 { 100_000 } else { 9000 };
-        let len = 1 + self.random(largest) as usize;
-        let offset = if self.random(3) == 0 { offset / 4096 * 4096 } else { offset };
-        let byte = self.random(255) as u8 + 1;
+        let offset = self.random.below(LARGEST - 100_000);
+        let largest = if self.random.below(8) == 0 { 100_000 } else { 9000 };
+        let len = 1 + self.random.below(largest) as usize;
+        let offset = if self.random.below(3) == 0 { offset / 4096 * 4096 } else { offset };
+        let byte = self.random.below(255) as u8 + 1;
         let data: Vec<u8> = (0..len).map(|n| byte ^ (n / 512) as u8).collect();
         let (_, handle, contents) = &mut self.files[at];
         let wrote = c.write(handle, offset, &data, stable).unwrap();

@@ -10,7 +10,9 @@ mod database;
 mod disk;
 mod filter;
 mod locks;
+mod random;
 mod realm;
+mod relay;
 mod server;
 mod silent;
 
@@ -20,8 +22,10 @@ pub(crate) use client::{Client, User, decode, user};
 pub(crate) use copies::Copies;
 pub(crate) use disk::{LoopDisk, serve_at};
 pub(crate) use locks::{Bytes, COOKIE, Host, OWNER, Process, Reaction, add_address, enter_own_network, make};
+pub(crate) use random::Random;
 pub(crate) use realm::{Context, NULL, REALM, Realm};
-pub(crate) use server::{Asker, Serve, Server};
+pub(crate) use relay::Relay;
+pub(crate) use server::{Asker, Killed, Serve, Server};
 pub(crate) use silent::Silent;
 
 pub(crate) use forebay_wire::nfs3::*;

@@ -476,3 +476,12 @@ impl Drop for Server {
         }
     }
 }
+
+/// A guard that kills the server when it is dropped.
+pub(crate) struct Killed<'a>(pub(crate) &'a Server);
+
+impl Drop for Killed<'_> {
+    fn drop(&mut self) {
+        self.0.signal(Signal::KILL);
+    }
+}

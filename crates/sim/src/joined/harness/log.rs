@@ -106,6 +106,14 @@ impl Log for Observed {
         self.hits.hit(Fault::JoinedLetGo);
     }
 
+    fn let_go_replaced(&self, upto: UserRecordId, bytes: usize) {
+        let mut seen = self.seen.lock();
+        seen.let_go = seen.let_go.max(upto);
+        drop(seen);
+        _ = self.engine().map(|engine| engine.let_go_replaced(upto, bytes));
+        self.hits.hit(Fault::JoinedLetGo);
+    }
+
     async fn let_go_but(
         &self,
         upto: UserRecordId,
