@@ -1,7 +1,8 @@
 //! A load generator that speaks NFSv3 and NFSv4.1 from user space: clients, patterns, verification, results.
 //!
 //! `cli` has the verbs, `runner` runs a job, `engine` is the event loop, `workload` determines the requests of one
-//! client, `protocol` encodes them, `agents` spreads a job over hosts, `report` draws, `paper` repeats published tests, `recommend` advises.
+//! client, `protocol` encodes them, `agents` spreads a job over hosts, `report` draws, `paper` repeats published tests,
+//! `recommend` advises.
 
 pub mod cli;
 pub mod compare;

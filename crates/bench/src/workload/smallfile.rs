@@ -1,4 +1,5 @@
-//! CREATE, WRITE, COMMIT, in NFSv4 OPEN, WRITE, COMMIT, CLOSE, of one small file after the other: the requests of open, write and close.
+//! CREATE, WRITE, COMMIT of one small file after the other: the requests of open, write and close. In NFSv4 they are
+//! OPEN, WRITE, COMMIT and CLOSE.
 
 use std::sync::Arc;
 
