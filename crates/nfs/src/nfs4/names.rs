@@ -358,10 +358,15 @@ impl Compound {
         let place = match (name, style) {
             (Some(name), _) => {
                 check(name)?;
-                self.find(cx, name, true)?
+                self.find(cx, name, true)
             }
-            (None, SecinfoStyle::Parent) => self.parent(cx, true)?,
-            (None, SecinfoStyle::CurrentFh) => self.place()?.clone(),
+            (None, SecinfoStyle::Parent) => self.parent(cx, true),
+            (None, SecinfoStyle::CurrentFh) => self.place().cloned(),
+        };
+        // Names in an export that refuses the caller are not looked up: the flavours are those of the export.
+        let place = match place {
+            Err(Stop::Fail(Nfsstat4::Wrongsec)) => self.place()?.clone(),
+            place => place?,
         };
         let gss = |service| Secinfo::Gss(GssInfo { oid: KRB5_OID, qop: 0, service });
         let mut list = Vec::new();

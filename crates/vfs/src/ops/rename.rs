@@ -100,7 +100,11 @@ impl Vfs {
         let (victim, moved) = (locked.victim, locked.moved);
         let first = Renaming::locked(from);
         let second = (from.object.kernel != to.object.kernel).then(|| Renaming::locked(to));
-        let changing = [&victim, &moved].map(|kernel| Some(fs.named_change(kernel.as_ref()?)));
+        // The kernel refuses to move a directory into itself, and to replace the directory that it takes a name from.
+        let is_dir = |kernel: &KernelHandle| [from.object.kernel, to.object.kernel].contains(kernel);
+        let changing = [&victim, &moved].map(|kernel| {
+            kernel.as_ref().filter(|kernel| !is_dir(kernel)).map(|kernel| fs.named_change(kernel))
+        });
         let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
         let way = fs.way();
         // Else rename(2) will refuse, or has nothing to do.

@@ -11,7 +11,7 @@ use super::convert::Theirs;
 use crate::mount3::{ExportList, MountList};
 use crate::nfs3::*;
 use crate::portmap::MappingList;
-use crate::rpc::{Auth, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
+use crate::rpc::{Auth, AuthStat, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
 use crate::xdr::{Encode, Reader};
 
 fn encoded(value: &impl Encode) -> Vec<u8> {
@@ -144,7 +144,11 @@ proptest! {
 
     #[test]
     fn reply_headers(xid: u32, entropy in prop::collection::vec(any::<u8>(), 0..40)) {
-        if let Ok(status) = ReplyStatus::arbitrary(&mut Unstructured::new(&entropy)) {
+        // The other implementation has no errors of RPCSEC_GSS.
+        let gss = [AuthStat::GssCredProblem, AuthStat::GssCtxProblem].map(ReplyStatus::AuthError);
+        if let Ok(status) = ReplyStatus::arbitrary(&mut Unstructured::new(&entropy))
+            && !gss.contains(&status)
+        {
             they_repeat::<peer_rpc::rpc_msg<'_, '_>>(&encoded(&ReplyHeader { xid, status }));
         }
     }
