@@ -48,6 +48,7 @@ mod nfs4;
 mod nfs42;
 mod nfs42_crashes;
 mod nfs4_callbacks;
+mod nfs4_change;
 mod nfs4_killed;
 mod nfs4_restarts;
 mod nlm;
