@@ -54,8 +54,9 @@ mod nfs4;
 mod nfs42;
 mod nfs42_crashes;
 mod nfs4_callbacks;
-mod nfs4_hostile;
 
+mod nfs4_change;
+mod nfs4_hostile;
 mod nfs4_killed;
 mod nfs4_restarts;
 mod nfs4_unlinked;
