@@ -1,7 +1,7 @@
 //! The window of sequence numbers of a context (RFC 2203, section 5.3.3.1).
 
-/// The size of the window, told to the client: the number of requests that it may have under way. A connection has at
-/// most 256 requests under way, and a client may use several connections for a context.
+/// The size of the window, told to the client: the number of requests that it may have in flight. A connection has at
+/// most 256 requests in flight, and a client may use several connections for a context.
 pub(crate) const WINDOW: u32 = 1024;
 
 const WORDS: usize = WINDOW as usize / 64;

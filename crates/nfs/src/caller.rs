@@ -89,7 +89,8 @@ pub(crate) fn flavor(call: &Call<'_>) -> Flavor {
     }
 }
 
-/// Returns true if a flavour is accepted without RPCSEC_GSS. Other flavours are answered with AUTH_TOOWEAK before any procedure runs.
+/// Returns true if a flavour is accepted without RPCSEC_GSS. Other flavours are answered with AUTH_TOOWEAK before any
+/// procedure runs.
 pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
     matches!(auth, Auth::None | Auth::Sys(_))
 }

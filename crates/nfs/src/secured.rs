@@ -1,6 +1,6 @@
 //! Requests with the flavour RPCSEC_GSS: their headers and bodies are verified on threads of their own, since a body
-//! may take milliseconds to decrypt. Then they go the way of all requests. The ticket seals the reply, whoever sends
-//! it.
+//! may take milliseconds to decrypt. Then they go the way of all requests. The ticket seals the reply when it is
+//! sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -207,7 +207,7 @@ impl Ticket {
         if self.seal.is_some() { reply.without_splice() } else { reply }
     }
 
-    /// Has `seal` rewrite the reply to this record, whoever sends it. `seal` runs on the sending thread.
+    /// Has `seal` rewrite the reply to this record. `seal` runs on the sending thread.
     pub fn seal(&mut self, seal: Seal) {
         self.seal = Some(seal);
     }

@@ -96,7 +96,7 @@ pub struct GssInitRes<'a> {
     pub major: u32,
     /// Minor status of the mechanism.
     pub minor: u32,
-    /// Requests that may be under way at once.
+    /// Requests that may be in flight at once.
     pub window: u32,
     /// Token for the client; may be empty.
     pub token: &'a [u8],
