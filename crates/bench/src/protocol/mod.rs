@@ -1,4 +1,4 @@
-//! The versions of NFS that clients speak. A workload says what it wants as a [`Request`] and takes an [`Answer`];
+//! The versions of NFS that clients speak. A workload says what it wants as a `Request` and takes an `Answer`;
 //! neither depends on the version.
 //!
 //! | file | contents |
