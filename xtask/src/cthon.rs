@@ -25,7 +25,7 @@ const VARIABLES: [&str; 2] =
 /// The arguments of `cargo x cthon`.
 #[derive(Parser)]
 pub(crate) struct Cthon {
-    /// Source of the tests: a clone of https://github.com/phdeniel/cthon04
+    /// Source of the tests: a clone of the repository phdeniel/cthon04 on GitHub
     #[arg(long, value_name = "DIR")]
     source: PathBuf,
     /// Version of NFS
