@@ -2,7 +2,8 @@
 # Variables: BINARY, UNIT, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ..."),
 # ARRAY_WAIT and STATE_WAIT (time that their mounts wait for the disks)
 
-ln -sf "$BINARY" /usr/bin/forebay
+# Not a link: the unit has a /tmp of its own, and the build may be in the one of the host.
+cp "$BINARY" /usr/bin/forebay
 mkdir -p /etc/forebay /etc/systemd/system/forebay.service.d /srv/array /var/lib/forebay
 cp "$UNIT" /etc/systemd/system/forebay.service
 printf '%s\n' "$DROP_IN" > /etc/systemd/system/forebay.service.d/rig.conf

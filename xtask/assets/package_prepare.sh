@@ -3,6 +3,8 @@
 
 mkdir -p /srv/array
 echo '/dev/disk/by-id/virtio-array /srv/array ext4 nofail 0 0' > /etc/fstab
+# A container forbids the restart of services by this file.
+rm -f /usr/sbin/policy-rc.d
 # The manual's index would take a minute to rebuild here.
 rm -f /var/lib/man-db/auto-update
 cat > /etc/systemd/system/boot.target << END

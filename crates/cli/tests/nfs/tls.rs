@@ -61,6 +61,7 @@ fn data_passes_in_version_3() {
         assert!(c.read(&file, at, len as u32).unwrap().data == data);
     }
     // A large read from memory would be spliced on a plain connection.
+    server.flush();
     let whole = std::fs::read(server.data.join("file")).unwrap();
     for _ in 0..3 {
         assert!(c.read(&file, 0, 1 << 20).unwrap().data == whole[..1 << 20]);
