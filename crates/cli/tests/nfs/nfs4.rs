@@ -15,6 +15,10 @@ use crate::harness::*;
 
 pub(crate) const COMPOUND: (u32, u32, u32) = (nfs4::PROGRAM, nfs4::VERSION, nfs4::PROC_COMPOUND);
 
+/// The position of the last byte of `sa_highest_slotid` in a COMPOUND of [`compound_of`]: behind the tag, the minor
+/// version, the number of operations, the operation, the session, the sequence number and the slot.
+const HIGHEST_SLOT_AT: usize = 4 + 4 + 4 + 4 + 4 + 16 + 4 + 4 + 3;
+
 /// A client with a session, which sends one request at a time in slot 0.
 pub(crate) struct Client4 {
     pub(crate) connection: Client,
@@ -125,7 +129,7 @@ impl Client4 {
 
     /// Sends the last COMPOUND to a server that may be killed at any moment. Returns `None` if there was no answer.
     pub(crate) fn try_again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> Option<T> {
-        let call = self.connection.call_bytes(COMPOUND, &self.last);
+        let call = self.call_of_last();
         let reply = self.connection.try_exchange(&call)?;
         let mut reader = Reader::new(&reply);
         assert_eq!(ReplyHeader::decode(&mut reader).unwrap().status, ReplyStatus::Success);
@@ -149,8 +153,15 @@ impl Client4 {
     /// Sends operations, and does not wait for the reply.
     pub(crate) fn send(&mut self, operations: &[Op<'_>]) {
         self.encode(operations);
-        let call = self.connection.call_bytes(COMPOUND, &self.last);
+        let call = self.call_of_last();
         self.connection.send(&call);
+    }
+
+    /// Returns a call with the last COMPOUND. Linux states the highest slot in use each time it sends a request, so a
+    /// retransmission differs there.
+    fn call_of_last(&mut self) -> Vec<u8> {
+        self.last[HIGHEST_SLOT_AT] ^= 1;
+        self.connection.call_bytes(COMPOUND, &self.last)
     }
 
     /// Makes the next COMPOUND of the session.
@@ -170,6 +181,7 @@ impl Client4 {
 
     /// Sends the last COMPOUND once more.
     pub(crate) fn again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
+        self.last[HIGHEST_SLOT_AT] ^= 1;
         let (status, bytes) = self.connection.call(COMPOUND, &self.last);
         assert_eq!(status, ReplyStatus::Success);
         self.replied = bytes;

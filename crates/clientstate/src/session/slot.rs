@@ -27,7 +27,8 @@ pub struct Request {
     pub highest: u32,
     /// True if the client asks for the reply to be kept.
     pub cache_this: bool,
-    /// A digest of the whole request, by a function that a restarted server has as well.
+    /// A digest of the operations behind SEQUENCE, by a function that a restarted server has as well. Retransmissions may
+    /// differ in `sa_highest_slotid`.
     pub digest: u64,
     /// The number of operations.
     pub operations: u32,

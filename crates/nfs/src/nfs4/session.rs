@@ -166,7 +166,8 @@ impl Compound {
             sequence: args.sequence,
             highest: args.highest_slot,
             cache_this: args.cache_this,
-            digest: crate::reply_cache::hash(cx.call.rest(), 0),
+            // A retransmission of Linux has another highest slot than the request, so SEQUENCE is left out.
+            digest: crate::reply_cache::hash(rest.bytes(), 0),
             operations: rest.left() + 1,
             length: cx.call.record.len() as u32,
             connection: cx.call.peer.id,

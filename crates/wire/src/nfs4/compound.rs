@@ -95,6 +95,12 @@ impl<'a, O: Operation<'a>> Operations<'a, O> {
         Position { index, count, minor_version, left: self.input.remaining() }
     }
 
+    /// Returns the bytes of the operations that are left.
+    #[must_use]
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.input.rest()
+    }
+
     /// Returns the operations from `position` on. `record` is the record from which the position comes.
     #[must_use]
     pub fn resume(record: &'a [u8], position: Position) -> Self {
