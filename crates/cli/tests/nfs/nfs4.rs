@@ -129,7 +129,8 @@ impl Client4 {
 
     /// Sends the last COMPOUND to a server that may be killed at any moment. Returns `None` if there was no answer.
     pub(crate) fn try_again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> Option<T> {
-        let call = self.call_of_last();
+        self.restate_highest_slot();
+        let call = self.connection.call_bytes(COMPOUND, &self.last);
         let reply = self.connection.try_exchange(&call)?;
         let mut reader = Reader::new(&reply);
         assert_eq!(ReplyHeader::decode(&mut reader).unwrap().status, ReplyStatus::Success);
@@ -153,15 +154,15 @@ impl Client4 {
     /// Sends operations, and does not wait for the reply.
     pub(crate) fn send(&mut self, operations: &[Op<'_>]) {
         self.encode(operations);
-        let call = self.call_of_last();
+        self.restate_highest_slot();
+        let call = self.connection.call_bytes(COMPOUND, &self.last);
         self.connection.send(&call);
     }
 
-    /// Returns a call with the last COMPOUND. Linux states the highest slot in use each time it sends a request, so a
-    /// retransmission differs there.
-    fn call_of_last(&mut self) -> Vec<u8> {
+    /// Changes `sa_highest_slotid` of the last COMPOUND before it is sent. Linux states the highest slot in use each time,
+    /// so a retransmission differs there.
+    fn restate_highest_slot(&mut self) {
         self.last[HIGHEST_SLOT_AT] ^= 1;
-        self.connection.call_bytes(COMPOUND, &self.last)
     }
 
     /// Makes the next COMPOUND of the session.
@@ -181,7 +182,7 @@ impl Client4 {
 
     /// Sends the last COMPOUND once more.
     pub(crate) fn again<T>(&mut self, see: impl FnOnce(Nfsstat4, &[OpResult<'_>]) -> T) -> T {
-        self.last[HIGHEST_SLOT_AT] ^= 1;
+        self.restate_highest_slot();
         let (status, bytes) = self.connection.call(COMPOUND, &self.last);
         assert_eq!(status, ReplyStatus::Success);
         self.replied = bytes;

@@ -27,8 +27,8 @@ pub struct Request {
     pub highest: u32,
     /// True if the client asks for the reply to be kept.
     pub cache_this: bool,
-    /// A digest of the operations behind SEQUENCE, by a function that a restarted server has as well. Retransmissions may
-    /// differ in `sa_highest_slotid`.
+    /// A digest of the operations behind SEQUENCE, by a function that a restarted server has as well. A retransmission
+    /// may have another `highest`.
     pub digest: u64,
     /// The number of operations.
     pub operations: u32,
