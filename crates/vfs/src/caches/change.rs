@@ -35,8 +35,13 @@ impl Inode {
 
     /// Returns attributes that were read after `look`, with the change time that clients are to see.
     pub(crate) fn show(&self, look: Look, attr: Attr) -> Attr {
-        let quiet = self.changes.begun.load(Ordering::Acquire) == look.ended;
-        Attr { ctime: look.floor.show(attr.ctime, quiet), ..attr }
+        let quiet = || self.changes.begun.load(Ordering::Acquire) == look.ended;
+        let was_quiet = quiet();
+        // Noted before the second question: a change that begins after it exceeds the time that is shown here.
+        if was_quiet && look.floor.is_before(attr.ctime) {
+            self.changes.shown.seen(attr.ctime);
+        }
+        Attr { ctime: look.floor.show(attr.ctime, was_quiet && quiet()), ..attr }
     }
 
     /// Goes on from the change time that clients saw before the inode left the inode cache.
@@ -192,6 +197,27 @@ mod tests {
         assert!(next > last, "without attributes after it");
         object.end_named(object.begin_named(), true);
         assert!(object.attr().unwrap().ctime > next, "by name");
+    }
+
+    /// The host has moved the change time, or two changes ended at once and neither took it over.
+    #[test]
+    fn a_time_that_was_shown_between_changes_is_exceeded_by_the_first_that_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        object.begin_change().made();
+        let mut shown = object.attr().unwrap();
+        // A clock of coarse ticks stands for a while.
+        for n in 0.. {
+            if shown.backing_ctime == shown.ctime {
+                break;
+            }
+            std::fs::write(dir.path().join(n.to_string()), b"").unwrap();
+            shown = object.attr().unwrap();
+        }
+        let (first, _second) = (object.begin_change(), object.begin_change());
+        first.made();
+        let after = first.end().after.unwrap();
+        assert!(after.ctime > shown.ctime, "{after:?} after {shown:?}");
     }
 
     /// The kernel moves the change time of a file before it copies the data.

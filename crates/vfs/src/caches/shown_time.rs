@@ -57,6 +57,11 @@ impl ShownTime {
 }
 
 impl Floor {
+    /// Returns true if `time` is later than the bound.
+    pub(super) fn is_before(self, time: Time) -> bool {
+        self.0 < nanos(time)
+    }
+
     /// Returns the change time to show for `ctime`, which was read after this bound. `quiet` says that no change was in
     /// progress since.
     pub(super) fn show(self, ctime: Time, quiet: bool) -> Time {
