@@ -2,8 +2,8 @@
 set -e
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
-# The root is this machine's, which may be a container. With this file systemd takes the guest for one as well, and leaves `/`
-# private: a unit's own namespace then keeps mounts that were unmounted outside of it.
+# The root is this machine's, which may be a container. With this file systemd takes the guest for one as well, and leaves
+# `/` private: a unit's own namespace then keeps mounts that were unmounted outside of it.
 rm -f /.dockerenv
 
 # These services of the host must not run in the guest.

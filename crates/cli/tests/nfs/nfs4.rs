@@ -159,8 +159,8 @@ impl Client4 {
         self.connection.send(&call);
     }
 
-    /// Changes `sa_highest_slotid` of the last COMPOUND before it is sent. Linux states the highest slot in use each time,
-    /// so a retransmission differs there.
+    /// Changes `sa_highest_slotid` of the last COMPOUND before it is sent. Linux states the highest slot in use at each
+    /// sending, so a retransmission differs there.
     fn restate_highest_slot(&mut self) {
         self.last[HIGHEST_SLOT_AT] ^= 1;
     }
