@@ -169,7 +169,12 @@ impl Server {
 
     /// Returns the time for clients' state.
     pub(crate) fn now(&self) -> Now {
-        self.started.elapsed().as_nanos() as u64
+        self.at(Instant::now())
+    }
+
+    /// Returns the time for clients' state at `instant`.
+    pub(super) fn at(&self, instant: Instant) -> Now {
+        instant.saturating_duration_since(self.started).as_nanos() as u64
     }
 
     /// Sets the function that is called for each blocked lock of NFSv3 that is granted.
@@ -248,9 +253,9 @@ impl Server {
         }
     }
 
-    /// Ends what has expired, at most once a second. Requests call it: without any, nobody misses what has expired.
-    pub(crate) fn tick(&self, vfs: &Vfs) {
-        let now = self.now();
+    /// Ends what has expired at `now`, at most once a second. Requests call it: without any, nobody misses what has
+    /// expired.
+    pub(crate) fn tick(&self, vfs: &Vfs, now: Now) {
         let last = self.last_tick.load(Ordering::Relaxed);
         let is_due = now.saturating_sub(last) >= SECOND;
         if !is_due
@@ -304,6 +309,10 @@ impl Server {
 
     /// Returns the tickets and the transaction numbers of retransmissions that wait.
     pub(super) fn take_waiting(&self, waiters: &[Waiter]) -> Vec<(Ticket, u32)> {
+        // Nearly no request has a retransmission, and the lock is shared by all requests.
+        if waiters.is_empty() {
+            return Vec::new();
+        }
         let mut waiting = self.waiting.lock();
         waiters.iter().filter_map(|waiter| waiting.remove(waiter)).collect()
     }
