@@ -5,6 +5,8 @@
 
 mod cache;
 mod check;
+mod client_rule;
+mod clients;
 mod export;
 mod file;
 mod hash;
@@ -19,10 +21,9 @@ mod units;
 mod users;
 
 pub use cache::{CacheSettings, inside_export};
-pub use export::{
-    Access, Certificate, ClientRule, Clients, Export, Flavor, PrivilegedPort, Squash, TlsPolicy, anyone,
-    loopback, parse_clients, parse_networks,
-};
+pub use client_rule::{Access, ClientRule, Flavor, PrivilegedPort, Squash};
+pub use clients::{Certificate, Clients, anyone, loopback, parse_clients, parse_networks};
+pub use export::{Export, TlsPolicy};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use problem::{Place, Problem, Problems};
