@@ -38,7 +38,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve a directory, or the exports of a configuration file, over NFSv3
+    /// Serve a directory, or the exports of a configuration file, over NFSv4 and NFSv3
     Serve(Box<ServeArgs>),
     /// Show or change the pool of cache devices
     Pool(PoolArgs),
