@@ -58,6 +58,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         tls,
         limits: draft.limits,
         log: draft.log,
+        sources: draft.sources,
     }
 }
 

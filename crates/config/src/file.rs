@@ -12,7 +12,9 @@ use crate::export::TlsPolicy;
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
+use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
+use crate::sources::Sources;
 use crate::table::{Located, TableReader};
 use crate::users::{parse_group, parse_user};
 
@@ -36,6 +38,7 @@ pub(crate) struct Draft {
     pub(crate) log: Log,
     pub(crate) tls: DraftTls,
     pub(crate) exports: Vec<DraftExport>,
+    pub(crate) sources: Sources,
 }
 
 /// The files of TLS as written in the file or on the command line.
@@ -72,7 +75,7 @@ pub(crate) struct DraftClient {
 
 /// Reads the text of a configuration file. Returns `None` if the text is not TOML. The parser may then have skipped
 /// keys, so further checks would report mistakes that do not exist.
-pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
+pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> Option<Draft> {
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let message = error.message().replace('\n', "; ");
@@ -124,6 +127,7 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     root.finish(problems);
+    draft.sources = Sources::of_both(Some(document.get_ref()), flags);
     Some(draft)
 }
 

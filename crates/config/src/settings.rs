@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheSettings;
 use crate::export::Export;
+use crate::sources::Sources;
 
 /// The settings of one server.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +45,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Level and format of the log.
     pub log: Log,
+    /// Source of each setting, for people.
+    pub sources: Sources,
 }
 
 /// The files that TLS needs.

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_config::Mode;
+use forebay_config::{Entry, Mode};
 
 use crate::event::Event;
 use crate::protocol::{
@@ -88,6 +88,17 @@ impl Client {
     pub fn status(&self) -> Result<Status, ClientError> {
         match self.last_answer(Request::Status, |_| ControlFlow::Continue(()))? {
             Response::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns the settings in force.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn config(&self) -> Result<Vec<Entry>, ClientError> {
+        match self.last_answer(Request::Config, |_| ControlFlow::Continue(()))? {
+            Response::Config { entries } => Ok(entries),
             other => Err(unexpected(&other)),
         }
     }
@@ -252,7 +263,7 @@ impl Client {
 /// Returns how long the client waits for each line of an answer. A sound server answers Status, Sample and Mode
 /// quickly. Any other request may take as long as the disks need, so it has no limit.
 fn patience(request: &Request) -> Option<Duration> {
-    let quick = matches!(request, Request::Status | Request::Sample | Request::Mode);
+    let quick = matches!(request, Request::Status | Request::Sample | Request::Config | Request::Mode);
     quick.then_some(Duration::from_secs(10))
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_config::Mode;
+use forebay_config::{Entry, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
@@ -42,6 +42,8 @@ pub enum Request {
         #[serde(default)]
         follow: bool,
     },
+    /// Asks for one [`Response::Config`].
+    Config,
     /// Asks for one [`Response::Mode`].
     Mode,
     /// Changes the mode. The answer is one [`Response::Mode`].
@@ -106,6 +108,11 @@ pub enum Response {
     Status(Box<Status>),
     /// The server's counters.
     Sample(Box<StatSample>),
+    /// The settings in force.
+    Config {
+        /// Every setting of the configuration file.
+        entries: Vec<Entry>,
+    },
     /// One event; another response follows.
     Event(Event),
     /// The progress of a flush; another response follows.
@@ -148,9 +155,9 @@ pub struct ReloadReport {
     /// Mistakes in the configuration, a sentence each.
     #[serde(default)]
     pub mistakes: Vec<String>,
-    /// Settings that have changed in service, a sentence each.
+    /// Settings that have changed in service, each with its table, its key and its two values.
     pub changed: Vec<String>,
-    /// Settings in the file that take effect only at the next start, a sentence each.
+    /// Settings that take effect only at the next start, each with its table, its key and its two values.
     pub at_next_start: Vec<String>,
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_common::lock::Mutex;
-use forebay_config::Mode;
+use forebay_config::{Change, Entry, Mode, Source, Table};
 use forebay_control::{
     CachedFiles, Client, ClientError, ClientStateStatus, ClientStatus, DurabilityStatus, EventLog,
     ExportStatus, FlushProgress, FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus,
@@ -59,6 +59,16 @@ impl Handler for Plain {
 
     fn reload(&self) -> Result<ReloadReport, String> {
         Ok(ReloadReport { changed: vec!["the log level".into()], ..ReloadReport::default() })
+    }
+
+    fn config(&self) -> Vec<Entry> {
+        vec![Entry {
+            table: Table::default(),
+            key: "mode".into(),
+            value: Some("\"pass-through\"".into()),
+            source: Source::Flag,
+            change: Change::InService,
+        }]
     }
 
     fn mode(&self) -> Mode {

@@ -104,7 +104,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
     let Served { vfs, nfs, control, running, found, owned: _owned } = served;
     found.end();
-    running.shutdown(settings.limits.drain_timeout);
+    running.shutdown(control.limits().drain_timeout);
     nfs.stop();
     // From here on no administrator may flush, add or remove a device.
     drop(control_server);

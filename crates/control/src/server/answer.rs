@@ -50,6 +50,7 @@ pub(super) fn answer(
         request,
         Request::Status
             | Request::Sample
+            | Request::Config
             | Request::Mode
             | Request::Events { .. }
             | Request::Pool(PoolRequest::Status)
@@ -68,6 +69,7 @@ pub(super) fn answer(
     let response = match request {
         Request::Status => Response::Status(Box::new(handler.status())),
         Request::Sample => Response::Sample(Box::new(handler.sample())),
+        Request::Config => Response::Config { entries: handler.config() },
         Request::Mode => mode_of(handler),
         Request::SetMode { mode } => match handler.set_mode(mode) {
             Ok(()) => mode_of(handler),
@@ -116,6 +118,7 @@ fn takes_long(request: &Request) -> bool {
     match request {
         Request::Status
         | Request::Sample
+        | Request::Config
         | Request::Mode
         | Request::Pool(PoolRequest::Status)
         | Request::Events { follow: false, .. } => false,

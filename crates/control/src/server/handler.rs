@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_config::Mode;
+use forebay_config::{Entry, Mode};
 
 use crate::event::EventLog;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
@@ -24,6 +24,8 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// The error says how far the start has come.
     fn serving(&self) -> Result<(), String>;
+    /// Returns the settings in force.
+    fn config(&self) -> Vec<Entry>;
     /// Returns the configured mode.
     fn mode(&self) -> Mode;
     /// Returns the mode in force. It differs from the configured mode when cache devices are missing.
