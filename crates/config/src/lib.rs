@@ -17,6 +17,7 @@ mod state;
 mod table;
 mod units;
 mod users;
+mod volume;
 
 pub use cache::{CacheSettings, inside_export};
 pub use export::{
@@ -31,3 +32,4 @@ pub use settings::{Kerberos, Limits, Log, LogFormat, LogLevel, Mode, Portmap, Sa
 pub use state::{STATE_BASE_OF_ROOT, instance_name, state_base};
 pub use units::{format_duration, format_size, parse_duration, parse_size};
 pub use users::{parse_group, parse_user};
+pub use volume::{Volume, check_volume_name};

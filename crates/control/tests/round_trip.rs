@@ -57,6 +57,13 @@ impl Handler for Plain {
         Ok(())
     }
 
+    fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
+        match request {
+            VolumeRequest::List { name: None } => Ok(Vec::new()),
+            request => Err(format!("not here: {request:?}")),
+        }
+    }
+
     fn reload(&self) -> Result<ReloadReport, String> {
         Ok(ReloadReport { changed: vec!["the log level".into()], ..ReloadReport::default() })
     }

@@ -204,10 +204,12 @@ impl Volume {
             let hole = hole && !dirty;
             let next = Extent { len: to - at, hole, zero: hole, cached, dirty };
             let goes_on = found.last().is_some_and(|last| Extent { len: next.len, ..*last } == next);
-            match found.last_mut().filter(|_| goes_on) {
-                Some(last) => last.len += next.len,
-                None if found.len() == most => break,
-                None => found.push(next),
+            if goes_on {
+                found.last_mut().into_iter().for_each(|last| last.len += next.len);
+            } else if found.len() < most {
+                found.push(next);
+            } else {
+                break;
             }
             at = to;
         }
