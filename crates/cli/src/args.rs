@@ -10,6 +10,7 @@ use forebay_config::Mode;
 
 use crate::bench::BenchArgs;
 use crate::serve_args::ServeArgs;
+use crate::volume_args::VolumeArgs;
 
 /// An NFS server for directories on slow storage.
 #[derive(Debug, Parser)]
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Show or change the pool of cache devices
     Pool(PoolArgs),
+    /// Show or change block volumes: the cache in front of a block device or file
+    Volume(VolumeArgs),
     /// Show or change how writes reach the backing store, in service
     Mode(ModeArgs),
     /// Make everything written so far durable on the backing store

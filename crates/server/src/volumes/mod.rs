@@ -178,6 +178,15 @@ impl Volumes {
         Ok(vec![self.status(&entry)])
     }
 
+    /// Returns a sentence for each volume that is not served.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        let trouble = |entry: &Entry| {
+            let reason = entry.device.as_ref().err()?;
+            Some(format!("volume {} is not served: {reason}", entry.record.name))
+        };
+        self.all.lock().iter().filter_map(trouble).collect()
+    }
+
     /// Returns the state of all volumes.
     pub(crate) fn statuses(&self) -> Vec<VolumeStatus> {
         self.all.lock().clone().iter().map(|entry| self.status(entry)).collect()
