@@ -22,6 +22,7 @@ mod state;
 mod table;
 mod units;
 mod users;
+mod volume;
 
 pub use cache::{CacheSettings, inside_export};
 pub use client_rule::{Access, ClientRule, Flavor, PrivilegedPort, Squash};
@@ -38,3 +39,4 @@ pub use sources::{Source, Sources};
 pub use state::{STATE_BASE_OF_ROOT, instance_name, state_base};
 pub use units::{format_duration, format_size, format_size_exactly, parse_duration, parse_size};
 pub use users::{parse_group, parse_user};
+pub use volume::{Volume, check_volume_name};

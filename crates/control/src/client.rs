@@ -16,6 +16,7 @@ use crate::protocol::{
 use crate::sample::StatSample;
 use crate::socket::short_path;
 use crate::status::Status;
+use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -158,6 +159,17 @@ impl Client {
     pub fn pool(&self, request: PoolRequest) -> Result<PoolStatus, ClientError> {
         match self.last_answer(Request::Pool(request), |_| ControlFlow::Continue(()))? {
             Response::Pool(pool) => Ok(*pool),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Shows or changes block volumes. Returns the volumes that the request was about, after the change.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, ClientError> {
+        match self.last_answer(Request::Volume(request), |_| ControlFlow::Continue(()))? {
+            Response::Volumes { volumes } => Ok(volumes),
             other => Err(unexpected(&other)),
         }
     }

@@ -13,6 +13,7 @@ mod sample;
 mod server;
 mod socket;
 mod status;
+mod volume;
 
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
@@ -30,3 +31,4 @@ pub use status::{
     MemoryStatus, MetadataStatus, ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Starting,
     Status, WorkerStatus,
 };
+pub use volume::{VolumeRequest, VolumeStatus};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::Event;
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
+use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// Version of the protocol. It is raised when an old client or server would misunderstand a new one.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -59,6 +60,8 @@ pub enum Request {
     },
     /// Shows or changes the pool. The answer is one [`Response::Pool`].
     Pool(PoolRequest),
+    /// Shows or changes block volumes. The answer is one [`Response::Volumes`].
+    Volume(VolumeRequest),
     /// Reads the configuration again and applies the settings that can change in service. The answer is one
     /// [`Response::Reloaded`].
     Reload,
@@ -129,6 +132,11 @@ pub enum Response {
     },
     /// The pool, after the change if the request made one.
     Pool(Box<PoolStatus>),
+    /// The block volumes that the request was about, after the change.
+    Volumes {
+        /// The volumes.
+        volumes: Vec<VolumeStatus>,
+    },
     /// The result of reading the configuration again.
     Reloaded(ReloadReport),
     /// How much is cached of some files; with `drop`, how much was cached before.

@@ -8,6 +8,7 @@ use forebay_config::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::PoolStatus;
+use crate::volume::VolumeStatus;
 use forebay_common::metrics::LatencySummary;
 
 /// The state of a server at one moment. Times are in nanoseconds since 1970 unless they are durations; sizes are in
@@ -82,6 +83,9 @@ pub struct Status {
     /// Lines of the log lost since the start, because stderr failed or was too slow.
     #[serde(default)]
     pub log_lines_lost: u64,
+    /// Block volumes, in the order in which they were made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeStatus>,
     /// The cache pool; absent when no cache is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolStatus>,

@@ -10,6 +10,7 @@ use super::handler::Handler;
 use crate::client::Past;
 use crate::event::{EventLog, Severity};
 use crate::protocol::{Call, PROTOCOL_VERSION, PoolRequest, Request, Response};
+use crate::volume::VolumeRequest;
 
 /// Longest request line in bytes.
 const LONGEST_CALL: u64 = 64 * 1024;
@@ -54,6 +55,7 @@ pub(super) fn answer(
             | Request::Mode
             | Request::Events { .. }
             | Request::Pool(PoolRequest::Status)
+            | Request::Volume(VolumeRequest::List { .. })
     );
     if let (false, Err(message)) = (only_looks, handler.serving()) {
         return send(stream, &Response::Error { message });
@@ -98,6 +100,10 @@ pub(super) fn answer(
             let pool = handler.pool(request).map(Box::new);
             pool.map_or_else(|message| Response::Error { message }, Response::Pool)
         }
+        Request::Volume(request) => match handler.volume(request) {
+            Ok(volumes) => Response::Volumes { volumes },
+            Err(message) => Response::Error { message },
+        },
         Request::Reload => {
             handler.reload().map_or_else(|message| Response::Error { message }, Response::Reloaded)
         }
@@ -121,11 +127,13 @@ fn takes_long(request: &Request) -> bool {
         | Request::Config
         | Request::Mode
         | Request::Pool(PoolRequest::Status)
+        | Request::Volume(VolumeRequest::List { .. })
         | Request::Events { follow: false, .. } => false,
         Request::Events { follow: true, .. }
         | Request::SetMode { .. }
         | Request::Flush { .. }
         | Request::Pool(_)
+        | Request::Volume(_)
         | Request::Reload
         | Request::Cached { .. } => true,
     }

@@ -8,6 +8,7 @@ use crate::event::EventLog;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
 use crate::sample::StatSample;
 use crate::status::Status;
+use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The operations that a server offers to its control clients. Several threads call them at once. Each error is one
 /// sentence.
@@ -45,6 +46,11 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// The error says why the pool cannot be changed.
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String>;
+    /// Shows or changes block volumes. Returns the volumes that the request was about, after the change.
+    ///
+    /// # Errors
+    /// The error says why the volume cannot be changed.
+    fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String>;
     /// Reads the configuration again and applies the settings that can change in service.
     ///
     /// # Errors

@@ -183,6 +183,7 @@ impl Control {
 
     pub(super) fn health(&self, durability: &DurabilityStatus, exports: &[ExportStatus]) -> Health {
         let mut reasons = self.cache().map(health).unwrap_or_default();
+        reasons.extend(self.cache().map(|cache| cache.volumes.troubles()).unwrap_or_default());
         if durability.failures > 0 {
             reasons.push(format!(
                 "{} requests failed to become durable on the backing file system; see the kernel's log",
