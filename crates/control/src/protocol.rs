@@ -30,6 +30,14 @@ pub enum Request {
     Status,
     /// Asks for one [`Response::Sample`].
     Sample,
+    /// Asks for one [`Response::Text`]: every figure in the text format of Prometheus, version 0.0.4.
+    Metrics,
+    /// Asks for one [`Response::Text`]: a URL that opens the page of the server with the rights of an administrator,
+    /// once.
+    Invite {
+        /// Name of the administrator, for the events of later actions.
+        who: String,
+    },
     /// Asks for [`Response::Event`]s, oldest first, then [`Response::Done`].
     Events {
         /// Largest number of past events, the newest ones; absent means all that are kept.
@@ -106,6 +114,11 @@ pub enum Response {
     Status(Box<Status>),
     /// The server's counters.
     Sample(Box<StatSample>),
+    /// A text, as the request names it.
+    Text {
+        /// The text.
+        text: String,
+    },
     /// One event; another response follows.
     Event(Event),
     /// The progress of a flush; another response follows.
