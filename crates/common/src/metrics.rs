@@ -128,6 +128,17 @@ impl Snapshot {
         0
     }
 
+    /// Returns for each bound, ascending and in nanoseconds, the number of latencies above the bound before it and not
+    /// above this one. The last number is that of the latencies above all bounds. The numbers are exact for bounds
+    /// that are powers of two, less one.
+    pub fn between(&self, bounds: &[u64]) -> Vec<u64> {
+        let mut counts = vec![0; bounds.len() + 1];
+        for &(index, count) in &self.buckets {
+            counts[bounds.partition_point(|bound| *bound < upper_end(index))] += count;
+        }
+        counts
+    }
+
     /// Returns mean and percentiles.
     pub fn summary(&self) -> LatencySummary {
         LatencySummary {
@@ -236,5 +247,15 @@ mod tests {
         let mut merged = before;
         merged.merge(&between);
         assert_eq!(merged, recorder.snapshot());
+    }
+
+    #[test]
+    fn every_latency_is_between_two_bounds() {
+        let recorder = Recorder::default();
+        for nanos in [1, 1023, 1024, 2047, 2048, 1 << 39] {
+            recorder.record(Duration::from_nanos(nanos));
+        }
+        assert_eq!(recorder.snapshot().between(&[1023, 2047]), [2, 2, 2]);
+        assert_eq!(recorder.snapshot().between(&[]), [6]);
     }
 }

@@ -115,6 +115,30 @@ impl Client {
         }
     }
 
+    /// Returns every figure in the text format of Prometheus, version 0.0.4.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn metrics(&self) -> Result<String, ClientError> {
+        self.text(Request::Metrics)
+    }
+
+    /// Returns a URL that opens the page of the server with the rights of an administrator, once. `who` is the
+    /// administrator's name in later events.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn invite(&self, who: &str) -> Result<String, ClientError> {
+        self.text(Request::Invite { who: who.to_owned() })
+    }
+
+    fn text(&self, request: Request) -> Result<String, ClientError> {
+        match self.last_answer(request, |_| ControlFlow::Continue(()))? {
+            Response::Text { text } => Ok(text),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Changes the mode if `change` names one. Returns the configured mode, and the mode in force if the two differ.
     ///
     /// # Errors

@@ -31,6 +31,14 @@ pub enum Request {
     Status,
     /// Asks for one [`Response::Sample`].
     Sample,
+    /// Asks for one [`Response::Text`]: every figure in the text format of Prometheus, version 0.0.4.
+    Metrics,
+    /// Asks for one [`Response::Text`]: a URL that opens the page of the server with the rights of an administrator,
+    /// once.
+    Invite {
+        /// Name of the administrator, for the events of later actions.
+        who: String,
+    },
     /// Asks for [`Response::Event`]s, oldest first, then [`Response::Done`].
     Events {
         /// Largest number of past events, the newest ones; absent means all that are kept.
@@ -115,6 +123,11 @@ pub enum Response {
     Config {
         /// Every setting of the configuration file.
         entries: Vec<Entry>,
+    },
+    /// A text, as the request names it.
+    Text {
+        /// The text.
+        text: String,
     },
     /// One event; another response follows.
     Event(Event),

@@ -116,7 +116,7 @@ impl Handler for Plain {
 }
 
 fn status() -> Status {
-    let procedure = ProcedureStatus { name: "READ".into(), count: 3, errors: 1, latency: Default::default() };
+    let procedure = ProcedureStatus { name: "READ".into(), count: 3, errors: 1, ..Default::default() };
     let client = ClientStatus {
         address: "fd00::1".parse().unwrap(),
         connections: 1,
