@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -64,6 +64,8 @@ pub(crate) struct Server {
     next_waiter: AtomicU64,
     pub(super) counters: Arc<Counters>,
     pub(crate) callbacks: Arc<Callbacks>,
+    /// The number of requests that wait for the answer of a delegation's holder.
+    pub(super) asking: AtomicUsize,
     pub(crate) remover: Remover,
     /// Requests that a killed server carried out, and that no client was told of.
     pub(super) carried_out: Mutex<HashSet<Key>>,
@@ -101,6 +103,7 @@ impl Server {
         Ok(Server {
             counters,
             callbacks: Arc::default(),
+            asking: AtomicUsize::new(0),
             remover: Remover::default(),
             state: Mutex::new(state),
             has_lost_locks,
@@ -232,12 +235,7 @@ impl Server {
                     self.forget_ended_sessions();
                 }
                 Action::Recall { client, stateid, file, granted_in } => {
-                    // If the client has used the slot since, it has the reply.
-                    let is_last = |request: &RequestId| {
-                        let session = self.session(request.session);
-                        session.is_some_and(|session| session.is_last(request.slot, request.sequence))
-                    };
-                    let granted_in = granted_in.filter(is_last);
+                    let granted_in = self.unseen(granted_in);
                     self.callbacks.send(client, Message::Recall { stateid, file, granted_in });
                 }
                 Action::NotifyLock { client, owner, file } => {
@@ -251,6 +249,14 @@ impl Server {
                 Action::FileUnused(file) => self.remover.remove(file),
             }
         }
+    }
+
+    /// Returns a request unless its client certainly has the reply: it has used the slot since.
+    pub(super) fn unseen(&self, request: Option<RequestId>) -> Option<RequestId> {
+        request.filter(|request| {
+            let session = self.session(request.session);
+            session.is_some_and(|session| session.is_last(request.slot, request.sequence))
+        })
     }
 
     /// Ends what has expired at `now`, at most once a second. Requests call it: without any, nobody misses what has
