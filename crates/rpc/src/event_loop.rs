@@ -20,7 +20,7 @@ use crate::conn::{Conn, Io, Turn};
 use crate::drive::Wire;
 use crate::handshake::Stepped;
 use crate::home::Post;
-use crate::link::Link;
+use crate::link::{Framed, Link};
 use crate::outlet::Outlet;
 use crate::service::{Peer, Replies, Service, batch};
 use crate::shares::{CLOSING, OPENING, Shares, TURN};
@@ -177,7 +177,8 @@ impl<S: Service> EventLoop<S> {
         let trim = self.acceptor.is_some() && self.io.pool.has_cached();
         let sweep = (self.conns.len() > 0 || trim).then_some(self.next_sweep);
         let accept = self.acceptor.as_ref().and_then(Acceptor::paused_until);
-        let first = [self.retry_at, sweep, accept, self.deadline].into_iter().flatten().min()?;
+        let service = self.io.service.wake_at();
+        let first = [self.retry_at, sweep, accept, self.deadline, service].into_iter().flatten().min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
@@ -297,12 +298,19 @@ impl<S: Service> EventLoop<S> {
             self.next_sweep = self.io.now + self.sweep_interval();
         }
         let (home, now) = (&self.io.home, self.io.now);
+        let session = self.io.service.session(&peer);
+        let greeting = session.as_ref().map(|session| session.greeting()).unwrap_or_default();
+        let session = session.map(|session| Box::new(Framed { session, opened: now }));
         let account = Arc::clone(seat.account());
-        let token = self
-            .conns
-            .insert_with(|token| Conn::new(Link::new(fd, peer, token, Arc::clone(home), account), seat, now));
+        let token = self.conns.insert_with(|token| {
+            let link = Link::new(fd, peer, token, Arc::clone(home), account, session);
+            Conn::new(link, seat, now)
+        });
         home.stats.connections.fetch_add(1, Relaxed);
         let Some(conn) = self.conns.get_mut(token) else { return };
+        if !greeting.is_empty() {
+            conn.link.send_unsealed(greeting);
+        }
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT | EventFlags::ET;
         if epoll::add(&self.epoll, conn.link.fd(), EventData::new_u64(token), flags).is_err() {
             self.close(token, CloseReason::SocketError);
@@ -315,7 +323,9 @@ impl<S: Service> EventLoop<S> {
     /// from one with few.
     fn evict(&mut self, connections: usize) -> bool {
         let now = self.io.now;
-        let idle = |conn: &Conn| conn.quiet() && now.duration_since(conn.last_active) >= EVICTABLE;
+        let idle = |conn: &Conn| {
+            conn.quiet() && !conn.is_settled() && now.duration_since(conn.last_active) >= EVICTABLE
+        };
         let quiet =
             self.conns.iter_mut().filter(|(_, conn)| conn.seat.connections() >= connections && idle(conn));
         let mut found = quiet.min_by_key(|(_, conn)| conn.last_active).map(|(token, _)| token);
@@ -386,7 +396,7 @@ impl<S: Service> EventLoop<S> {
     }
 
     fn listen(&mut self) -> Result<(), Errno> {
-        for socket in self.acceptor.iter().flat_map(Acceptor::sockets) {
+        for socket in self.acceptor.iter().flat_map(|acceptor| acceptor.sockets()) {
             match epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(LISTEN), EventFlags::IN) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error),

@@ -201,7 +201,7 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
 pub(crate) fn start_error(error: StartError) -> Error {
     match error {
         StartError::Listen { addr, source } => listen_error(addr, source),
-        StartError::Loop(source) => Error::System(source),
+        StartError::ListenAt { source, .. } | StartError::Loop(source) => Error::System(source),
     }
 }
 
