@@ -5,6 +5,7 @@
 
 mod cache;
 mod check;
+mod edit;
 mod entries;
 mod export;
 mod file;
@@ -22,7 +23,8 @@ mod units;
 mod users;
 
 pub use cache::{CacheSettings, inside_export};
-pub use entries::{Change, Entry, LISTS, Table, describe};
+pub use edit::set_in_text;
+pub use entries::{Change, Entry, KEYS, LISTS, Table, describe};
 pub use export::{
     Access, Certificate, ClientRule, Clients, Export, Flavor, PrivilegedPort, Squash, TlsPolicy, anyone,
     loopback, parse_clients, parse_networks,

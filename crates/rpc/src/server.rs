@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::accept::{Acceptor, listen_on};
+use crate::accept::{Acceptor, listen_on, take_over};
 use crate::addresses::Addresses;
 use crate::bounds::Bounds;
 use crate::config::Config;
@@ -44,15 +44,38 @@ pub struct Server<S> {
 impl<S: Service> Server<S> {
     /// Listens on all of `addrs`; port 0 picks a free one. IPv6 addresses take IPv6 connections only.
     pub fn bind(addrs: &[SocketAddr], config: Config, service: Arc<S>) -> Result<Self, StartError> {
+        Self::bind_or_take(addrs, &[], config, service)
+    }
+
+    /// Listens as [`bind`](Self::bind) does. An address of `inherited`, which listens already, is not bound again: its
+    /// socket is used, with the connections that wait in it.
+    pub fn bind_or_take(
+        addrs: &[SocketAddr],
+        inherited: &[(SocketAddr, OwnedFd)],
+        config: Config,
+        service: Arc<S>,
+    ) -> Result<Self, StartError> {
         let mut sockets = Vec::with_capacity(addrs.len());
         let mut bound = Vec::with_capacity(addrs.len());
         for &addr in addrs {
-            let (socket, addr) =
-                listen_on(addr).map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
+            let there = inherited.iter().find(|(there, _)| *there == addr);
+            let opened = match there {
+                Some((_, socket)) => take_over(socket).map(|socket| (socket, addr)),
+                None => listen_on(addr),
+            };
+            let (socket, addr) = opened.map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
             sockets.push(socket);
             bound.push(addr);
         }
         Ok(Self { sockets, addrs: bound, config: Arc::new(config), service })
+    }
+
+    /// Returns duplicates of the listening sockets, in the order of the addresses.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub fn sockets(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.sockets.iter().map(OwnedFd::try_clone).collect()
     }
 
     /// Returns the addresses listened on, with the ports filled in.
