@@ -9,10 +9,13 @@ use crate::{
     vm::{Kernel, Release},
 };
 
-const PACKAGES: [&str; 26] = [
+const PACKAGES: [&str; 29] = [
     "acl",
     "btrfs-progs",
     "busybox-static",
+    // The browser that opens the page, and the program that drives it.
+    "chromium",
+    "chromium-driver",
     "dpkg-dev",
     "e2fsprogs",
     "fio",
@@ -31,6 +34,7 @@ const PACKAGES: [&str; 26] = [
     // Mount.nfs looks up `tcp` in /etc/protocols.
     "netbase",
     "nfs-common",
+    "prometheus",
     "python3",
     "qemu-system-x86",
     "rpm",

@@ -10,6 +10,7 @@ use forebay_config::Mode;
 
 use crate::bench::BenchArgs;
 use crate::serve_args::ServeArgs;
+use crate::web::WebArgs;
 
 /// An NFS server for directories on slow storage.
 #[derive(Debug, Parser)]
@@ -61,6 +62,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+    /// Print a URL that opens the server's page with the rights of an administrator
+    Web(WebArgs),
     /// Measure NFS servers, or emulate slow disk arrays to measure servers on
     Bench(Box<BenchArgs>),
     /// Check this host against good practice

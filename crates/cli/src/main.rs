@@ -14,7 +14,6 @@ mod logging;
 mod lost;
 mod moment;
 mod output;
-mod prometheus;
 mod rates;
 mod required_mounts;
 mod serve;
@@ -23,6 +22,7 @@ mod service_manager;
 mod stat;
 mod status;
 mod top;
+mod web;
 
 use std::process::ExitCode;
 
@@ -77,6 +77,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+        Command::Web(args) => web::web(&args),
         Command::Bench(args) => bench::bench(*args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Completions(args) => generate::completions(args.shell),

@@ -158,6 +158,15 @@ fn describe(settings: &Settings) -> String {
             let _ = writeln!(text, "client_ca = {authorities:?}");
         }
     }
+    if let Some(http) = &settings.http {
+        let _ = writeln!(text, "\n[http]\nlisten = \"{}\"", http.listen);
+        if let Some(file) = &http.token_file {
+            let _ = writeln!(text, "token_file = {file:?}");
+        }
+        if !http.hosts.is_empty() {
+            let _ = writeln!(text, "hosts = {:?}", http.hosts);
+        }
+    }
     for export in &settings.exports {
         let _ = writeln!(text, "\n[[export]]\npath = {:?}\nname = {:?}", export.path, export.name);
         if !export.aliases.is_empty() {

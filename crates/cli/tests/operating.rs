@@ -6,6 +6,8 @@
 mod common;
 #[path = "operating/events.rs"]
 mod events;
+#[path = "operating/http.rs"]
+mod http;
 #[path = "operating/log.rs"]
 mod log;
 #[path = "operating/reload.rs"]

@@ -7,6 +7,7 @@ use toml::de::DeTable;
 
 use crate::cache::{CacheDraft, parse_device_size, parse_ram};
 use crate::export::{Access, Clients, Flavor, Squash, TlsPolicy, parse_clients};
+use crate::http::{self, DraftHttp};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
@@ -33,6 +34,8 @@ pub(crate) struct Draft {
     pub(crate) connection_memory: Option<Origin>,
     pub(crate) log: Log,
     pub(crate) tls: DraftTls,
+    /// Present if HTTP is served.
+    pub(crate) http: Option<DraftHttp>,
     pub(crate) exports: Vec<DraftExport>,
 }
 
@@ -119,6 +122,7 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
         draft.tls.client_ca = table.parsed("client_ca", problems, absolute_path);
         table.finish(problems);
     }
+    draft.http = root.table("http", "[http]", problems).map(|table| http::read(table, problems));
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     root.finish(problems);
@@ -173,7 +177,7 @@ fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     client
 }
 
-fn absolute_path(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn absolute_path(text: &str) -> Result<PathBuf, String> {
     if text.starts_with('/') && !text.contains('\0') {
         return Ok(PathBuf::from(text));
     }

@@ -8,6 +8,7 @@ mod check;
 mod export;
 mod file;
 mod hash;
+mod http;
 mod limits;
 mod listen;
 mod problem;
@@ -23,6 +24,7 @@ pub use export::{
     Access, Certificate, ClientRule, Clients, Export, Flavor, PrivilegedPort, Squash, TlsPolicy, anyone,
     loopback, parse_clients, parse_networks,
 };
+pub use http::{HTTP_PORT, Http, parse_http};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use problem::{Place, Problem, Problems};

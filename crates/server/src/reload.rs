@@ -50,6 +50,7 @@ impl Differences {
             ("keytab", now.takes_kerberos() && now.kerberos.keytab != new.kerberos.keytab),
             ("realms", now.takes_kerberos() && now.kerberos.realms != new.kerberos.realms),
             ("sandbox", now.sandbox != new.sandbox),
+            ("http", now.http != new.http),
             ("log format", now.log.format != new.log.format),
         ];
         let limits = LIMITS.iter().filter(|limit| limit.show(&now.limits) != limit.show(&new.limits));
