@@ -33,7 +33,7 @@ class Prometheus:
         self.directory = tempfile.mkdtemp(prefix="prometheus-")
         config = os.path.join(self.directory, "prometheus.yml")
         with open(config, "w", encoding="utf-8") as file:
-            file.write(CONFIGURATION.replace("RULES", json.dumps(rules)).replace("TARGET", target))
+            file.write(CONFIGURATION.replace("RULES", json.dumps(os.path.abspath(rules))).replace("TARGET", target))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -109,7 +109,7 @@ def main(binary, rules, dashboard):
             prometheus.value('sum(rate(forebay_procedure_duration_seconds_count{procedure="WRITE"}[2s]))') or 0) > 0))
         good &= case("rules and dashboard name metrics that exist", lambda: check_names(rules, dashboard, server))
         good &= case("no alert fires before", lambda: not prometheus.firing("ForebayCacheNotMirrored") or 1 / 0)
-        server.ask("pool", "remove", server.caches[1])
+        server.ask("pool", "remove", server.caches[1], "--wait")
         good &= case("an alert fires when a device is removed", lambda: wait_for(
             "the alert", lambda: prometheus.firing("ForebayCacheNotMirrored")))
         server.ask("pool", "add", server.caches[2])

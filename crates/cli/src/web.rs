@@ -40,7 +40,8 @@ pub(crate) fn web(args: &WebArgs) -> anyhow::Result<Exit> {
 fn administrator() -> String {
     let own = rustix::process::geteuid();
     let named = |name: &str| std::env::var(name).ok().filter(|user| !user.is_empty() && user.len() <= 64);
-    let claimed = named("SUDO_USER").or_else(|| named("USER"));
+    let root = || own.is_root().then(|| "root".to_owned());
+    let claimed = named("SUDO_USER").or_else(|| named("USER")).or_else(root);
     let name: String = claimed.unwrap_or_default().chars().filter(|one| !one.is_control()).collect();
     match parse_user(&name) == Ok(own.as_raw()) {
         true => name,

@@ -59,7 +59,10 @@ function chartWidth() {
 
 function context() {
   const to = state.latest?.time_ms ?? Date.now();
-  const history = { points: state.points, from: to - state.span * 1000, to, gap: Math.max(3 * state.step, 5000) };
+  // A young history fills the chart: an hour that is empty but for a minute shows nothing.
+  const first = state.points[0]?.time_ms ?? to;
+  const from = Math.max(to - state.span * 1000, Math.min(first, to - 120000));
+  const history = { points: state.points, from, to, gap: Math.max(3 * state.step, 5000) };
   return {
     ...state, history, spans: SPANS, chosen: state.span, width: chartWidth(), rates, act,
     administrator: state.session.administrator,

@@ -17,7 +17,7 @@ function roundUp(value, base) {
 
 /** Returns the times of the marks below a chart. */
 function timeMarks(from, to, most) {
-  const steps = [60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
+  const steps = [30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
   const step = 1000 * (steps.find((length) => (to - from) / (1000 * length) <= most) ?? 864000);
   const zone = new Date(to).getTimezoneOffset() * 60000;
   const marks = [];
@@ -69,7 +69,7 @@ export function chart({ title, about, series, shape = "lines", format, base = 10
   ]);
   const times = timeMarks(from, to, Math.max(2, Math.floor(width / 90)));
   for (const time of times.marks) {
-    const text = times.days ? moment(time).slice(5, 10) : clock(time, false);
+    const text = times.days ? moment(time).slice(5, 10) : clock(time, to - from < 180000);
     drawn.push(el("text", { class: "mark", x: x(time), y: HEIGHT - 4, "text-anchor": "middle" }, text));
   }
   const base0 = points.map(() => 0);

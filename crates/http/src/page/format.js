@@ -16,7 +16,7 @@ export function el(tag, attributes = {}, ...children) {
 /** Returns a figure with three digits. */
 export function digits(value) {
   const size = Math.abs(value);
-  if (size >= 100 || size === 0) return Math.round(value).toLocaleString("en");
+  if (size >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
   return value.toFixed(size >= 10 ? 1 : 2);
 }
 
