@@ -1,5 +1,5 @@
-"""Checks of mounts as an administrator types them, in a guest beside its server: `mounts.py HOST SHARE [SECURITY PROGRAMS
-MODULE...]`. SECURITY is `tls`, `mtls` or `krb5p`. SHARE has the keys for it, and PROGRAMS the daemon for TLS.
+"""Checks of mounts as an administrator types them, in a guest beside its server:
+`mounts.py HOST SHARE [SECURITY PROGRAMS MODULE...]`. SECURITY is `tls`, `mtls` or `krb5p`. SHARE has the keys for it, and PROGRAMS the daemon for TLS.
 
 Every check is a function below, with the mount options in its first line; each prints `ok NAME` or `not ok NAME: WHY`.
 The host kills the server and starts it again when the file `kill` appears in SHARE, and then removes the file.

@@ -1,5 +1,5 @@
-"""Runs nfstest_posix in a guest beside its server: `nfstest.py HOST SHARE TESTS PYTHON VERSION`. TESTS has the source, and
-PYTHON the files of Python 2.7, for which it is written.
+"""Runs nfstest_posix in a guest beside its server: `nfstest.py HOST SHARE TESTS PYTHON VERSION`. TESTS has the source,
+and PYTHON the files of Python 2.7, for which it is written.
 
 Each assertion prints `ok NUMBER TEXT` or `not ok NUMBER TEXT: TEST`.
 """
@@ -15,7 +15,7 @@ def main():
     environment = dict(os.environ, PYTHONPATH=TESTS, PYTHONHOME=f"{PYTHON}/usr", PYTHONDONTWRITEBYTECODE="1",
                        LD_LIBRARY_PATH=f"{PYTHON}/usr/lib/x86_64-linux-gnu")
     # The client is root, so a command that runs another one takes the place of sudo.
-    words = [f"{PYTHON}/usr/bin/python2.7", f"{TESTS}/test/nfstest_posix", "--server", HOST, "--export", "/",
+    words = [f"{PYTHON}/usr/bin/python2.7", "-u", f"{TESTS}/test/nfstest_posix", "--server", HOST, "--export", "/",
              "--nfsversion", VERSION, "--mtpoint", "/mnt/posix", "--mtopts", "hard", "--sudo", "/usr/bin/env", "--notty"]
     tests = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, errors="replace")
