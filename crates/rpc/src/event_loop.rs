@@ -20,7 +20,7 @@ use crate::conn::{Conn, Io, Turn};
 use crate::drive::Wire;
 use crate::handshake::Stepped;
 use crate::home::Post;
-use crate::link::{Framed, Link};
+use crate::link::{Link, Negotiated};
 use crate::outlet::Outlet;
 use crate::service::{Peer, Replies, Service, batch};
 use crate::shares::{CLOSING, OPENING, Shares, TURN};
@@ -300,7 +300,7 @@ impl<S: Service> EventLoop<S> {
         let (home, now) = (&self.io.home, self.io.now);
         let session = self.io.service.session(&peer);
         let greeting = session.as_ref().map(|session| session.greeting()).unwrap_or_default();
-        let session = session.map(|session| Box::new(Framed { session, opened: now }));
+        let session = session.map(|session| Box::new(Negotiated { session, opened: now }));
         let account = Arc::clone(seat.account());
         let token = self.conns.insert_with(|token| {
             let link = Link::new(fd, peer, token, Arc::clone(home), account, session);
