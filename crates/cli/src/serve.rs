@@ -158,6 +158,18 @@ fn describe(settings: &Settings) -> String {
             let _ = writeln!(text, "client_ca = {authorities:?}");
         }
     }
+    if !settings.nbd.places().is_empty() {
+        let _ = writeln!(text, "\n[nbd]\nlisten = {:?}", settings.nbd.places());
+        let _ = writeln!(text, "insecure = {}", settings.nbd.insecure);
+        let _ = writeln!(text, "client_certificate = {}", settings.nbd.client_certificate);
+    }
+    for volume in &settings.volumes {
+        let _ = writeln!(text, "\n[[volume]]\nname = {:?}\nbacking = {:?}", volume.name, volume.backing);
+        if let Some(mode) = volume.mode {
+            let _ = writeln!(text, "mode = \"{mode}\"");
+        }
+        let _ = writeln!(text, "read_only = {}", volume.read_only);
+    }
     for export in &settings.exports {
         let _ = writeln!(text, "\n[[export]]\npath = {:?}\nname = {:?}", export.path, export.name);
         if !export.aliases.is_empty() {

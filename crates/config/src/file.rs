@@ -9,6 +9,7 @@ use crate::cache::{CacheDraft, parse_device_size, parse_ram};
 use crate::export::{Access, Clients, Flavor, Squash, TlsPolicy, parse_clients};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
+use crate::nbd::{Nbd, read_nbd};
 use crate::problem::{Collector, Origin};
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
 use crate::table::{Located, TableReader};
@@ -36,6 +37,7 @@ pub(crate) struct Draft {
     pub(crate) tls: DraftTls,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) volumes: Vec<(Origin, Volume)>,
+    pub(crate) nbd: Nbd,
 }
 
 /// The files of TLS as written in the file or on the command line.
@@ -120,6 +122,9 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
         draft.tls.key = table.parsed("key", problems, absolute_path);
         draft.tls.client_ca = table.parsed("client_ca", problems, absolute_path);
         table.finish(problems);
+    }
+    if let Some(table) = root.table("nbd", "[nbd]", problems) {
+        draft.nbd = read_nbd(table, problems);
     }
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();

@@ -10,6 +10,7 @@ mod file;
 mod hash;
 mod limits;
 mod listen;
+mod nbd;
 mod problem;
 mod resolve;
 mod settings;
@@ -26,6 +27,7 @@ pub use export::{
 };
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
+pub use nbd::Nbd;
 pub use problem::{Place, Problem, Problems};
 pub use resolve::{Flags, Resolved, resolve};
 pub use settings::{Kerberos, Limits, Log, LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings, TlsFiles};

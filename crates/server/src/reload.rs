@@ -41,6 +41,7 @@ impl Differences {
             ("listen", now.listen != new.listen),
             ("state_dir", now.state_dir != new.state_dir),
             ("cache", now.cache.devices != new.cache.devices),
+            ("nbd", now.nbd != new.nbd),
             ("volume", now.volumes != new.volumes),
             ("cache_size", now.cache.size != new.cache.size),
             ("ram", now.cache.ram != new.cache.ram),
