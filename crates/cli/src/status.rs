@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_config::format_size;
 use forebay_control::{ClientStateStatus, HandleMode, Health, Status};
 
-use crate::args::StatusArgs;
+use crate::monitor_args::StatusArgs;
 use crate::output::{self, Align, BAD, GOOD, HEAD, Table, WARN, count, latency, paint, printable, span};
 use crate::{Exit, control, prometheus, volume};
 

@@ -10,7 +10,9 @@ use ipnet::IpNet;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::cache;
-use crate::export::{ClientRule, Clients, Export, PrivilegedPort, TlsPolicy, loopback};
+use crate::client_rule::{ClientRule, PrivilegedPort};
+use crate::clients::{Clients, loopback};
+use crate::export::{Export, TlsPolicy};
 use crate::file::{Draft, DraftClient, DraftExport, DraftTls};
 use crate::hash::{fnv1a, fold32};
 use crate::listen::{default_listen, is_loopback, overlap};
@@ -60,6 +62,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         tls,
         limits: draft.limits,
         log: draft.log,
+        sources: draft.sources,
     }
 }
 

@@ -6,12 +6,16 @@ use std::path::PathBuf;
 use toml::de::DeTable;
 
 use crate::cache::{CacheDraft, parse_device_size, parse_ram};
-use crate::export::{Access, Clients, Flavor, Squash, TlsPolicy, parse_clients};
+use crate::client_rule::{Access, Flavor, Squash};
+use crate::clients::{Clients, parse_clients};
+use crate::export::TlsPolicy;
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::nbd::{Nbd, read_nbd};
 use crate::problem::{Collector, Origin};
+use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
+use crate::sources::Sources;
 use crate::table::{Located, TableReader};
 use crate::users::{parse_group, parse_user};
 use crate::volume::{Volume, read_volume};
@@ -36,6 +40,7 @@ pub(crate) struct Draft {
     pub(crate) log: Log,
     pub(crate) tls: DraftTls,
     pub(crate) exports: Vec<DraftExport>,
+    pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
     pub(crate) nbd: Nbd,
 }
@@ -74,7 +79,7 @@ pub(crate) struct DraftClient {
 
 /// Reads the text of a configuration file. Returns `None` if the text is not TOML. The parser may then have skipped
 /// keys, so further checks would report mistakes that do not exist.
-pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
+pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> Option<Draft> {
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let message = error.message().replace('\n', "; ");
@@ -132,6 +137,7 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     draft.volumes =
         volumes.into_iter().filter_map(|volume| read_volume(volume, problems, absolute_path)).collect();
     root.finish(problems);
+    draft.sources = Sources::of_both(Some(document.get_ref()), flags);
     Some(draft)
 }
 

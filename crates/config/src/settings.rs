@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cache::CacheSettings;
 use crate::export::Export;
 use crate::nbd::Nbd;
+use crate::sources::Sources;
 use crate::volume::Volume;
 
 /// The settings of one server.
@@ -50,6 +51,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Level and format of the log.
     pub log: Log,
+    /// Source of each setting, for people.
+    pub sources: Sources,
 }
 
 /// The files that TLS needs.

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_config::Mode;
+use forebay_config::{Entry, Mode};
 
 use crate::event::Event;
 use crate::protocol::{
@@ -93,6 +93,17 @@ impl Client {
         }
     }
 
+    /// Returns the settings in force.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn config(&self) -> Result<Vec<Entry>, ClientError> {
+        match self.last_answer(Request::Config, |_| ControlFlow::Continue(()))? {
+            Response::Config { entries } => Ok(entries),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Returns the server's counters since its start.
     ///
     /// # Errors
@@ -100,6 +111,30 @@ impl Client {
     pub fn sample(&self) -> Result<StatSample, ClientError> {
         match self.last_answer(Request::Sample, |_| ControlFlow::Continue(()))? {
             Response::Sample(sample) => Ok(*sample),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns every figure in the text format of Prometheus, version 0.0.4.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn metrics(&self) -> Result<String, ClientError> {
+        self.text(Request::Metrics)
+    }
+
+    /// Returns a URL that opens the page of the server with the rights of an administrator, once. `who` is the
+    /// administrator's name in later events.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn invite(&self, who: &str) -> Result<String, ClientError> {
+        self.text(Request::Invite { who: who.to_owned() })
+    }
+
+    fn text(&self, request: Request) -> Result<String, ClientError> {
+        match self.last_answer(request, |_| ControlFlow::Continue(()))? {
+            Response::Text { text } => Ok(text),
             other => Err(unexpected(&other)),
         }
     }
@@ -264,7 +299,7 @@ impl Client {
 /// Returns how long the client waits for each line of an answer. A sound server answers Status, Sample and Mode
 /// quickly. Any other request may take as long as the disks need, so it has no limit.
 fn patience(request: &Request) -> Option<Duration> {
-    let quick = matches!(request, Request::Status | Request::Sample | Request::Mode);
+    let quick = matches!(request, Request::Status | Request::Sample | Request::Config | Request::Mode);
     quick.then_some(Duration::from_secs(10))
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::PoolStatus;
 use crate::volume::VolumeStatus;
-use forebay_common::metrics::LatencySummary;
+use forebay_common::metrics::{LatencySummary, Snapshot};
 
 /// The state of a server at one moment. Times are in nanoseconds since 1970 unless they are durations; sizes are in
 /// bytes.
@@ -148,6 +148,16 @@ pub enum Health {
     },
 }
 
+impl Health {
+    /// Adds a reason why the administrator should act.
+    pub fn degrade(&mut self, reason: String) {
+        match self {
+            Self::Ok => *self = Self::Degraded { reasons: vec![reason] },
+            Self::Degraded { reasons } => reasons.push(reason),
+        }
+    }
+}
+
 /// The kind of a server's file handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -220,7 +230,7 @@ pub struct ClientStatus {
 }
 
 /// The calls of one procedure since the start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcedureStatus {
     /// Name as in RFC 1813, such as `READ`. Names of operations of NFSv4 start with `NFS4.`.
     pub name: String,
@@ -231,6 +241,9 @@ pub struct ProcedureStatus {
     /// Time from the complete request to the reply handed to the socket. An operation of NFSv4 begins when the one
     /// before it ends, and an operation that changes nothing ends with its result.
     pub latency: LatencySummary,
+    /// The latencies behind the summary. They stay in the server, for its metrics.
+    #[serde(skip)]
+    pub latencies: Snapshot,
 }
 
 /// The state that clients hold at the server, and the call-backs to them.

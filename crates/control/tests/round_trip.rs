@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_common::lock::Mutex;
-use forebay_config::Mode;
+use forebay_config::{Change, Entry, Mode, Source, Table};
 use forebay_control::{
     CachedFiles, Client, ClientError, ClientStateStatus, ClientStatus, DurabilityStatus, EventLog,
     ExportStatus, FlushProgress, FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus,
@@ -68,6 +68,16 @@ impl Handler for Plain {
         Ok(ReloadReport { changed: vec!["the log level".into()], ..ReloadReport::default() })
     }
 
+    fn config(&self) -> Vec<Entry> {
+        vec![Entry {
+            table: Table::default(),
+            key: "mode".into(),
+            value: Some("\"pass-through\"".into()),
+            source: Source::Flag,
+            change: Change::InService,
+        }]
+    }
+
     fn mode(&self) -> Mode {
         Mode::PassThrough
     }
@@ -106,7 +116,7 @@ impl Handler for Plain {
 }
 
 fn status() -> Status {
-    let procedure = ProcedureStatus { name: "READ".into(), count: 3, errors: 1, latency: Default::default() };
+    let procedure = ProcedureStatus { name: "READ".into(), count: 3, errors: 1, ..Default::default() };
     let client = ClientStatus {
         address: "fd00::1".parse().unwrap(),
         connections: 1,

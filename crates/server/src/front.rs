@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_config::{Export, Mode, Settings};
+use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
     CachedFiles, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
     Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus, ReloadReport,
@@ -181,6 +181,10 @@ impl Handler for Front {
 
     fn serving(&self) -> Result<(), String> {
         self.opened()?.serving()
+    }
+
+    fn config(&self) -> Vec<Entry> {
+        self.control().map_or_else(|| self.settings.entries(), |control| control.config())
     }
 
     fn mode(&self) -> Mode {

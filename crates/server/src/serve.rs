@@ -104,8 +104,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
     let Served { vfs, nfs, control, running, door, found, owned: _owned } = served;
     found.end();
-    running.shutdown(settings.limits.drain_timeout);
-    door.into_iter().for_each(|door| door.stop(settings.limits.drain_timeout));
+    running.shutdown(control.limits().drain_timeout);
+    door.into_iter().for_each(|door| door.stop(control.limits().drain_timeout));
     nfs.stop();
     // From here on no administrator may flush, add or remove a device.
     drop(control_server);

@@ -72,8 +72,8 @@ struct Running<'a>(&'a Volume);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
-        if self.0.stopped.load(Ordering::Acquire) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        if self.0.stopped.load(Ordering::SeqCst) {
             self.0.left.wake();
         }
     }
@@ -185,8 +185,8 @@ impl Volume {
 
     /// Refuses all further requests with [`DiskError::Stopping`], and waits until no request is in progress.
     pub async fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
-        self.left.until(|| (self.running.load(Ordering::Acquire) == 0).then_some(())).await;
+        self.stopped.store(true, Ordering::SeqCst);
+        self.left.until(|| (self.running.load(Ordering::SeqCst) == 0).then_some(())).await;
     }
 
     /// Accepts requests again after [`Volume::stop`].
@@ -210,9 +210,11 @@ impl Volume {
     }
 
     fn enter(&self) -> Result<Running<'_>, DiskError> {
-        self.running.fetch_add(1, Ordering::AcqRel);
+        // Each side writes its own flag before it looks at the other's: either the request sees the stop, or the stop
+        // sees the request. Weaker orders allow that neither does.
+        self.running.fetch_add(1, Ordering::SeqCst);
         let running = Running(self);
-        if self.stopped.load(Ordering::Acquire) { Err(DiskError::Stopping) } else { Ok(running) }
+        if self.stopped.load(Ordering::SeqCst) { Err(DiskError::Stopping) } else { Ok(running) }
     }
 
     fn check(&self, offset: u64, len: u64, changes: bool) -> Result<(), DiskError> {

@@ -261,7 +261,7 @@ pub(super) fn procedures(nfs: &Nfs) -> Vec<ProcedureStatus> {
     let status = |(name, stats): (String, &ProcedureStats)| {
         let latency = stats.latency.snapshot();
         let (count, errors) = (latency.count(), stats.errors.load(Relaxed));
-        ProcedureStatus { name, count, errors, latency: latency.summary() }
+        ProcedureStatus { name, count, errors, latency: latency.summary(), latencies: latency }
     };
     all.chain(operations).map(status).filter(|procedure| procedure.count > 0).collect()
 }
