@@ -8,6 +8,8 @@ mod cached;
 mod config;
 mod config_args;
 mod control;
+mod control_args;
+mod data_args;
 mod doctor;
 mod events;
 mod generate;
@@ -15,6 +17,7 @@ mod hypot;
 mod logging;
 mod lost;
 mod moment;
+mod monitor_args;
 mod output;
 mod prometheus;
 mod rates;
@@ -27,6 +30,8 @@ mod status;
 mod support;
 mod support_args;
 mod top;
+mod volume;
+mod volume_args;
 
 use std::process::ExitCode;
 
@@ -70,6 +75,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
         Command::Serve(args) => serve::serve(*args),
         Command::Pool(args) => control::pool(args.command),
+        Command::Volume(args) => volume::volume(args.command),
         Command::Mode(args) => control::mode(&args),
         Command::Flush(args) => control::flush(&args),
         Command::Reload(args) => control::reload(&args),

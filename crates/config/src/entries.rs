@@ -7,11 +7,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::export::{ClientRule, Export, PrivilegedPort};
+use crate::client_rule::{ClientRule, PrivilegedPort};
+use crate::export::Export;
 use crate::limits::LIMITS;
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
 use crate::sources::Source;
 use crate::units::format_size_exactly;
+use crate::volume::Volume;
 
 /// One setting under its name in the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,6 +180,7 @@ impl Settings {
             mode,
             cache,
             exports,
+            volumes,
             portmap,
             locks,
             nfs4,
@@ -230,6 +233,9 @@ impl Settings {
         for (number, export) in exports.iter().enumerate() {
             all.add_export(number, export);
         }
+        for (number, volume) in volumes.iter().enumerate() {
+            all.add_volume(number, volume);
+        }
         all.entries
     }
 }
@@ -261,6 +267,15 @@ impl List<'_> {
             let of = format!("{name} rule {}", rule + 1);
             self.add_client(&Table::numbered("export.client", &[number, rule], of), client);
         }
+    }
+
+    fn add_volume(&mut self, number: usize, volume: &Volume) {
+        let Volume { name, backing, mode, read_only } = volume;
+        let table = Table::numbered("volume", &[number], name.clone());
+        self.add(&table, "name", quoted(name), Change::NeedsRestart);
+        self.add(&table, "backing", path(backing), Change::NeedsRestart);
+        self.add(&table, "mode", mode.and_then(quoted), Change::NeedsRestart);
+        self.add(&table, "read_only", Some(read_only.to_string()), Change::NeedsRestart);
     }
 
     fn add_client(&mut self, table: &Table, client: &ClientRule) {

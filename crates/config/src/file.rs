@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use toml::de::DeTable;
 
 use crate::cache::{CacheDraft, parse_device_size, parse_ram};
-use crate::export::{Access, Clients, Flavor, Squash, TlsPolicy, parse_clients};
+use crate::client_rule::{Access, Flavor, Squash};
+use crate::clients::{Clients, parse_clients};
+use crate::export::TlsPolicy;
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
@@ -15,6 +17,7 @@ use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
 use crate::sources::Sources;
 use crate::table::{Located, TableReader};
 use crate::users::{parse_group, parse_user};
+use crate::volume::{Volume, read_volume};
 
 /// The settings that the file and the flags gave so far. A setting that was not given is absent.
 #[derive(Default)]
@@ -37,6 +40,7 @@ pub(crate) struct Draft {
     pub(crate) tls: DraftTls,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
+    pub(crate) volumes: Vec<(Origin, Volume)>,
 }
 
 /// The files of TLS as written in the file or on the command line.
@@ -124,6 +128,9 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     }
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
+    let volumes = root.tables("volume", "[[volume]]", problems);
+    draft.volumes =
+        volumes.into_iter().filter_map(|volume| read_volume(volume, problems, absolute_path)).collect();
     root.finish(problems);
     draft.sources = Sources::of_both(Some(document.get_ref()), flags);
     Some(draft)

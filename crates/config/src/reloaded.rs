@@ -79,6 +79,7 @@ impl Settings {
             mode: new.mode,
             cache: self.cache.clone(),
             exports: self.exports.iter().map(|export| export.with_changes_of(&new.exports)).collect(),
+            volumes: self.volumes.clone(),
             portmap: self.portmap,
             locks: self.locks,
             nfs4: self.nfs4,

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::{device_size, ram_size};
 use crate::check;
-use crate::export::{Access, Flavor, Squash, TlsPolicy, parse_clients};
+use crate::client_rule::{Access, Flavor, Squash};
+use crate::clients::parse_clients;
+use crate::export::TlsPolicy;
 use crate::file::{self, Draft, DraftClient, DraftExport, check_name, parse_realm};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;

@@ -16,6 +16,7 @@ use crate::protocol::{
 use crate::sample::StatSample;
 use crate::socket::short_path;
 use crate::status::Status;
+use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +115,30 @@ impl Client {
         }
     }
 
+    /// Returns every figure in the text format of Prometheus, version 0.0.4.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn metrics(&self) -> Result<String, ClientError> {
+        self.text(Request::Metrics)
+    }
+
+    /// Returns a URL that opens the page of the server with the rights of an administrator, once. `who` is the
+    /// administrator's name in later events.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn invite(&self, who: &str) -> Result<String, ClientError> {
+        self.text(Request::Invite { who: who.to_owned() })
+    }
+
+    fn text(&self, request: Request) -> Result<String, ClientError> {
+        match self.last_answer(request, |_| ControlFlow::Continue(()))? {
+            Response::Text { text } => Ok(text),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Changes the mode if `change` names one. Returns the configured mode, and the mode in force if the two differ.
     ///
     /// # Errors
@@ -158,6 +183,17 @@ impl Client {
     pub fn pool(&self, request: PoolRequest) -> Result<PoolStatus, ClientError> {
         match self.last_answer(Request::Pool(request), |_| ControlFlow::Continue(()))? {
             Response::Pool(pool) => Ok(*pool),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Shows or changes block volumes. Returns the volumes that the request was about, after the change.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, ClientError> {
+        match self.last_answer(Request::Volume(request), |_| ControlFlow::Continue(()))? {
+            Response::Volumes { volumes } => Ok(volumes),
             other => Err(unexpected(&other)),
         }
     }

@@ -13,7 +13,7 @@ use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
     CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MemoryStatus, PoolRequest,
     PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample, Status,
-    WorkerStatus,
+    VolumeRequest, VolumeStatus, WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -245,6 +245,7 @@ impl Handler for Control {
             metadata: self.metadata(),
             client_state: self.parts.nfs.state_numbers().map(client_state),
             log_lines_lost: self.parts.host.log_lines_lost(),
+            volumes: self.cache().map(|cache| cache.volumes.statuses()).unwrap_or_default(),
             pool: self.cache().map(|cache| self.pool_status(cache)),
         }
     }
@@ -354,6 +355,17 @@ impl Handler for Control {
             PoolRequest::Remove { path, wait: false } => cache.start_remove(path, &self.parts.events)?,
         }
         Ok(self.pool_status(cache))
+    }
+
+    fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
+        match (self.cache(), request) {
+            (Some(cache), request) => cache.volumes.answer(request),
+            (None, VolumeRequest::List { name: None }) => Ok(Vec::new()),
+            (None, _) => {
+                Err("a volume needs a cache, and this server has none: it was started in mode pass-through"
+                    .into())
+            }
+        }
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {

@@ -177,10 +177,19 @@ impl Reload {
 
 /// Makes the unstable data of clients durable, and stops the cache.
 fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error> {
+    let failures = cache.map(|cache| cache.volumes.stop()).unwrap_or_default();
+    for failure in failures {
+        let message = format!("what was not flushed may be lost: {failure}");
+        events.add(Severity::Error, "volume-stop", message, &[]);
+    }
     let stopped = vfs.stop()?;
     let dirty = stopped.dirty.map_err(Error::CacheStop)?;
     if let Some(cache) = cache {
         cache.stopped(dirty)?;
+        if let Err(error) = cache.volumes.rest() {
+            let message = format!("the state directory cannot be written: {error}");
+            events.add(Severity::Warning, "volume-stop", message, &[]);
+        }
     }
     if dirty > 0 {
         let message = format!(
@@ -195,7 +204,7 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
 pub(crate) fn start_error(error: StartError) -> Error {
     match error {
         StartError::Listen { addr, source } => listen_error(addr, source),
-        StartError::Loop(source) => Error::System(source),
+        StartError::ListenAt { source, .. } | StartError::Loop(source) => Error::System(source),
     }
 }
 
