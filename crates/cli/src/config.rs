@@ -9,8 +9,9 @@ use anyhow::Context;
 use forebay_config::{Flags, Settings, describe, resolve, resolve_text, set_in_text};
 use serde_json::json;
 
-use crate::args::{ReloadArgs, Target};
+use crate::args::Target;
 use crate::config_args::ConfigCommand;
+use crate::control_args::ReloadArgs;
 use crate::{Exit, control, output, serve};
 
 /// Runs `forebay config`.
