@@ -20,6 +20,9 @@ const CLIENTS: u64 = 4;
 const PIECE: usize = 128 << 10;
 /// Bytes of the file of a client.
 const FILE: u64 = 512 << 20;
+/// Distance between a client's WRITEs, in WRITEs. A sequential stream would go past the cache. The number is odd, so that
+/// every piece of the file is written before one is written again.
+const STEP: u64 = 1597;
 /// Dirty bytes at which the restart begins.
 const DIRTY: u64 = 1 << 30;
 
@@ -70,9 +73,10 @@ fn client(address: &str, number: u64, seen: &Seen) {
     let name = opaque(format!("file-{number}").as_bytes());
     let create = [opaque(&root), name, vec![0; 4 * 7]].concat();
     let file = opaque(&handle(&exchange(&mut stream, &call_of(100_003, 8, &create)).unwrap(), 8));
-    let (data, mut offset) = (vec![number as u8; PIECE], 0_u64);
+    let (data, mut piece) = (vec![number as u8; PIECE], 0_u64);
     let mut last = Instant::now();
     while !seen.stop.load(Relaxed) {
+        let offset = piece * PIECE as u64;
         let about = [&offset.to_be_bytes()[..], &(PIECE as u32).to_be_bytes(), &2_u32.to_be_bytes()].concat();
         let call = call_of(100_003, 7, &[&file[..], &about, &opaque(&data)].concat());
         match exchange(&mut stream, &call) {
@@ -81,7 +85,7 @@ fn client(address: &str, number: u64, seen: &Seen) {
                 seen.longest.fetch_max(last.elapsed().as_micros() as u64, Relaxed);
                 seen.replies.fetch_add(1, Relaxed);
                 last = Instant::now();
-                offset = (offset + PIECE as u64) % FILE;
+                piece = (piece + STEP) % (FILE / PIECE as u64);
             }
             // The request is sent again on a new connection.
             Err(_) => match TcpStream::connect(address) {
