@@ -4,7 +4,9 @@
 //! - Bytes of a cached block at or beyond the object's size are zero.
 //! - While a fetch from the backing store is in flight, every change of its range marks it stale. The contents
 //!   of a stale fetch are never cached.
-//! - Only one of {destage, truncation} is in progress; bypass writes only while neither is.
+//! - Only one of {destage, truncation} is in progress. No bypass write is in progress beside a truncation.
+//!
+//! [`CachedObject::check`] looks through the object, and the simulator calls it after each operation of a client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

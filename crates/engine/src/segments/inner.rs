@@ -22,7 +22,7 @@ impl Until {
     }
 }
 
-fn order(segment: &Segment) -> Order {
+pub(super) fn order(segment: &Segment) -> Order {
     (segment.position, segment.kind == SegmentKind::Log, segment.seq)
 }
 
@@ -41,7 +41,8 @@ impl Inner {
         if segment.kind == SegmentKind::Log {
             self.last_log = self.last_log.max(segment.seq);
         }
-        self.fifo.insert(order(&segment), id);
+        let other = self.fifo.insert(order(&segment), id);
+        assert!(other.is_none(), "two segments at one place of the order: {segment:?}");
         self.table.insert(id, segment);
         id
     }
@@ -77,7 +78,8 @@ impl Inner {
         self.dirty -= u64::from(segment.dirty);
         self.damaged -= u64::from(segment.damaged);
         let order = order(&segment);
-        self.fifo.remove(&order);
+        let freed = self.fifo.remove(&order);
+        assert_eq!(freed, Some(id), "the order has another segment in place of {segment:?}");
         segment.legs.iter().for_each(|place| self.give_up(*place, Until::Oldest(order)));
     }
 

@@ -32,6 +32,7 @@ impl Segments {
         let previous = inner.last_log;
         let id = inner.insert(Segment::new(seq, position, kind, legs.clone()));
         if kind == SegmentKind::Log {
+            assert!(head.is_none_or(|head| head < seq), "segment {seq} is older than the head of the log");
             inner.log.push_back(id);
             inner.has_lone_leg(legs.len(), seq);
         }
