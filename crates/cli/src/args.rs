@@ -13,6 +13,7 @@ use crate::control_args::{FlushArgs, ModeArgs, PoolArgs, ReloadArgs};
 use crate::data_args::{AdoptArgs, InvalidateArgs, LostArgs, PathArgs};
 use crate::monitor_args::{DoctorArgs, EventsArgs, StatArgs, StatusArgs, TopArgs};
 use crate::serve_args::ServeArgs;
+use crate::volume_args::VolumeArgs;
 
 /// An NFS server for directories on slow storage.
 #[derive(Debug, Parser)]
@@ -38,10 +39,12 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve a directory, or the exports of a configuration file, over NFSv3
+    /// Serve a directory, or the exports of a configuration file, over NFSv4 and NFSv3
     Serve(Box<ServeArgs>),
     /// Show or change the pool of cache devices
     Pool(PoolArgs),
+    /// Show or change block volumes: the cache in front of a block device or file
+    Volume(VolumeArgs),
     /// Show or change how writes reach the backing store, in service
     Mode(ModeArgs),
     /// Make everything written so far durable on the backing store

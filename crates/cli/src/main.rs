@@ -26,6 +26,8 @@ mod service_manager;
 mod stat;
 mod status;
 mod top;
+mod volume;
+mod volume_args;
 
 use std::process::ExitCode;
 
@@ -69,6 +71,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
         Command::Serve(args) => serve::serve(*args),
         Command::Pool(args) => control::pool(args.command),
+        Command::Volume(args) => volume::volume(args.command),
         Command::Mode(args) => control::mode(&args),
         Command::Flush(args) => control::flush(&args),
         Command::Reload(args) => control::reload(&args),

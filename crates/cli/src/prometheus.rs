@@ -3,7 +3,9 @@
 
 use std::fmt::{Display, Write};
 
-use forebay_control::{ClientStateStatus, Health, OperationSample, ProcedureStatus, StatSample, Status};
+use forebay_control::{
+    ClientStateStatus, Health, OperationSample, ProcedureStatus, StatSample, Status, VolumeStatus,
+};
 
 /// Returns every figure. Counters count since the start of the server.
 pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
@@ -59,6 +61,7 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
     if let Some(state) = &status.client_state {
         client_state(&mut text, state);
     }
+    volumes(&mut text, &status.volumes);
     if let Some(pool) = &status.pool {
         let healthy = pool.devices.iter().filter(|device| device.state != "lost").count();
         text.metric("cache_devices", "gauge", "Cache devices in use.", &[("", &healthy)]);
@@ -84,6 +87,27 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
         }
     }
     text.0
+}
+
+fn volumes(text: &mut Text, volumes: &[VolumeStatus]) {
+    let mut of = |name: &str, kind: &str, about: &str, value: fn(&VolumeStatus) -> u64| {
+        let label = |volume: &VolumeStatus| (format!("{{volume=\"{}\"}}", volume.name), value(volume));
+        let values: Vec<_> = volumes.iter().map(label).collect();
+        let values: Vec<_> =
+            values.iter().map(|(label, value)| (label.as_str(), value as &dyn Display)).collect();
+        if !values.is_empty() {
+            text.metric(name, kind, about, &values);
+        }
+    };
+    of("volume_size_bytes", "gauge", "Size of the volume.", |volume| volume.size_bytes);
+    of("volume_dirty_bytes", "gauge", "Data that the backing device lacks.", |volume| volume.dirty_bytes);
+    of("volume_serving", "gauge", "1 if the volume is served.", |volume| {
+        u64::from(volume.state == "serving")
+    });
+    of("volume_read_bytes_total", "counter", "Bytes read.", |volume| volume.read_bytes);
+    of("volume_written_bytes_total", "counter", "Bytes written.", |volume| volume.written_bytes);
+    of("volume_flushes_total", "counter", "Flushes.", |volume| volume.flushes);
+    of("volume_errors_total", "counter", "Requests that failed.", |volume| volume.errors);
 }
 
 fn operations(text: &mut Text, sample: &StatSample) {

@@ -20,6 +20,7 @@ use crate::problem::{Collector, Origin};
 use crate::settings::{Kerberos, Limits, Portmap, Sandbox, Settings, TlsFiles};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
+use crate::volume::check_volumes;
 
 /// Completes the draft. The settings are usable only if `problems` is empty afterwards.
 pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settings {
@@ -34,6 +35,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         );
     }
     check_names(&draft.exports, problems);
+    check_volumes(&draft.volumes, problems);
     let tls = tls_files(std::mem::take(&mut draft.tls), problems);
     check_tls(&draft.exports, tls.as_ref(), problems);
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
@@ -46,6 +48,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         mode,
         cache,
         exports,
+        volumes: draft.volumes.into_iter().map(|(_, volume)| volume).collect(),
         locks: draft.locks.unwrap_or(true),
         nfs4: draft.nfs4.unwrap_or(true),
         nfs4_delegations: draft.nfs4_delegations.unwrap_or(true),
@@ -58,6 +61,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         tls,
         limits: draft.limits,
         log: draft.log,
+        sources: draft.sources,
     }
 }
 

@@ -12,9 +12,12 @@ use crate::export::TlsPolicy;
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
+use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
+use crate::sources::Sources;
 use crate::table::{Located, TableReader};
 use crate::users::{parse_group, parse_user};
+use crate::volume::{Volume, read_volume};
 
 /// The settings that the file and the flags gave so far. A setting that was not given is absent.
 #[derive(Default)]
@@ -36,6 +39,8 @@ pub(crate) struct Draft {
     pub(crate) log: Log,
     pub(crate) tls: DraftTls,
     pub(crate) exports: Vec<DraftExport>,
+    pub(crate) sources: Sources,
+    pub(crate) volumes: Vec<(Origin, Volume)>,
 }
 
 /// The files of TLS as written in the file or on the command line.
@@ -72,7 +77,7 @@ pub(crate) struct DraftClient {
 
 /// Reads the text of a configuration file. Returns `None` if the text is not TOML. The parser may then have skipped
 /// keys, so further checks would report mistakes that do not exist.
-pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
+pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> Option<Draft> {
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let message = error.message().replace('\n', "; ");
@@ -123,7 +128,11 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     }
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
+    let volumes = root.tables("volume", "[[volume]]", problems);
+    draft.volumes =
+        volumes.into_iter().filter_map(|volume| read_volume(volume, problems, absolute_path)).collect();
     root.finish(problems);
+    draft.sources = Sources::of_both(Some(document.get_ref()), flags);
     Some(draft)
 }
 

@@ -12,6 +12,7 @@ use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin, Place, Problem, Problems};
 use crate::settings::{LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings};
+use crate::sources::Sources;
 use crate::table::Located;
 
 /// The flags of the command line, each in the field of its name. A flag that was not given is absent, empty or false.
@@ -106,11 +107,19 @@ pub fn resolve(flags: &Flags) -> Result<Resolved, Problems> {
         Some(path) => Some(read_file(path)?),
         None => None,
     };
-    let named = flags.config.as_deref().zip(text.as_deref());
+    resolve_text(flags, text.as_deref())
+}
+
+/// Makes settings as [`resolve`] does, with `text` as the contents of the file that the flags name.
+///
+/// # Errors
+/// Every mistake in the text and in the flags.
+pub fn resolve_text(flags: &Flags, text: Option<&str>) -> Result<Resolved, Problems> {
+    let named = flags.config.as_deref().zip(text);
     let mut problems = Collector::new(named);
     let draft = match named {
-        Some((_, text)) => file::read(text, &mut problems),
-        None => Some(Draft::default()),
+        Some((_, text)) => file::read(text, flags, &mut problems),
+        None => Some(Draft { sources: Sources::of_both(None, flags), ..Draft::default() }),
     };
     let Some(mut draft) = draft else { return Err(problems.into_problems()) };
     let mut notices = Vec::new();

@@ -16,6 +16,7 @@ use rustix::net::{
 };
 
 use crate::addresses::Addresses;
+use crate::bounds::Bounds;
 use crate::callback::Line;
 use crate::home::{Home, Post};
 use crate::service::Peer;
@@ -56,7 +57,7 @@ pub(crate) struct Acceptor {
     sockets: Vec<OwnedFd>,
     homes: Arc<[Arc<Home>]>,
     addresses: Arc<Addresses>,
-    max_connections: usize,
+    bounds: Arc<Bounds>,
     next_id: u64,
     paused_until: Option<Instant>,
     warned: Option<Instant>,
@@ -67,9 +68,9 @@ impl Acceptor {
         sockets: Vec<OwnedFd>,
         homes: Arc<[Arc<Home>]>,
         addresses: Arc<Addresses>,
-        max_connections: usize,
+        bounds: Arc<Bounds>,
     ) -> Self {
-        Self { sockets, homes, addresses, max_connections, next_id: 1, paused_until: None, warned: None }
+        Self { sockets, homes, addresses, bounds, next_id: 1, paused_until: None, warned: None }
     }
 
     pub(crate) fn sockets(&self) -> &[OwnedFd] {
@@ -120,7 +121,7 @@ impl Acceptor {
             Arc::new(Peer { id: self.next_id, addr, line: Line::default(), security: OnceLock::new() });
         self.next_id += 1;
         let loads = || self.homes.iter().map(|home| home.load.load(Relaxed));
-        let evict = loads().sum::<usize>() >= self.max_connections;
+        let evict = loads().sum::<usize>() >= self.bounds.max_connections();
         if let Some(home) = self.homes.iter().min_by_key(|home| home.load.load(Relaxed)) {
             home.load.fetch_add(1, Relaxed);
             home.post(Post::Adopt { fd, peer, seat, evict });

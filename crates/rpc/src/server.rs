@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::accept::{Acceptor, listen_on};
 use crate::addresses::Addresses;
+use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::conn::Io;
 use crate::event_loop::EventLoop;
 use crate::handshake::Tls;
 use crate::home::{Home, Post};
-use crate::pool::Pool;
 use crate::service::Service;
 use crate::stats::Stats;
 
@@ -66,15 +66,15 @@ impl<S: Service> Server<S> {
         let homes: Result<Vec<_>, _> =
             (0..self.config.loops().max(1)).map(|_| Home::new(tls.clone())).collect();
         let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();
-        let pool = Pool::new(self.config.max_record, self.config.memory.max(4 * self.config.max_record));
-        let most = self.config.max_connections;
-        let addresses = Addresses::new(Arc::clone(&pool), most);
-        let mut acceptor = Some(Acceptor::new(self.sockets, Arc::clone(&homes), addresses, most));
+        let bounds = Bounds::new(&self.config);
+        let addresses = Addresses::new(Arc::clone(&bounds));
+        let mut acceptor =
+            Some(Acceptor::new(self.sockets, Arc::clone(&homes), addresses, Arc::clone(&bounds)));
         let mut running =
-            Running { addrs: self.addrs, counters: Counters { homes, pool }, tls, threads: Vec::new() };
+            Running { addrs: self.addrs, counters: Counters { homes, bounds }, tls, threads: Vec::new() };
         for (index, home) in running.counters.homes.iter().enumerate() {
             let (service, config) = (Arc::clone(&self.service), Arc::clone(&self.config));
-            let io = Io::new(service, config, Arc::clone(&running.counters.pool), Arc::clone(home));
+            let io = Io::new(service, config, Arc::clone(&running.counters.bounds), Arc::clone(home));
             let mut event_loop =
                 EventLoop::new(io, acceptor.take()).map_err(|errno| StartError::Loop(errno.into()))?;
             let thread = std::thread::Builder::new().name(format!("rpc-loop-{index}"));
@@ -125,13 +125,18 @@ impl Running {
 #[derive(Clone)]
 pub struct Counters {
     homes: Arc<[Arc<Home>]>,
-    pool: Arc<Pool>,
+    bounds: Arc<Bounds>,
 }
 
 impl Counters {
+    /// Returns the limits, which any thread may change.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// Returns the sums over all loops now.
     pub fn read(&self) -> Stats {
-        let mut stats = Stats { memory: self.pool.used() as u64, ..Stats::default() };
+        let mut stats = Stats { memory: self.bounds.pool().used() as u64, ..Stats::default() };
         for home in self.homes.iter() {
             stats.add(&home.stats);
         }

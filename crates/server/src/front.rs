@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_config::{Export, Mode, Settings};
+use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
     CachedFiles, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
     Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus, ReloadReport,
-    ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, WorkerStatus,
+    ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 
 use crate::control::{Control, cpu_ns, resident_bytes};
@@ -139,6 +139,7 @@ impl Front {
             metadata: MetadataStatus { limit_bytes: limits.metadata_memory, ..MetadataStatus::default() },
             client_state: None,
             log_lines_lost: self.host.log_lines_lost(),
+            volumes: Vec::new(),
             pool: None,
         }
     }
@@ -182,6 +183,10 @@ impl Handler for Front {
         self.opened()?.serving()
     }
 
+    fn config(&self) -> Vec<Entry> {
+        self.control().map_or_else(|| self.settings.entries(), |control| control.config())
+    }
+
     fn mode(&self) -> Mode {
         self.control().map_or(self.settings.mode, |control| control.mode())
     }
@@ -208,6 +213,10 @@ impl Handler for Front {
 
     fn reload(&self) -> Result<ReloadReport, String> {
         Ok(self.opened()?.reload())
+    }
+
+    fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
+        self.opened()?.volume(request)
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {

@@ -104,7 +104,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
     let Served { vfs, nfs, control, running, found, owned: _owned } = served;
     found.end();
-    running.shutdown(settings.limits.drain_timeout);
+    running.shutdown(control.limits().drain_timeout);
     nfs.stop();
     // From here on no administrator may flush, add or remove a device.
     drop(control_server);
@@ -174,10 +174,19 @@ impl Reload {
 
 /// Makes the unstable data of clients durable, and stops the cache.
 fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error> {
+    let failures = cache.map(|cache| cache.volumes.stop()).unwrap_or_default();
+    for failure in failures {
+        let message = format!("what was not flushed may be lost: {failure}");
+        events.add(Severity::Error, "volume-stop", message, &[]);
+    }
     let stopped = vfs.stop()?;
     let dirty = stopped.dirty.map_err(Error::CacheStop)?;
     if let Some(cache) = cache {
         cache.stopped(dirty)?;
+        if let Err(error) = cache.volumes.rest() {
+            let message = format!("the state directory cannot be written: {error}");
+            events.add(Severity::Warning, "volume-stop", message, &[]);
+        }
     }
     if dirty > 0 {
         let message = format!(

@@ -2,6 +2,7 @@
 //! fuzz/corpus`.
 
 mod engine;
+mod nbd;
 mod nfs4;
 mod small;
 
@@ -24,6 +25,7 @@ fn main() -> io::Result<()> {
     write(&corpus.join("nfs4_compound"), nfs4::compounds())?;
     write(&corpus.join("nfs4_reply"), nfs4::replies())?;
     write(&corpus.join("small_programs"), small::messages())?;
+    write(&corpus.join("nbd"), nbd::messages())?;
     write(&corpus.join("acl"), acls())?;
     write(&corpus.join("superblock"), engine::superblocks())?;
     write(&corpus.join("segment_header"), engine::segment_headers())?;

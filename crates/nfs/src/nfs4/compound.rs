@@ -107,7 +107,7 @@ pub(crate) struct Compound {
     pub(super) has_changed: bool,
     /// True if the log has the reply.
     pub(super) is_logged: bool,
-    measured: Measured,
+    pub(super) measured: Measured,
 }
 
 impl Compound {
@@ -151,7 +151,12 @@ impl Compound {
         reply: &mut Reply<'_>,
         wait: Wait,
     ) -> Progress {
-        let cx = Context { shared, server, call, wait, now: server.now() };
+        let now = match wait {
+            Wait::No => server.at(self.measured.now()),
+            // The request has waited for a worker.
+            Wait::Yes => server.now(),
+        };
+        let cx = Context { shared, server, call, wait, now };
         let mut operations = Operations::<Op<'_>>::resume(call.record, self.position);
         loop {
             let Some(decoded) = operations.next() else { return Progress::Complete };

@@ -11,6 +11,7 @@
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
 //! | `callback.rs`, `delegation.rs` | call-backs to clients; the recalls that operations cause |
+//! | `holder.rs` | questions to the holder of a write delegation |
 //! | `removed.rs` | files that lose their name while clients have them open |
 //! | `io.rs` | READ, WRITE, COMMIT |
 //! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
@@ -35,6 +36,7 @@ mod dir;
 mod durable;
 mod entries;
 mod execute;
+mod holder;
 mod io;
 mod known;
 mod lock;

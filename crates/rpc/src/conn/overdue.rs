@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Conn;
-use crate::config::Config;
+use crate::bounds::Bounds;
 use crate::drive::Wire;
 use crate::stats::CloseReason;
 
@@ -29,7 +29,7 @@ impl Conn {
     /// stall.
     pub(crate) fn overdue(
         &mut self,
-        config: &Config,
+        bounds: &Bounds,
         patience: Duration,
         now: Instant,
     ) -> Option<CloseReason> {
@@ -54,7 +54,7 @@ impl Conn {
         if late || self.input.stalled(patience, now) {
             return Some(CloseReason::StalledInput);
         }
-        let idle = config.idle_timeout.is_some_and(|limit| now.duration_since(self.last_active) >= limit);
+        let idle = bounds.idle_timeout().is_some_and(|limit| now.duration_since(self.last_active) >= limit);
         (idle && self.quiet()).then_some(CloseReason::Idle)
     }
 }

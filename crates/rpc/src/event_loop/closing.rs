@@ -71,9 +71,9 @@ impl<S: Service> EventLoop<S> {
     }
 
     pub(super) fn sweep(&mut self) {
-        let (config, now, patience) = (&self.io.config, self.io.now, self.patience());
+        let (bounds, now, patience) = (&self.io.bounds, self.io.now, self.patience());
         let conns = self.conns.iter_mut();
-        let overdue = conns.filter_map(|(token, conn)| conn.overdue(config, patience, now).map(|_| token));
+        let overdue = conns.filter_map(|(token, conn)| conn.overdue(bounds, patience, now).map(|_| token));
         self.overdue = overdue.collect();
         // Only one loop trims the pool: with several, buffers would seem unneeded too soon.
         if self.acceptor.is_some() {
@@ -88,7 +88,7 @@ impl<S: Service> EventLoop<S> {
             let Some(token) = self.overdue.pop_front() else { return };
             let (patience, now) = (self.patience(), self.io.now);
             let conn = self.conns.get_mut(token);
-            if let Some(reason) = conn.and_then(|conn| conn.overdue(&self.io.config, patience, now)) {
+            if let Some(reason) = conn.and_then(|conn| conn.overdue(&self.io.bounds, patience, now)) {
                 self.close(token, reason);
             }
         }
@@ -96,13 +96,14 @@ impl<S: Service> EventLoop<S> {
 
     /// Returns how long a stalled transfer is tolerated.
     pub(super) fn patience(&self) -> Duration {
-        let stall = self.io.config.stall_timeout;
+        let stall = self.io.bounds.stall_timeout();
         if self.starved.is_empty() { stall } else { stall / PRESSED }
     }
 
     /// Returns a quarter of the shortest timeout: an overdue connection is closed at most this much late.
     pub(super) fn sweep_interval(&self) -> Duration {
-        let shortest = self.io.config.idle_timeout.map_or(self.patience(), |idle| idle.min(self.patience()));
+        let shortest =
+            self.io.bounds.idle_timeout().map_or(self.patience(), |idle| idle.min(self.patience()));
         (shortest / 4).max(Duration::from_millis(1))
     }
 }

@@ -4,6 +4,7 @@ mod arbitrary_impls;
 mod convert;
 mod independent;
 mod messages;
+mod nbd;
 mod nfs4_compound;
 mod nfs4_golden;
 mod nfs4_messages;

@@ -39,12 +39,13 @@ impl Compound {
     /// Ends the request in its slot, and answers its retransmissions. `head` is the reply up to a payload.
     pub(crate) fn complete(&mut self, shared: &Shared, head: &[u8]) {
         let Some(server) = shared.serves_nfs4() else { return };
+        let now = server.at(self.measured.now());
         let body = head.get(self.body_at..).unwrap_or_default();
         if let Some(InSlot { session, slot, .. }) = self.slot.take() {
             let logged = self.is_logged.then_some(Durability::Loose);
             // Its record is in the log already.
             let fx = &mut Effects::default();
-            let waiters = session.complete(slot, self.kept_reply(head), logged, server.now(), fx);
+            let waiters = session.complete(slot, self.kept_reply(head), logged, now, fx);
             for (ticket, xid) in server.take_waiting(&waiters) {
                 let mut again = ticket.reply();
                 success(again.head(), xid);
@@ -59,7 +60,7 @@ impl Compound {
         }
         self.measured.finish(&shared.stats, false);
         server.act(&mut self.effects);
-        server.tick(&shared.vfs);
+        server.tick(&shared.vfs, now);
     }
 
     /// Returns the results that the slot keeps, of a reply up to its payload.

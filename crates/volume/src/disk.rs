@@ -1,0 +1,95 @@
+//! The block device that a door serves: reads, writes, flushes, and what is known of its contents.
+//!
+//! A [`Disk`] behaves as a disk with a volatile write cache. A crash may lose any subset of the writes that no flush
+//! followed. It loses no write that was answered before a successful [`Disk::flush`], and none with `fua`.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+/// What an operation of a [`Disk`] answers.
+pub type DiskFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DiskError>> + Send + 'a>>;
+
+/// A block device as a door (NBD, ublk) sees it. Offsets and lengths are bytes, inside the device; doors check that.
+pub trait Disk: Send + Sync + 'static {
+    /// Returns size, block sizes and abilities. The size may change (resize); everything else is constant.
+    fn shape(&self) -> Shape;
+    /// Reads without waiting. Returns false, with undefined contents of `buf`, if that needs a device.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError::Stopping`] if the volume is not in service.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, DiskError>;
+    /// Fills `buf` from `offset`.
+    fn read<'a>(&'a self, offset: u64, buf: &'a mut [u8]) -> DiskFuture<'a, ()>;
+    /// Writes `data`. With `fua` the data is durable when the future is ready; otherwise after the next `flush`.
+    fn write<'a>(&'a self, offset: u64, data: &'a [u8], fua: bool) -> DiskFuture<'a, ()>;
+    /// Makes everything durable that was answered before the call. Costs nothing if nothing is undurable.
+    fn flush(&self) -> DiskFuture<'_, ()>;
+    /// Says that the range is not needed. Later reads give zeros or the old contents, never another's.
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DiskFuture<'_, ()>;
+    /// Makes the range read as zeros. With `keep` the backing device must keep the space allocated.
+    fn write_zeroes(&self, offset: u64, len: u64, keep: bool, fua: bool) -> DiskFuture<'_, ()>;
+    /// Brings the range into the cache.
+    fn prefetch(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;
+    /// Returns the extents from `offset` on, at most `most`, that together cover at most `len` bytes.
+    fn extents(&self, offset: u64, len: u64, most: usize) -> DiskFuture<'_, Vec<Extent>>;
+}
+
+/// The block devices that a door serves, by name.
+pub trait Disks: Send + Sync + 'static {
+    /// Returns the names of the devices that can be opened now, in order.
+    fn list(&self) -> Vec<String>;
+    /// Returns the device of a name, or `None` if there is no such device.
+    fn open(&self, name: &str) -> Option<Arc<dyn Disk>>;
+}
+
+/// What a block device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Size in bytes.
+    pub size: u64,
+    /// Whether every change is refused with [`DiskError::ReadOnly`].
+    pub read_only: bool,
+    /// The smallest unit of a request in bytes: offsets and lengths are multiples of it.
+    pub minimum_block: u32,
+    /// The unit in bytes that needs no read before a write, and that a crash does not tear.
+    pub preferred_block: u32,
+    /// The longest read or write in bytes.
+    pub maximum_payload: u32,
+    /// Whether the backing device is slow at random access, as a spinning disk is.
+    pub rotational: bool,
+}
+
+/// A run of bytes with the same properties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes, above 0.
+    pub len: u64,
+    /// Whether the backing device has no space allocated for it.
+    pub hole: bool,
+    /// Whether it is known to read as zeros.
+    pub zero: bool,
+    /// Whether all of it can be read without the backing device.
+    pub cached: bool,
+    /// Whether the backing device has older contents than a reader sees.
+    pub dirty: bool,
+}
+
+/// Why an operation of a [`Disk`] failed. A door answers with the errno that the variant names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    /// `EIO`: a device failed for this range.
+    #[error("the device failed for this range")]
+    Io,
+    /// `ENOSPC`: the backing device has no space.
+    #[error("the backing device has no space left")]
+    NoSpace,
+    /// `EINVAL`: the request is outside of the device, or longer than the device takes.
+    #[error("the request is outside of the device")]
+    Invalid,
+    /// `EPERM`: the volume is read-only.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// `ESHUTDOWN`: the volume leaves service.
+    #[error("the volume leaves service")]
+    Stopping,
+}
