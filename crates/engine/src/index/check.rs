@@ -35,10 +35,14 @@ impl State {
     /// Checks what is in progress beside each other.
     fn check_in_flight(&self) -> Result<(), String> {
         let bypasses = || self.fetches.iter().filter(|fetch| fetch.source == Source::Client);
-        holds(bypasses().count() == self.directs as usize, || {
-            format!("{} bypass writes are in flight, and {} are counted", bypasses().count(), self.directs)
+        holds(bypasses().count() == self.bypass_writes as usize, || {
+            format!(
+                "{} bypass writes are in flight, and {} are counted",
+                bypasses().count(),
+                self.bypass_writes
+            )
         })?;
-        holds(self.directs == 0 || (self.busy != Busy::Truncate && self.truncating.is_none()), || {
+        holds(self.bypass_writes == 0 || (self.busy != Busy::Truncate && self.truncating.is_none()), || {
             "a bypass write is in flight beside a truncation".to_owned()
         })?;
         for bypass in bypasses() {

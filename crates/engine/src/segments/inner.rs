@@ -71,8 +71,8 @@ impl Inner {
         self.pending.push((place, until));
     }
 
-    /// Frees a segment; see [`Segments::let_go`].
-    pub(super) fn let_go(&mut self, id: SegmentId) {
+    /// Frees a segment; see [`Segments::free_segment`].
+    pub(super) fn free_segment(&mut self, id: SegmentId) {
         let Some(segment) = self.table.remove(&id) else { return };
         self.live -= u64::from(segment.live);
         self.dirty -= u64::from(segment.dirty);
@@ -150,8 +150,8 @@ impl Inner {
         free.filter(|(device, _)| self.takes_log(*device)).map(|(_, free)| free).min().unwrap_or(0)
     }
 
-    /// Returns true if the segment keeps clean segments from being evicted; see [`Segments::is_in_the_way`].
-    pub(super) fn is_in_the_way(&self, id: SegmentId, spare: usize) -> bool {
+    /// Returns true if the segment keeps clean segments from being evicted; see [`Segments::blocks_eviction`].
+    pub(super) fn blocks_eviction(&self, id: SegmentId, spare: usize) -> bool {
         self.fifo.values().next() == Some(&id) && self.least_free() < spare
     }
 

@@ -104,8 +104,8 @@ impl Segments {
     }
 
     /// Frees a segment. Its legs become free once that is durable.
-    pub(crate) fn let_go(&self, id: SegmentId) {
-        self.inner.lock().let_go(id);
+    pub(crate) fn free_segment(&self, id: SegmentId) {
+        self.inner.lock().free_segment(id);
     }
 
     /// Removes a lost device, and every leg on it.
