@@ -9,7 +9,7 @@ use crate::{
     vm::{Kernel, Release},
 };
 
-const PACKAGES: [&str; 26] = [
+const PACKAGES: [&str; 29] = [
     "acl",
     "btrfs-progs",
     "busybox-static",
@@ -24,6 +24,7 @@ const PACKAGES: [&str; 26] = [
     "krb5-admin-server",
     "krb5-kdc",
     "libc6-dev",
+    "libnbd-bin",
     "libnfs-utils",
     "linux-libc-dev",
     "lintian",
@@ -32,15 +33,17 @@ const PACKAGES: [&str; 26] = [
     "netbase",
     "nfs-common",
     "python3",
+    "python3-libnbd",
     "qemu-system-x86",
+    "qemu-utils",
     "rpm",
     "systemd",
     "udev",
     "xfsprogs",
 ];
 
-/// Packages for comparisons with nfs-ganesha only.
-const PEERS: [&str; 3] = ["nfs-ganesha", "nfs-ganesha-vfs", "rpcbind"];
+/// Packages for comparisons with nfs-ganesha and nbdkit only.
+const PEERS: [&str; 4] = ["nbdkit", "nfs-ganesha", "nfs-ganesha-vfs", "rpcbind"];
 
 struct Tool {
     name: &'static str,

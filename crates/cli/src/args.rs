@@ -49,8 +49,10 @@ pub(crate) enum Command {
     Mode(ModeArgs),
     /// Make everything written so far durable on the backing store
     Flush(FlushArgs),
-    /// Read the configuration again: rules for clients, log level and mode change in service
+    /// Read the configuration again; what can change in service changes, and the differences are printed
     Reload(ReloadArgs),
+    /// Show, check or change the configuration
+    Config(crate::config_args::ConfigArgs),
     /// Show how much is cached of a file, or of all files below a directory
     Cached(PathArgs),
     /// Drop the cached data of a file, or of all files below a directory, after destaging it
@@ -71,6 +73,8 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     /// Check this host against good practice
     Doctor(DoctorArgs),
+    /// Collect what a person needs to understand a problem of this server in one archive
+    Support(crate::support_args::SupportArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all verbs to a directory
@@ -198,6 +202,10 @@ mod tests {
             "lost drop ID --state-dir D",
             "adopt D --same",
             "doctor --apply",
+            "config show --json",
+            "config check F",
+            "config set limits.connections 5 --file F --reload",
+            "support --output F --redact",
             "bench array status",
         ];
         for line in good {

@@ -132,6 +132,44 @@ fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> Option<String> {
 /// Keys whose values are lists of strings.
 pub const LISTS: &[&str] = &["listen", "cache", "realms", "aliases", "networks", "sec"];
 
+/// Settings that exist once, each with its table. Completions offer them.
+pub const KEYS: &[&str] = &[
+    "listen",
+    "state_dir",
+    "mode",
+    "cache",
+    "cache_size",
+    "ram",
+    "portmap",
+    "locks",
+    "nfs4",
+    "nfs4_delegations",
+    "sandbox",
+    "keytab",
+    "realms",
+    "limits.threads",
+    "limits.workers",
+    "limits.worker_queue",
+    "limits.memory",
+    "limits.connection_memory",
+    "limits.connections",
+    "limits.inflight",
+    "limits.reply_cache_entries",
+    "limits.reply_cache_memory",
+    "limits.metadata_memory",
+    "limits.open_files",
+    "limits.busy_poll",
+    "limits.lease",
+    "limits.idle_timeout",
+    "limits.stall_timeout",
+    "limits.drain_timeout",
+    "log.level",
+    "log.format",
+    "tls.certificate",
+    "tls.key",
+    "tls.client_ca",
+];
+
 impl Settings {
     /// Returns every setting of the configuration file, table by table in the order of the documentation.
     pub fn entries(&self) -> Vec<Entry> {

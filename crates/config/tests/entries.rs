@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use forebay_config::{Change, Flags, Mode, Reloaded, Settings, Source, describe, resolve_text};
+use forebay_config::{Change, Flags, KEYS, Mode, Reloaded, Settings, Source, describe, resolve_text};
 use tempfile::TempDir;
 
 fn settings(dir: &Path, text: &str, flags: Flags) -> Settings {
@@ -102,6 +102,10 @@ fn every_key_of_a_full_file_is_an_entry_that_names_the_file() {
     }
     let keys = full(&dir).lines().filter(|line| line.contains(" = ")).count();
     assert_eq!(entries.len(), keys + 1, "the state directory is a flag here");
+    let once = entries.iter().filter(|entry| entry.table.numbers.is_empty());
+    let once: Vec<_> = once.map(|entry| format!("{}.{}", entry.table.name, entry.key)).collect();
+    let once: Vec<_> = once.iter().map(|path| path.trim_start_matches('.')).collect();
+    assert_eq!(once, KEYS);
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! Listening sockets, and the choice of a loop for each new connection.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use rustix::fs::{FileType, Mode};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::{
     set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepcnt, set_tcp_keepidle,
     set_tcp_keepintvl, set_tcp_nodelay,
 };
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, connect, getsockname,
+    listen, socket_with,
 };
 
 use crate::addresses::Addresses;
@@ -47,6 +50,45 @@ pub(crate) fn listen_on(addr: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno
     Ok((fd, bound))
 }
 
+/// Opens a listening Unix socket at `path` with these permissions. Takes the place of a socket on which no process
+/// listens.
+pub(crate) fn listen_at(path: &Path, mode: u32) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let addr = SocketAddrUnix::new(path)?;
+    if let Err(error) = bind(&fd, &addr) {
+        let is_socket = rustix::fs::lstat(path)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
+        let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        if error != Errno::ADDRINUSE || !is_socket || connect(&probe, &addr) != Err(Errno::CONNREFUSED) {
+            return Err(error);
+        }
+        rustix::fs::unlink(path)?;
+        bind(&fd, &addr)?;
+    }
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+    listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+/// Returns a listening socket of its own for one that another process has opened, set up as [`listen_on`] does. The
+/// connections that wait in it are accepted.
+pub(crate) fn take_over(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let fd = fcntl_dupfd_cloexec(socket, 3)?;
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    set_up(&fd)?;
+    // A socket that listens takes another number of waiting connections (listen(2)).
+    listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+/// A listening socket.
+pub(crate) struct Listener {
+    pub(crate) fd: OwnedFd,
+    /// True for a Unix socket.
+    pub(crate) is_local: bool,
+}
+
 /// The rules for admission, and the receivers of news about refused connections.
 pub(crate) struct Door<'a> {
     pub(crate) admits: &'a dyn Fn(IpAddr) -> bool,
@@ -54,7 +96,7 @@ pub(crate) struct Door<'a> {
 }
 
 pub(crate) struct Acceptor {
-    sockets: Vec<OwnedFd>,
+    sockets: Vec<Listener>,
     homes: Arc<[Arc<Home>]>,
     addresses: Arc<Addresses>,
     bounds: Arc<Bounds>,
@@ -65,7 +107,7 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     pub(crate) fn new(
-        sockets: Vec<OwnedFd>,
+        sockets: Vec<Listener>,
         homes: Arc<[Arc<Home>]>,
         addresses: Arc<Addresses>,
         bounds: Arc<Bounds>,
@@ -73,8 +115,8 @@ impl Acceptor {
         Self { sockets, homes, addresses, bounds, next_id: 1, paused_until: None, warned: None }
     }
 
-    pub(crate) fn sockets(&self) -> &[OwnedFd] {
-        &self.sockets
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.sockets.iter().map(|listener| &listener.fd)
     }
 
     pub(crate) fn paused_until(&self) -> Option<Instant> {
@@ -106,8 +148,13 @@ impl Acceptor {
 
     fn accept_one(&mut self, index: usize, door: &Door<'_>) -> Result<(), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (fd, addr) = acceptfrom_with(self.sockets[index].as_fd(), flags)?;
-        let addr = SocketAddr::try_from(addr.ok_or(Errno::NOTCONN)?)?;
+        let Listener { fd, is_local } = &self.sockets[index];
+        let is_local = *is_local;
+        let (fd, addr) = acceptfrom_with(fd.as_fd(), flags)?;
+        let addr = match is_local {
+            true => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            false => SocketAddr::try_from(addr.ok_or(Errno::NOTCONN)?)?,
+        };
         let from = addr.ip().to_canonical();
         if !(door.admits)(from) {
             (door.refused)(addr, CloseReason::Stranger);
@@ -117,8 +164,13 @@ impl Acceptor {
             (door.refused)(addr, CloseReason::Crowded);
             return Ok(());
         };
-        let peer =
-            Arc::new(Peer { id: self.next_id, addr, line: Line::default(), security: OnceLock::new() });
+        let peer = Arc::new(Peer {
+            id: self.next_id,
+            addr,
+            is_local,
+            line: Line::default(),
+            security: OnceLock::new(),
+        });
         self.next_id += 1;
         let loads = || self.homes.iter().map(|home| home.load.load(Relaxed));
         let evict = loads().sum::<usize>() >= self.bounds.max_connections();

@@ -1,4 +1,5 @@
-//! Record marking (RFC 5531 section 11): cuts a byte stream into records, whatever their fragmentation.
+//! Record marking (RFC 5531 section 11): cuts a byte stream into records, whatever their fragmentation. On a connection
+//! with a [`Session`], cuts the stream into frames.
 //!
 //! A record that lies whole in the received bytes is passed on without a copy. Any other record is collected in a
 //! pooled buffer that starts small. After [`EARLY`] bytes, if memory is plentiful, the buffer is replaced by one of the
@@ -7,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::pool::{Account, PooledBuf, SMALL};
+use crate::session::Session;
 use crate::stats::CloseReason;
 
 /// Bytes of a large record that must have arrived before a buffer of its claimed size is taken.
@@ -61,13 +63,17 @@ impl Assembler {
         self.len
     }
 
-    /// Takes the next record out of `input`, advancing it.
+    /// Takes the next record or frame out of `input`, advancing it.
     pub(crate) fn next<'s>(
         &mut self,
         input: &mut &'s [u8],
+        session: Option<&dyn Session>,
         max_record: usize,
         account: &Arc<Account>,
     ) -> Result<Next<'s>, CloseReason> {
+        if let Some(session) = session {
+            return self.next_frame(input, session, max_record, account);
+        }
         if !self.partial()
             && let Some((mark, rest)) = input.split_first_chunk::<4>()
         {
@@ -89,26 +95,69 @@ impl Assembler {
                     return Ok(Next::More);
                 }
                 self.begin_fragment(max_record)?;
-            } else {
-                let take = input.len().min(self.left);
-                if take == 0 {
-                    return Ok(Next::More);
-                }
-                if !self.reserve(take, account) {
-                    return Ok(Next::Starved);
-                }
-                let (bytes, rest) = input.split_at(take);
-                if let Some(buf) = &mut self.buf {
-                    buf[self.len..self.len + take].copy_from_slice(bytes);
-                }
-                *input = rest;
-                self.len += take;
-                self.left -= take;
+            } else if let Some(stopped) = self.collect(input, account) {
+                return Ok(stopped);
             }
             if let Some(record) = self.complete() {
                 return Ok(Next::Assembled(record));
             }
         }
+    }
+
+    /// Takes the next frame out of `input`.
+    fn next_frame<'s>(
+        &mut self,
+        input: &mut &'s [u8],
+        session: &dyn Session,
+        max_record: usize,
+        account: &Arc<Account>,
+    ) -> Result<Next<'s>, CloseReason> {
+        if !self.begun {
+            let header = session.header();
+            if let Some(bytes) = input.get(..header)
+                && let Some((frame, rest)) = input.split_at_checked(frame_len(session, bytes, max_record)?)
+            {
+                *input = rest;
+                return Ok(Next::Whole(frame));
+            }
+            if input.is_empty() {
+                return Ok(Next::More);
+            }
+            // The header is the first fragment, and the rest of the frame is the last one.
+            (self.begun, self.left) = (true, header);
+        }
+        loop {
+            if self.left == 0 && !self.last {
+                let header = self.buf.as_deref().map_or(&[][..], |buf| &buf[..self.len]);
+                self.left = frame_len(session, header, max_record)? - self.len;
+                self.last = true;
+            }
+            if let Some(frame) = self.complete() {
+                return Ok(Next::Assembled(frame));
+            }
+            if let Some(stopped) = self.collect(input, account) {
+                return Ok(stopped);
+            }
+        }
+    }
+
+    /// Collects bytes of the current fragment. Returns the reason if there are none, or no buffer for them.
+    fn collect<'s>(&mut self, input: &mut &[u8], account: &Arc<Account>) -> Option<Next<'s>> {
+        let take = input.len().min(self.left);
+        if take == 0 {
+            return Some(Next::More);
+        }
+        if !self.reserve(take, account) {
+            return Some(Next::Starved);
+        }
+        let (bytes, rest) = input.split_at(take);
+        if let Some(buf) = &mut self.buf {
+            buf[self.len..self.len + take].copy_from_slice(bytes);
+        }
+        *input = rest;
+        self.len += take;
+        self.left -= take;
+        None
     }
 
     /// Returns space to receive the current fragment into directly: for its rest, or as much as its buffer has room
@@ -172,6 +221,12 @@ impl Assembler {
         let done = std::mem::take(self);
         Some(RecordBuf { buf: done.buf?, len: done.len })
     }
+}
+
+/// Returns the length of the frame with this header.
+fn frame_len(session: &dyn Session, header: &[u8], max_record: usize) -> Result<usize, CloseReason> {
+    let len = session.frame(header)?;
+    if len > max_record { Err(CloseReason::RecordTooLong) } else { Ok(len.max(header.len())) }
 }
 
 /// Returns the last-fragment flag and the length in bytes of a record mark.

@@ -68,9 +68,10 @@ impl Batch {
         &mut self.arena[from..from + SMALL]
     }
 
-    /// Adds a reply.
-    pub(crate) fn push(&mut self, head: &mut Vec<u8>, payload: Payload) {
+    /// Adds a reply, with a record mark if `is_marked`.
+    pub(crate) fn push(&mut self, head: &mut Vec<u8>, payload: Payload, is_marked: bool) {
         let mark = single_mark(head.len() + payload.len());
+        let mark = if is_marked { &mark[..] } else { &[] };
         match payload {
             Payload::None => self.push_head(mark, head),
             Payload::Pooled(buf, len) => {
@@ -100,11 +101,11 @@ impl Batch {
         }
     }
 
-    fn push_head(&mut self, mark: [u8; 4], head: &mut Vec<u8>) {
+    fn push_head(&mut self, mark: &[u8], head: &mut Vec<u8>) {
         let (from, to) = (self.used, self.used + mark.len() + head.len());
         if to > ARENA {
             let mut own = std::mem::take(head);
-            own.splice(0..0, mark);
+            own.splice(0..0, mark.iter().copied());
             self.pooled += own.len();
             self.pieces.push(Piece::Heap(own));
             return;
@@ -122,9 +123,9 @@ impl Batch {
         }
     }
 
-    fn copy_head(&mut self, at: usize, mark: [u8; 4], head: &[u8]) {
+    fn copy_head(&mut self, at: usize, mark: &[u8], head: &[u8]) {
         let body = at + mark.len();
-        self.arena[at..body].copy_from_slice(&mark);
+        self.arena[at..body].copy_from_slice(mark);
         self.arena[body..body + head.len()].copy_from_slice(head);
     }
 

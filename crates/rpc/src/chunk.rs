@@ -34,8 +34,11 @@ impl Chunk {
     }
 
     pub(crate) fn from_reply(reply: OwnedReply, account: &Arc<Account>) -> Self {
+        let is_marked = reply.is_marked();
         let (mut head, payload) = reply.into_parts();
-        head.splice(0..0, single_mark(head.len() + payload.len()));
+        if is_marked {
+            head.splice(0..0, single_mark(head.len() + payload.len()));
+        }
         Self::new(head, payload, 0, account)
     }
 

@@ -30,7 +30,7 @@ pub struct Config {
     /// The time that a loop polls after work before it sleeps. Spinning without benefit stops by itself.
     pub busy_poll: Duration,
     /// The server's certificate, which may be replaced in service; `None` serves no TLS. The time for a handshake is
-    /// `stall_timeout`.
+    /// `stall_timeout`, and so is the time for the negotiation of a connection with a [`Session`](crate::Session).
     pub tls: Option<Arc<Keyring>>,
 }
 

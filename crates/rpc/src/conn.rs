@@ -18,6 +18,7 @@ use crate::link::Link;
 use crate::pool::{Charge, Pool, SMALL};
 use crate::reply::Reply;
 use crate::service::{Body, Handled, Message, Service};
+use crate::session::Session;
 use crate::shares::{QUANTUM, REQUEST};
 use crate::stall::Stall;
 use crate::stats::CloseReason;
@@ -156,6 +157,11 @@ impl Conn {
         }
     }
 
+    /// Returns true if the connection has a session whose negotiation has ended.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.link.session().is_some_and(Session::is_settled)
+    }
+
     /// Returns the address of the client.
     pub(crate) fn address(&self) -> IpAddr {
         self.link.peer().addr.ip()
@@ -234,7 +240,12 @@ impl Conn {
 
     fn consume<S: Service>(&mut self, input: &mut &[u8], io: &mut Io<S>) -> Result<(), CloseReason> {
         while !input.is_empty() && self.may_handle(io) {
-            match self.assembler.next(input, io.config.max_record, self.link.account())? {
+            match self.assembler.next(
+                input,
+                self.link.session(),
+                io.config.max_record,
+                self.link.account(),
+            )? {
                 Next::Whole(record) => self.handle(Body::InPlace(record), io)?,
                 Next::Assembled(record) => self.handle(Body::Assembled(record), io)?,
                 Next::More => break,
@@ -261,17 +272,25 @@ impl Conn {
         self.last_record = io.now;
         let head = std::mem::take(&mut io.head);
         let may_splice = self.link.secured().is_none();
-        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account(), may_splice);
+        let is_marked = self.link.session().is_none();
+        let kind = (may_splice, is_marked);
+        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account(), kind);
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
         io.work += REQUEST + head.len() + payload.len();
         match outcome {
-            Handled::Reply => io.batch.push(&mut head, payload),
+            Handled::Reply => io.batch.push(&mut head, payload, is_marked),
             Handled::StartTls => {
-                io.batch.push(&mut head, payload);
+                io.batch.push(&mut head, payload, is_marked);
                 self.begin_handshake(io)?;
             }
             Handled::Silent => {}
+            Handled::Finish => {
+                if !head.is_empty() {
+                    io.batch.push(&mut head, payload, is_marked);
+                }
+                self.closing.get_or_insert(CloseReason::PeerClosed);
+            }
             Handled::Deferred => {
                 io.home.stats.deferred.fetch_add(1, Relaxed);
                 // Deferred requests may have been answered since, and their replies wait to be sent.

@@ -168,7 +168,8 @@ impl<S: Service> EventLoop<S> {
         let trim = self.acceptor.is_some() && self.io.pool.has_cached();
         let sweep = (self.conns.len() > 0 || trim).then_some(self.next_sweep);
         let accept = self.acceptor.as_ref().and_then(Acceptor::paused_until);
-        let first = [self.retry_at, sweep, accept, self.deadline].into_iter().flatten().min()?;
+        let service = self.io.service.wake_at();
+        let first = [self.retry_at, sweep, accept, self.deadline, service].into_iter().flatten().min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 

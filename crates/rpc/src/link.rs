@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use forebay_common::lock::Mutex;
 use rustix::io::Errno;
@@ -21,6 +22,14 @@ use crate::pool::Account;
 use crate::reply::{OwnedReply, Payload};
 use crate::secured::Secured;
 use crate::service::Peer;
+use crate::session::Session;
+
+/// What only connections with frames have.
+pub(crate) struct Framed {
+    pub(crate) session: Arc<dyn Session>,
+    /// The time when the connection was accepted.
+    pub(crate) opened: Instant,
+}
 
 pub(crate) struct Link {
     fd: OwnedFd,
@@ -28,6 +37,8 @@ pub(crate) struct Link {
     token: u64,
     home: Arc<Home>,
     account: Arc<Account>,
+    /// The state of a connection with frames.
+    session: Option<Box<Framed>>,
     outlet: Mutex<Outlet<Chunk>>,
     inflight: AtomicUsize,
     /// The TLS session, after the handshake.
@@ -43,6 +54,7 @@ impl Link {
         token: u64,
         home: Arc<Home>,
         account: Arc<Account>,
+        session: Option<Box<Framed>>,
     ) -> Arc<Self> {
         let outlet = Mutex::new(Outlet::new());
         let (inflight, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -52,6 +64,7 @@ impl Link {
             token,
             home,
             account,
+            session,
             outlet,
             inflight,
             secured: OnceLock::new(),
@@ -71,6 +84,21 @@ impl Link {
 
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
+    }
+
+    /// Returns the state of a connection with frames; none for a connection with records.
+    pub(crate) fn session(&self) -> Option<&dyn Session> {
+        self.session.as_ref().map(|framed| &*framed.session)
+    }
+
+    /// Returns the time when a connection with frames was accepted.
+    pub(crate) fn opened(&self) -> Option<Instant> {
+        self.session.as_ref().map(|framed| framed.opened)
+    }
+
+    /// Returns an empty reply for a ticket of this connection.
+    pub(crate) fn owned_reply(&self, may_splice: bool) -> OwnedReply {
+        OwnedReply::on_ticket(Arc::clone(&self.account), may_splice, self.session.is_none())
     }
 
     /// Returns the TLS session, after the handshake.
@@ -158,12 +186,12 @@ impl Link {
 
     /// Sends a record that answers no request. Returns false if the connection has ended.
     pub(crate) fn send_own(&self, record: Vec<u8>) -> bool {
-        let mut reply = OwnedReply::on_ticket(Arc::clone(&self.account), false);
+        let mut reply = self.owned_reply(false);
         *reply.head() = record;
         self.queue(Chunk::from_reply(reply, &self.account))
     }
 
-    /// Sends the bytes of a handshake, which have no record mark.
+    /// Sends the bytes of a handshake or a greeting, which have no record mark.
     pub(crate) fn send_unsealed(&self, bytes: Vec<u8>) {
         self.queue(Chunk::new(bytes, Payload::None, 0, &self.account));
     }

@@ -24,8 +24,9 @@ pub(crate) use free::Free;
 pub(crate) const SMALL: usize = 16 << 10;
 
 const PAGE: usize = 4096;
-/// The number of sizes of buffers.
-const CLASSES: usize = 4;
+/// The sizes of the smaller buffers. There is room for a header beside a power of two of data. The largest size is a
+/// setting.
+const SIZES: [usize; 5] = [SMALL, 64 << 10, 256 << 10, (1 << 20) + (64 << 10), (4 << 20) + (64 << 10)];
 
 /// The buffers of one size that are kept for reuse.
 struct Class {
@@ -51,7 +52,7 @@ pub(crate) struct Pool {
     extra: AtomicBool,
     /// The number of connected addresses.
     pub(crate) addresses: AtomicUsize,
-    classes: [Class; CLASSES],
+    classes: Vec<Class>,
     pipes: Pipes,
 }
 
@@ -60,7 +61,8 @@ impl Pool {
     pub(crate) fn new(largest: usize, limit: usize) -> Arc<Self> {
         let largest = largest.max(1 << 20).next_multiple_of(PAGE);
         let class = |size| Class { size, free: Mutex::default() };
-        let classes = [SMALL, 64 << 10, 256 << 10, largest].map(class);
+        let smaller = SIZES.into_iter().filter(|size| *size < largest);
+        let classes = smaller.chain([largest]).map(class).collect();
         Arc::new(Self {
             limit: AtomicUsize::new(limit),
             used: AtomicUsize::new(0),

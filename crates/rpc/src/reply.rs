@@ -9,7 +9,8 @@ use crate::splice::{Spliced, suits};
 /// The reply to one record: a head that encoders append to and at most one payload, which goes after the head.
 ///
 /// The transport adds the record mark in front and zero bytes up to a multiple of four behind the payload (XDR
-/// opaque padding, RFC 4506 section 4.10). The head may be completed after the payload was read.
+/// opaque padding, RFC 4506 section 4.10). It adds neither on a connection with a [`Session`](crate::Session). The head
+/// may be completed after the payload was read.
 pub struct Reply<'a> {
     head: Vec<u8>,
     payload: Option<PayloadBuf<'a>>,
@@ -20,6 +21,8 @@ pub struct Reply<'a> {
     account: AccountRef<'a>,
     /// False if the payload has to be in memory: the output passes through TLS, or the reply is sealed.
     may_splice: bool,
+    /// True for a record of ONC RPC, which has a mark and padding.
+    is_marked: bool,
 }
 
 /// A reply for [`Ticket::send`](crate::Ticket::send), made by [`Ticket::reply`](crate::Ticket::reply).
@@ -46,11 +49,16 @@ impl<'a> Reply<'a> {
         mut head: Vec<u8>,
         region: &'a mut [u8],
         account: &'a Arc<Account>,
-        may_splice: bool,
+        (may_splice, is_marked): (bool, bool),
     ) -> Self {
         head.clear();
         let (region, account) = (Some(region), AccountRef::Loop(account));
-        Self { head, payload: None, spliced: None, region, account, may_splice }
+        Self { head, payload: None, spliced: None, region, account, may_splice, is_marked }
+    }
+
+    /// Returns true if the reply is a record with a mark.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.is_marked
     }
 
     /// Returns the bytes before the payload, to append to; empty at first.
@@ -120,7 +128,7 @@ impl<'a> Reply<'a> {
     pub(crate) fn into_parts(self) -> (Vec<u8>, Payload) {
         let payload = match (self.spliced, self.payload) {
             (Some(spliced), _) => Payload::Spliced(spliced),
-            (None, Some(payload)) if payload.len > 0 => payload.finish(),
+            (None, Some(payload)) if payload.len > 0 => payload.finish(self.is_marked),
             _ => Payload::None,
         };
         (self.head, payload)
@@ -149,11 +157,11 @@ impl Payload {
 }
 
 impl OwnedReply {
-    pub(crate) fn on_ticket(account: Arc<Account>, may_splice: bool) -> Self {
+    pub(crate) fn on_ticket(account: Arc<Account>, may_splice: bool, is_marked: bool) -> Self {
         // The capacity holds the record mark and any reply head without a payload, except READDIR's.
         let head = Vec::with_capacity(256);
         let account = AccountRef::Ticket(account);
-        Self { head, payload: None, spliced: None, region: None, account, may_splice }
+        Self { head, payload: None, spliced: None, region: None, account, may_splice, is_marked }
     }
 
     /// Returns the reply with [`splice`](Reply::splice) always false.
@@ -165,7 +173,7 @@ impl OwnedReply {
     pub(crate) fn flatten(&mut self) {
         debug_assert!(self.spliced.is_none(), "a spliced payload is not in memory");
         if let Some(mut payload) = self.payload.take() {
-            let padded = payload.len.next_multiple_of(4);
+            let padded = if self.is_marked { payload.len.next_multiple_of(4) } else { payload.len };
             self.head.extend_from_slice(payload.filled_mut());
             self.head.resize(self.head.len() + padded - payload.len, 0);
         }
@@ -240,10 +248,10 @@ impl PayloadBuf<'_> {
         }
     }
 
-    /// Zeroes the padding.
+    /// Zeroes the padding, if there is any.
     #[inline]
-    fn finish(mut self) -> Payload {
-        let (len, padded) = (self.len, self.len.next_multiple_of(4));
+    fn finish(mut self, is_padded: bool) -> Payload {
+        let (len, padded) = (self.len, if is_padded { self.len.next_multiple_of(4) } else { self.len });
         self.all()[len..padded].fill(0);
         match self.space {
             Space::Pooled(buf) => Payload::Pooled(buf, padded),

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::accept::{Acceptor, listen_on};
+use crate::accept::{Acceptor, Listener, listen_at, listen_on, take_over};
 use crate::addresses::Addresses;
 use crate::bounds::Bounds;
 use crate::config::Config;
@@ -28,6 +29,14 @@ pub enum StartError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// A Unix socket cannot be listened on.
+    #[error("cannot listen on {}: {source}", path.display())]
+    ListenAt {
+        /// The path asked for.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// An event loop cannot be created.
     #[error("cannot start an event loop: {0}")]
     Loop(std::io::Error),
@@ -35,7 +44,8 @@ pub enum StartError {
 
 /// A bound server that does not serve yet.
 pub struct Server<S> {
-    sockets: Vec<OwnedFd>,
+    sockets: Vec<Listener>,
+    paths: Vec<PathBuf>,
     addrs: Vec<SocketAddr>,
     config: Arc<Config>,
     service: Arc<S>,
@@ -44,15 +54,49 @@ pub struct Server<S> {
 impl<S: Service> Server<S> {
     /// Listens on all of `addrs`; port 0 picks a free one. IPv6 addresses take IPv6 connections only.
     pub fn bind(addrs: &[SocketAddr], config: Config, service: Arc<S>) -> Result<Self, StartError> {
+        Self::bind_or_take(addrs, &[], config, service)
+    }
+
+    /// Listens as [`bind`](Self::bind) does. An address of `inherited`, which listens already, is not bound again: its
+    /// socket is used, with the connections that wait in it.
+    pub fn bind_or_take(
+        addrs: &[SocketAddr],
+        inherited: &[(SocketAddr, OwnedFd)],
+        config: Config,
+        service: Arc<S>,
+    ) -> Result<Self, StartError> {
         let mut sockets = Vec::with_capacity(addrs.len());
         let mut bound = Vec::with_capacity(addrs.len());
         for &addr in addrs {
-            let (socket, addr) =
-                listen_on(addr).map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
-            sockets.push(socket);
+            let there = inherited.iter().find(|(there, _)| *there == addr);
+            let opened = match there {
+                Some((_, socket)) => take_over(socket).map(|socket| (socket, addr)),
+                None => listen_on(addr),
+            };
+            let (socket, addr) = opened.map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
+            sockets.push(Listener { fd: socket, is_local: false });
             bound.push(addr);
         }
-        Ok(Self { sockets, addrs: bound, config: Arc::new(config), service })
+        Ok(Self { sockets, paths: Vec::new(), addrs: bound, config: Arc::new(config), service })
+    }
+
+    /// Listens on a Unix socket at `path` as well, with the permissions `mode`. A socket there on which no process
+    /// listens is replaced. [`Running::shutdown`] removes the socket.
+    pub fn bind_at(&mut self, path: &Path, mode: u32) -> Result<(), StartError> {
+        let socket = listen_at(path, mode);
+        let fd =
+            socket.map_err(|errno| StartError::ListenAt { path: path.to_owned(), source: errno.into() })?;
+        self.sockets.push(Listener { fd, is_local: true });
+        self.paths.push(path.to_owned());
+        Ok(())
+    }
+
+    /// Returns duplicates of the listening TCP sockets, in the order of the addresses.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub fn sockets(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.sockets.iter().filter(|socket| !socket.is_local).map(|socket| socket.fd.try_clone()).collect()
     }
 
     /// Returns the addresses listened on, with the ports filled in.
@@ -70,8 +114,13 @@ impl<S: Service> Server<S> {
         let addresses = Addresses::new(Arc::clone(&bounds));
         let mut acceptor =
             Some(Acceptor::new(self.sockets, Arc::clone(&homes), addresses, Arc::clone(&bounds)));
-        let mut running =
-            Running { addrs: self.addrs, counters: Counters { homes, bounds }, tls, threads: Vec::new() };
+        let mut running = Running {
+            addrs: self.addrs,
+            paths: self.paths,
+            counters: Counters { homes, bounds },
+            tls,
+            threads: Vec::new(),
+        };
         for (index, home) in running.counters.homes.iter().enumerate() {
             let (service, config) = (Arc::clone(&self.service), Arc::clone(&self.config));
             let io = Io::new(service, config, Arc::clone(&running.counters.bounds), Arc::clone(home));
@@ -88,6 +137,8 @@ impl<S: Service> Server<S> {
 /// A server at work. Dropping it leaves it running until the process ends; [`shutdown`](Self::shutdown) stops it.
 pub struct Running {
     addrs: Vec<SocketAddr>,
+    /// Unix sockets.
+    paths: Vec<PathBuf>,
     counters: Counters,
     tls: Option<Arc<Tls>>,
     threads: Vec<JoinHandle<()>>,
@@ -110,6 +161,10 @@ impl Running {
         let deadline = Instant::now() + drain;
         for home in self.counters.homes.iter() {
             home.post(Post::Shutdown(deadline));
+        }
+        for path in &self.paths {
+            // Nothing is left to remove if another process has removed the socket.
+            let _ = std::fs::remove_file(path);
         }
         for thread in self.threads {
             // A loop that panicked has nothing left to drain.

@@ -1,18 +1,22 @@
 //! The interface that a service implements, and the types that its methods get.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use forebay_tls::Identity;
 
 use crate::assemble::RecordBuf;
 use crate::callback::Line;
+use crate::drive::Wire;
 use crate::link::Link;
 use crate::pool::Charge;
 use crate::reply::{OwnedReply, Reply};
+use crate::session::Session;
 use crate::stats::CloseReason;
 
 /// A service that answers records.
@@ -39,6 +43,13 @@ pub trait Service: Send + Sync + 'static {
         true
     }
 
+    /// Returns the state of a connection with frames. Without it the messages of the connection are records. Called
+    /// after [`connected`](Self::connected).
+    fn session(&self, peer: &Peer) -> Option<Arc<dyn Session>> {
+        let _ = peer;
+        None
+    }
+
     /// Tells that a connection that [`connected`](Self::connected) accepted has ended. Tickets of the connection may
     /// still be held; their replies are dropped.
     fn disconnected(&self, peer: &Peer, replies: Replies) {
@@ -54,6 +65,12 @@ pub trait Service: Send + Sync + 'static {
 
     /// Continues the service's work on this thread, without blocking. Replies of one turn are sent in one [`batch`].
     fn turn(&self) {}
+
+    /// Returns the time at which the service's work on this thread needs a [`turn`](Self::turn), if its descriptor does
+    /// not tell that.
+    fn wake_at(&self) -> Option<Instant> {
+        None
+    }
 
     /// Ends the service's own work on an event-loop thread. Called last on each of these threads.
     fn detach(&self) {}
@@ -71,6 +88,9 @@ pub enum Handled {
     /// The reply is complete: send it. After it the peer begins a TLS handshake, and sends nothing else before. Only if
     /// [`Message::may_start_tls`] allows it.
     StartTls,
+    /// The reply is complete: send it, unless its head is empty. Close the connection when every request is answered
+    /// and every reply is sent.
+    Finish,
     /// Close the connection without an answer to this record; earlier replies are sent if the socket takes them.
     Close,
 }
@@ -91,6 +111,8 @@ pub struct Peer {
     pub id: u64,
     /// The address that the peer connects from.
     pub addr: SocketAddr,
+    /// True if the connection came through a Unix socket. `addr` is the loopback address with port 0 then.
+    pub is_local: bool,
     /// The way for call-backs to the peer.
     pub line: Line,
     /// The protection of the connection; set when a TLS handshake is complete, and never changed.
@@ -135,9 +157,20 @@ impl Message<'_> {
         self.link.may_start_tls()
     }
 
+    /// Returns the session of the connection; none if the connection has none of this type.
+    pub fn session<T: Session>(&self) -> Option<&T> {
+        (self.link.session()? as &dyn Any).downcast_ref()
+    }
+
     /// Takes the message off the event loop. Returns its bytes and the ticket to answer it with from any thread. The
     /// buffer of a large record is handed over, not copied. Return [`Handled::Deferred`] afterwards.
     pub fn defer(self) -> (Record, Ticket) {
+        self.defer_for(0)
+    }
+
+    /// Takes the message off the event loop like [`defer`](Self::defer). Counts the `reply` bytes that its reply will
+    /// have as bytes of the request ([`Config::conn_memory`](crate::Config::conn_memory)).
+    pub fn defer_for(self, reply: usize) -> (Record, Ticket) {
         let Message { body, link } = self;
         let inner = match body {
             Body::InPlace(bytes) => {
@@ -146,7 +179,7 @@ impl Message<'_> {
             Body::Assembled(record) => Inner::Pooled(record),
         };
         let record = Record { inner };
-        let held = record.held();
+        let held = record.held() + reply;
         link.enter(held);
         (record, Ticket { link: Arc::clone(link), held, open: true, seal: None })
     }
@@ -200,10 +233,15 @@ impl Ticket {
         self.link.peer()
     }
 
+    /// Returns false if the connection has ended, so that no reply is sent.
+    pub fn is_wanted(&self) -> bool {
+        self.link.with_outlet(|outlet| outlet.is_open())
+    }
+
     /// Returns an empty reply to fill. A reply that will be [sealed](Self::seal) is all in memory.
     pub fn reply(&self) -> OwnedReply {
         let is_plain = self.link.secured().is_none();
-        let reply = OwnedReply::on_ticket(Arc::clone(self.link.account()), is_plain);
+        let reply = self.link.owned_reply(is_plain);
         if self.seal.is_some() { reply.without_splice() } else { reply }
     }
 

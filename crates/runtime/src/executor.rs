@@ -115,6 +115,11 @@ pub(crate) fn set_timer(key: TimerKey, waker: Waker) -> bool {
     true
 }
 
+/// Returns the time of this thread's next timer.
+pub(crate) fn next_timer() -> Option<Instant> {
+    LOCAL.with_borrow(|local| local.timers.first_key_value().map(|(key, _)| key.0))
+}
+
 /// Removes a timer of this thread. A timer of another thread stays there and wakes without effect.
 pub(crate) fn clear_timer(key: TimerKey) {
     let removed = LOCAL.try_with(|local| local.try_borrow_mut().map(|mut local| local.timers.remove(&key)));

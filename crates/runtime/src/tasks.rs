@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 #[cfg(test)]
 use shuttle::sync::{
@@ -26,7 +27,7 @@ use std::sync::{
 use forebay_engine::io::Io;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::executor::{Inside, block_on, collect, hand_over, ring_bell_of};
+use crate::executor::{self, Inside, block_on, collect, hand_over, ring_bell_of};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -86,7 +87,8 @@ pub fn attached() -> bool {
 
 /// Runs `future` on this thread, from the next [`turn`] on. It is dropped at once if the thread is not [`attached`].
 ///
-/// The future must not block, nor sleep on the engine's clock: its timer would be noticed only at the next turn.
+/// The future must not block. It may sleep on the engine's clock only if the thread's loop has a turn at
+/// [`next_timer`]. Otherwise its timer would be noticed only at the next turn.
 pub fn spawn(future: impl Future<Output = ()> + 'static) {
     TASKS.with_borrow_mut(|tasks| {
         if let Some(tasks) = tasks {
@@ -142,6 +144,11 @@ pub fn turn() {
     if !bell.fall_asleep() {
         bell.sound();
     }
+}
+
+/// Returns the time of the next [`turn`] that a sleeping future of this thread needs.
+pub fn next_timer() -> Option<Instant> {
+    executor::next_timer()
 }
 
 /// Runs those futures of the thread to their end that must end, drops the remaining ones, and waits for their

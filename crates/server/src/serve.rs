@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -33,6 +34,8 @@ pub struct Ready {
     pub cache: CacheReady,
     /// The mode in force.
     pub mode: Mode,
+    /// Duplicates of the listening sockets, in the order of `listen`.
+    pub sockets: Vec<OwnedFd>,
 }
 
 /// The size of the stack of a start in bytes: the usual size for the first thread of a process.
@@ -202,7 +205,7 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
 pub(crate) fn start_error(error: StartError) -> Error {
     match error {
         StartError::Listen { addr, source } => listen_error(addr, source),
-        StartError::Loop(source) => Error::System(source),
+        StartError::ListenAt { source, .. } | StartError::Loop(source) => Error::System(source),
     }
 }
 

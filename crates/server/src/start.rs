@@ -108,16 +108,18 @@ impl Start {
         if settings.takes_kerberos() {
             nfs.serve_kerberos(&kerberos_settings(&settings))?;
         }
+        let inherited = host.inherited();
         let server = retry.take(
             "the port",
             |error| matches!(error, Error::PortInUse(_)),
             || {
                 let config = transport_config(&settings, &keyring);
-                let bound = Server::bind(&settings.listen, config, nfs.clone());
+                let bound = Server::bind_or_take(&settings.listen, &inherited, config, nfs.clone());
                 bound.map_err(start_error)
             },
         )?;
-        let listen = server.local_addrs().to_vec();
+        drop(inherited);
+        let (listen, sockets) = (server.local_addrs().to_vec(), server.sockets()?);
         let port = listen.first().map_or(0, std::net::SocketAddr::port);
         let ports = Ports { port, nfs4: settings.nfs4, locks: settings.locks };
         let parts = Parts {
@@ -169,6 +171,7 @@ impl Start {
             handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
             cache: said.unwrap_or_default(),
             mode: control.effective_mode(),
+            sockets,
         });
         Ok(Some(Served { vfs, nfs, control, running, found, owned }))
     }

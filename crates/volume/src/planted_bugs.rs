@@ -5,7 +5,7 @@ forebay_common::planted_bugs![
     "a flush is answered before the frame is durable",
     "a write with FUA is answered before the frame is durable",
     "a flush does not sync what went past the log",
-    "a discard leaves dirty blocks in the log",
+    "a discard drops what only the log has",
     "zeros past the log leave older copies",
     "the key of a volume is taken for a file's",
 ];

@@ -75,7 +75,7 @@ mod tests {
         let (log, notes) = (Log::new(1, 1, 256, 1), UserRecords::default());
         assert_eq!(log.spare(), 0, "the first segment of all");
         log.continue_in(segments.open(SegmentKind::Log, 2, 0).unwrap());
-        let takes = |whose| {
+        let takes = |kind| {
             let appended = log.append_note(kind, b"note", &notes, &segments).unwrap().is_some();
             assert_eq!(log.has_room_for(kind, 0), appended);
             appended

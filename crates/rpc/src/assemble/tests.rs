@@ -11,6 +11,7 @@ struct Receiver {
     account: Arc<Account>,
     assembler: Assembler,
     records: Vec<Vec<u8>>,
+    session: Option<&'static dyn Session>,
 }
 
 impl Receiver {
@@ -19,6 +20,7 @@ impl Receiver {
             account: Account::new(crate::pool::Pool::new(MAX, 64 << 20)),
             assembler: Assembler::default(),
             records: Vec::new(),
+            session: None,
         }
     }
 
@@ -33,7 +35,7 @@ impl Receiver {
             self.records.push(record.buf[..record.len].to_vec());
         }
         while !bytes.is_empty() {
-            match self.assembler.next(&mut bytes, MAX, &self.account)? {
+            match self.assembler.next(&mut bytes, self.session, MAX, &self.account)? {
                 Next::Whole(record) => self.records.push(record.to_vec()),
                 Next::Assembled(record) => self.records.push(record.buf[..record.len].to_vec()),
                 Next::More => assert!(bytes.is_empty()),
@@ -165,10 +167,55 @@ fn starving_takes_nothing_in_and_goes_on_later() {
     let held: Vec<_> = std::iter::from_fn(|| receiver.account.lease(MAX)).collect();
     let stream = [&mark(6000, true)[..], &[9; 5000]].concat();
     let mut input = &stream[..];
-    assert!(matches!(receiver.assembler.next(&mut input, MAX, &receiver.account), Ok(Next::Starved)));
+    assert!(matches!(receiver.assembler.next(&mut input, None, MAX, &receiver.account), Ok(Next::Starved)));
     assert_eq!(input.len(), 5000);
     drop(held);
     receiver.deliver(input).unwrap();
     receiver.deliver(&[9; 1000]).unwrap();
     assert!(receiver.records == [[9; 6000]]);
+}
+
+/// Frames with a header of three bytes: a one, and the number of 4096 bytes and of bytes behind it.
+struct Frames;
+
+impl Session for Frames {
+    fn header(&self) -> usize {
+        3
+    }
+
+    fn frame(&self, header: &[u8]) -> Result<usize, CloseReason> {
+        match header {
+            [1, high, low] => Ok(3 + usize::from(*high) * 4096 + usize::from(*low)),
+            _ => Err(CloseReason::Service),
+        }
+    }
+}
+
+#[test]
+fn frames_in_every_piece_size_keep_their_headers() {
+    let frame = |high: u8, low: u8| {
+        let body = usize::from(high) * 4096 + usize::from(low);
+        [vec![1, high, low], (0..body).map(|at| at as u8).collect()].concat()
+    };
+    let frames = [frame(0, 0), frame(0, 9), frame(5, 1), frame(0, 0), frame(1, 0), frame(0, 255)];
+    let stream = frames.concat();
+    for size in (1..40).chain([4095, 4096, 4097, stream.len()]) {
+        let mut receiver = Receiver { session: Some(&Frames), ..Receiver::new() };
+        stream.chunks(size).for_each(|piece| receiver.deliver(piece).unwrap());
+        assert!(receiver.records == frames, "pieces of {size}");
+        assert!(!receiver.assembler.partial());
+        assert_eq!(receiver.account.held(), 0);
+    }
+}
+
+#[test]
+fn a_frame_that_is_too_long_or_has_a_bad_header_closes_the_connection() {
+    for size in 1..4 {
+        let refused = |bytes: &[u8]| {
+            let mut receiver = Receiver { session: Some(&Frames), ..Receiver::new() };
+            bytes.chunks(size).find_map(|piece| receiver.deliver(piece).err())
+        };
+        assert_eq!(refused(&[1, 255, 255]), (255 * 4096 + 258 > MAX).then_some(CloseReason::RecordTooLong));
+        assert_eq!(refused(&[2, 0, 0]), Some(CloseReason::Service));
+    }
 }

@@ -22,7 +22,7 @@ impl Conn {
     /// Returns the time since the last request if nothing except a part of a record is in progress.
     pub(crate) fn without_request(&self, now: Instant) -> Option<Duration> {
         let nothing = self.link.inflight() == 0 && self.link.with_outlet(|outlet| outlet.bytes()) == 0;
-        nothing.then(|| now.duration_since(self.last_record))
+        (nothing && !self.is_settled()).then(|| now.duration_since(self.last_record))
     }
 
     /// Returns the reason to close a connection that has exceeded a timeout. `patience` is the tolerated length of a
@@ -53,6 +53,10 @@ impl Conn {
         let late = self.begun.is_some_and(|begun| now.duration_since(begun) >= RECORD * patience);
         if late || self.input.stalled(patience, now) {
             return Some(CloseReason::StalledInput);
+        }
+        if let Some(opened) = self.link.opened() {
+            let late = !self.is_settled() && now.duration_since(opened) >= patience;
+            return late.then_some(CloseReason::Idle);
         }
         let idle = bounds.idle_timeout().is_some_and(|limit| now.duration_since(self.last_active) >= limit);
         (idle && self.quiet()).then_some(CloseReason::Idle)

@@ -54,7 +54,9 @@ impl<S: Service> EventLoop<S> {
     /// from one with few.
     pub(super) fn evict(&mut self, connections: usize) -> bool {
         let now = self.io.now;
-        let idle = |conn: &Conn| conn.quiet() && now.duration_since(conn.last_active) >= EVICTABLE;
+        let idle = |conn: &Conn| {
+            conn.quiet() && !conn.is_settled() && now.duration_since(conn.last_active) >= EVICTABLE
+        };
         let quiet =
             self.conns.iter_mut().filter(|(_, conn)| conn.seat.connections() >= connections && idle(conn));
         let mut found = quiet.min_by_key(|(_, conn)| conn.last_active).map(|(token, _)| token);

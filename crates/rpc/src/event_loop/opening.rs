@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::{EventLoop, LISTEN};
-use crate::accept::{Acceptor, Door};
+use crate::accept::Door;
 use crate::addresses::Seat;
 use crate::conn::Conn;
-use crate::link::Link;
+use crate::link::{Framed, Link};
 use crate::service::{Peer, Service};
 use crate::shares::OPENING;
 use crate::stats::CloseReason;
@@ -37,12 +37,19 @@ impl<S: Service> EventLoop<S> {
             self.next_sweep = self.io.now + self.sweep_interval();
         }
         let (home, now) = (&self.io.home, self.io.now);
+        let session = self.io.service.session(&peer);
+        let greeting = session.as_ref().map(|session| session.greeting()).unwrap_or_default();
+        let session = session.map(|session| Box::new(Framed { session, opened: now }));
         let account = Arc::clone(seat.account());
-        let token = self
-            .conns
-            .insert_with(|token| Conn::new(Link::new(fd, peer, token, Arc::clone(home), account), seat, now));
+        let token = self.conns.insert_with(|token| {
+            let link = Link::new(fd, peer, token, Arc::clone(home), account, session);
+            Conn::new(link, seat, now)
+        });
         home.stats.connections.fetch_add(1, Relaxed);
         let Some(conn) = self.conns.get_mut(token) else { return };
+        if !greeting.is_empty() {
+            conn.link.send_unsealed(greeting);
+        }
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT | EventFlags::ET;
         if epoll::add(&self.epoll, conn.link.fd(), EventData::new_u64(token), flags).is_err() {
             self.close(token, CloseReason::SocketError);
@@ -68,7 +75,7 @@ impl<S: Service> EventLoop<S> {
     }
 
     pub(super) fn listen(&mut self) -> Result<(), Errno> {
-        for socket in self.acceptor.iter().flat_map(Acceptor::sockets) {
+        for socket in self.acceptor.iter().flat_map(|acceptor| acceptor.sockets()) {
             match epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(LISTEN), EventFlags::IN) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::buffer::{Mapping, PooledBuf};
-use super::{CLASSES, Pool, SHARED, SMALL};
+use super::{Pool, SHARED, SMALL};
 use crate::splice::Pipe;
 
 /// The part of a [`Pool`] that the connections of one address hold.
@@ -85,7 +85,8 @@ impl Account {
     /// Returns a buffer for up to `size` bytes of reply payload: a smaller one when memory is short. The buffer has at
     /// least [`SMALL`] bytes as long as the system gives memory at all.
     pub(crate) fn lease_payload(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
-        let top = self.pool.classes.iter().position(|class| class.size >= size).unwrap_or(CLASSES - 1);
+        let classes = &self.pool.classes;
+        let top = classes.iter().position(|class| class.size >= size).unwrap_or(classes.len() - 1);
         (0..=top).rev().find_map(|class| self.lease_class(class, class == 0))
     }
 

@@ -464,6 +464,11 @@ fn open_recorded(record: &mut Record) -> Result<Arc<DeviceFile>, String> {
         ));
     }
     record.identity.size = here.size;
+    // A killed server may have left data in the caches below. A power cut would take it, but not cached copies of it.
+    if !record.read_only {
+        let sync = device.sync();
+        block_on_apart(sync).map_err(|error| format!("{} cannot be synced: {error}", path.display()))?;
+    }
     Ok(Arc::new(device))
 }
 

@@ -229,10 +229,10 @@ proptest! {
         if let Ok(request) = MetaRequest::decode(&bytes) {
             prop_assert!(request.queries.iter().count() <= bytes.len() / 4);
         }
-        for kind in [kind, kind % 8, kind % 8 | 1 << 15] {
+        for kind in [kind, kind % 8, (kind % 8) | (1 << 15)] {
             let _ = Chunk::decode(kind, &bytes);
         }
-        for kind in [option, option % 8, option | 1 << 31] {
+        for kind in [option, option % 8, option | (1 << 31)] {
             let header = OptionReplyHeader { option, kind, length: bytes.len() as u32 };
             let _ = OptionReply::decode(header, &bytes);
         }

@@ -1,0 +1,104 @@
+//! The check of a request: its header in, the action or an error out. No I/O.
+
+use forebay_wire::nbd::{Command, ErrorCode, Request, Style, command_flags};
+
+use crate::export::Export;
+
+/// What a valid request asks for. Ranges lie inside the export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Read { len: usize },
+    Write { fua: bool },
+    Flush,
+    Discard { fua: bool },
+    WriteZeroes { keep: bool, fua: bool },
+    Prefetch,
+    Status { is_one: bool },
+    Disconnect,
+}
+
+/// An error with a text for a person.
+pub(crate) type Refused = (ErrorCode, &'static str);
+
+/// Returns the action of a request to `export`, whose size is `size` now.
+pub(crate) fn check(export: &Export, size: u64, request: &Request) -> Result<Action, Refused> {
+    let inval = |message| Err((ErrorCode::Inval, message));
+    let Some(command) = Command::from_number(request.command) else { return inval("unknown command") };
+    let has = |flag| request.flags & flag != 0;
+    if request.flags & !allowed(command, export.style) != 0 {
+        return inval("the command does not have this flag");
+    }
+    let (fua, shape) = (has(command_flags::FUA), &export.shape);
+    let changes = matches!(command, Command::Write | Command::Trim | Command::WriteZeroes);
+    if changes && shape.read_only {
+        return Err((ErrorCode::Perm, "the volume is read-only"));
+    }
+    if matches!(command, Command::Disc) {
+        return Ok(Action::Disconnect);
+    }
+    if matches!(command, Command::Flush) {
+        let is_plain = request.offset == 0 && request.length == 0;
+        return if is_plain { Ok(Action::Flush) } else { inval("FLUSH has neither offset nor length") };
+    }
+    if export.style.is_extended() && command == Command::Write && !has(command_flags::PAYLOAD_LEN) {
+        return inval("WRITE has a payload");
+    }
+    in_range(export, size, command, request)?;
+    Ok(match command {
+        Command::Read => Action::Read { len: request.length as usize },
+        Command::Write => Action::Write { fua },
+        Command::Trim => Action::Discard { fua },
+        Command::WriteZeroes => {
+            let keep = has(command_flags::NO_HOLE);
+            if keep && has(command_flags::FAST_ZERO) {
+                return Err((ErrorCode::NotSup, "zeros with allocated space are not faster than a write"));
+            }
+            Action::WriteZeroes { keep, fua }
+        }
+        Command::Cache => Action::Prefetch,
+        Command::BlockStatus if export.contexts.is_empty() => {
+            return inval("no metadata context was selected");
+        }
+        Command::BlockStatus => Action::Status { is_one: has(command_flags::REQ_ONE) },
+        Command::Disc => Action::Disconnect,
+        Command::Flush => Action::Flush,
+    })
+}
+
+/// Returns the flags that a command may have. FUA is valid for every command.
+fn allowed(command: Command, style: Style) -> u16 {
+    let payload = if style.is_extended() { command_flags::PAYLOAD_LEN } else { 0 };
+    let fragment = if style == Style::Simple { 0 } else { command_flags::DF };
+    command_flags::FUA
+        | match command {
+            Command::Read => fragment,
+            Command::Write => payload,
+            Command::WriteZeroes => command_flags::NO_HOLE | command_flags::FAST_ZERO,
+            Command::BlockStatus => command_flags::REQ_ONE,
+            Command::Disc | Command::Flush | Command::Trim | Command::Cache => 0,
+        }
+}
+
+fn in_range(export: &Export, size: u64, command: Command, request: &Request) -> Result<(), Refused> {
+    let Request { offset, length, .. } = *request;
+    let beyond = match command {
+        Command::Write | Command::WriteZeroes => ErrorCode::NoSpc,
+        _ => ErrorCode::Inval,
+    };
+    if offset.checked_add(length).is_none_or(|end| end > size) {
+        return Err((beyond, "the range passes the end of the volume"));
+    }
+    let block = u64::from(export.shape.minimum_block.max(1));
+    if length == 0 || !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+        return Err((ErrorCode::Inval, "offset and length have to be multiples of the smallest block"));
+    }
+    if length > export.maximum().into() && matches!(command, Command::Read | Command::Write) {
+        let is_read = command == Command::Read && export.style != Style::Simple;
+        let error = if is_read { ErrorCode::Overflow } else { ErrorCode::Inval };
+        return Err((error, "the payload is too long"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
