@@ -12,8 +12,11 @@ mod imports;
 mod ladder;
 mod mounts;
 mod mutants;
+mod nfstest;
 mod package;
 mod process;
+mod protection;
+mod pynfs;
 mod quota;
 mod readme;
 mod server;
@@ -21,6 +24,7 @@ mod setup;
 mod suites;
 mod untar;
 mod vm;
+mod watched;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -91,8 +95,14 @@ enum Verb {
     Mounts(mounts::Mounts),
     /// Run the Connectathon tests (cthon04) from a Linux client on a network of its own (as root)
     Cthon(cthon::Cthon),
+    /// Run nfstest_posix from a Linux client on a network of its own (as root)
+    Nfstest(nfstest::Nfstest),
+    /// Run the tests of pynfs against new servers on the loopback (as root)
+    Pynfs(pynfs::Pynfs),
     /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
     Boot(boot::Boot),
+    /// Watch a server with Prometheus and the shipped alert rules, and open its page in a browser
+    Watched(watched::Watched),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
     Vm(VmArguments),
 }
@@ -261,7 +271,10 @@ fn main() -> ExitCode {
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),
         Verb::Cthon(cthon) => cthon.run().map(|counts| status(&counts)),
+        Verb::Nfstest(nfstest) => nfstest.run().map(|counts| status(&counts)),
+        Verb::Pynfs(pynfs) => pynfs.run().map(|counts| status(&counts)),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
+        Verb::Watched(watched) => watched.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };
     result.unwrap_or_else(|error| {

@@ -14,6 +14,7 @@ use crate::data_args::{AdoptArgs, InvalidateArgs, LostArgs, PathArgs};
 use crate::monitor_args::{DoctorArgs, EventsArgs, StatArgs, StatusArgs, TopArgs};
 use crate::serve_args::ServeArgs;
 use crate::volume_args::VolumeArgs;
+use crate::web::WebArgs;
 
 /// An NFS server for directories on slow storage.
 #[derive(Debug, Parser)]
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+    /// Print a URL that opens the server's page with the rights of an administrator
+    Web(WebArgs),
     /// Measure NFS servers, or emulate slow disk arrays to measure servers on
     Bench(Box<BenchArgs>),
     /// Check this host against good practice

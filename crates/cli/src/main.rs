@@ -19,7 +19,6 @@ mod lost;
 mod moment;
 mod monitor_args;
 mod output;
-mod prometheus;
 mod rates;
 mod required_mounts;
 mod serve;
@@ -32,6 +31,7 @@ mod support_args;
 mod top;
 mod volume;
 mod volume_args;
+mod web;
 
 use std::process::ExitCode;
 
@@ -88,6 +88,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+        Command::Web(args) => web::web(&args),
         Command::Bench(args) => bench::bench(*args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Support(args) => support::support(&args),

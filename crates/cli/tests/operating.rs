@@ -10,6 +10,8 @@ mod config;
 mod events;
 #[path = "operating/handed_over.rs"]
 mod handed_over;
+#[path = "operating/http.rs"]
+mod http;
 #[path = "operating/log.rs"]
 mod log;
 #[path = "operating/reload.rs"]

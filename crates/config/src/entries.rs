@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client_rule::{ClientRule, PrivilegedPort};
 use crate::export::Export;
+use crate::http::Http;
 use crate::limits::LIMITS;
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
 use crate::sources::Source;
@@ -130,7 +131,7 @@ fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> Option<String> {
 }
 
 /// Keys whose values are lists of strings.
-pub const LISTS: &[&str] = &["listen", "cache", "realms", "aliases", "networks", "sec"];
+pub const LISTS: &[&str] = &["listen", "cache", "realms", "hosts", "aliases", "networks", "sec"];
 
 /// Settings that exist once, each with its table. Completions offer them.
 pub const KEYS: &[&str] = &[
@@ -168,6 +169,9 @@ pub const KEYS: &[&str] = &[
     "tls.certificate",
     "tls.key",
     "tls.client_ca",
+    "http.listen",
+    "http.token_file",
+    "http.hosts",
 ];
 
 impl Settings {
@@ -188,6 +192,7 @@ impl Settings {
             kerberos,
             sandbox,
             tls,
+            http,
             limits,
             log,
             sources: _,
@@ -230,6 +235,7 @@ impl Settings {
         all.add(&table, "level", quoted(level), InService);
         all.add(&table, "format", quoted(format), NeedsRestart);
         all.add_tls(tls.as_ref());
+        all.add_http(http.as_ref());
         for (number, export) in exports.iter().enumerate() {
             all.add_export(number, export);
         }
@@ -252,6 +258,19 @@ impl List<'_> {
         self.add(&table, "certificate", certificate, Change::InService);
         self.add(&table, "key", key, Change::InService);
         self.add(&table, "client_ca", client_ca, Change::InService);
+    }
+
+    fn add_http(&mut self, http: Option<&Http>) {
+        let table = Table::single("http");
+        let (listen, token_file, hosts) = match http {
+            Some(Http { listen, token_file, hosts }) => {
+                (quoted(listen), token_file.as_deref().and_then(path), list(hosts))
+            }
+            None => (None, None, None),
+        };
+        self.add(&table, "listen", listen, Change::NeedsRestart);
+        self.add(&table, "token_file", token_file, Change::NeedsRestart);
+        self.add(&table, "hosts", hosts, Change::NeedsRestart);
     }
 
     fn add_export(&mut self, number: usize, export: &Export) {

@@ -9,6 +9,7 @@ use crate::cache::{CacheDraft, parse_device_size, parse_ram};
 use crate::client_rule::{Access, Flavor, Squash};
 use crate::clients::{Clients, parse_clients};
 use crate::export::TlsPolicy;
+use crate::http::{self, DraftHttp};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
@@ -38,6 +39,8 @@ pub(crate) struct Draft {
     pub(crate) connection_memory: Option<Origin>,
     pub(crate) log: Log,
     pub(crate) tls: DraftTls,
+    /// Present if HTTP is served.
+    pub(crate) http: Option<DraftHttp>,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
@@ -126,6 +129,7 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
         draft.tls.client_ca = table.parsed("client_ca", problems, absolute_path);
         table.finish(problems);
     }
+    draft.http = root.table("http", "[http]", problems).map(|table| http::read(table, problems));
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     let volumes = root.tables("volume", "[[volume]]", problems);
@@ -184,7 +188,7 @@ fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     client
 }
 
-fn absolute_path(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn absolute_path(text: &str) -> Result<PathBuf, String> {
     if text.starts_with('/') && !text.contains('\0') {
         return Ok(PathBuf::from(text));
     }

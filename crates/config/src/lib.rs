@@ -12,6 +12,7 @@ mod entries;
 mod export;
 mod file;
 mod hash;
+mod http;
 mod limits;
 mod listen;
 mod problem;
@@ -31,6 +32,7 @@ pub use clients::{Certificate, Clients, anyone, loopback, parse_clients, parse_n
 pub use edit::set_in_text;
 pub use entries::{Change, Entry, KEYS, LISTS, Table, describe};
 pub use export::{Export, TlsPolicy};
+pub use http::{HTTP_PORT, Http, parse_http};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use problem::{Place, Problem, Problems};

@@ -12,6 +12,8 @@ use forebay_control::{
     ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 
+use forebay_http::{Format, Gathering, Web, render};
+
 use crate::control::{Control, cpu_ns, resident_bytes};
 use crate::host::Host;
 use crate::space::export_troubles;
@@ -26,6 +28,7 @@ pub(crate) struct ControlFront {
     host: Arc<dyn Host>,
     under_way: Arc<UnderWay>,
     sandbox: SandboxStatus,
+    web: Arc<Web>,
     control: OnceLock<Arc<Control>>,
 }
 
@@ -56,10 +59,11 @@ impl ControlFront {
         host: &Arc<dyn Host>,
         under_way: &Arc<UnderWay>,
         sandbox: SandboxStatus,
+        web: Arc<Web>,
     ) -> Self {
         let (events, host, under_way) = (events.clone(), host.clone(), under_way.clone());
         let (settings, control) = (settings.clone(), OnceLock::new());
-        ControlFront { settings, started, events, host, under_way, sandbox, control }
+        ControlFront { settings, started, events, host, under_way, sandbox, web, control }
     }
 
     /// Has `control` answer from now on, because the exports are open.
@@ -161,7 +165,17 @@ pub(crate) fn refusal(starting: &Starting) -> String {
 
 impl Handler for ControlFront {
     fn status(&self) -> Status {
-        self.control().map_or_else(|| self.starting(), |control| control.status())
+        let mut status = self.control().map_or_else(|| self.starting(), |control| control.status());
+        self.web.trouble().into_iter().for_each(|trouble| status.health.degrade(trouble));
+        status
+    }
+
+    fn metrics(&self) -> Result<String, String> {
+        Ok(render(&Arc::new(Gathering::of(self)), Format::Text))
+    }
+
+    fn invite(&self, who: &str) -> Result<String, String> {
+        self.web.invite(who)
     }
 
     fn sample(&self) -> StatSample {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use forebay_config::{Mode, Settings, format_size};
-use forebay_control::{EventLog, HandleMode, Severity};
+use forebay_control::{EventLog, Figures, HandleMode, Handler, Severity};
+use forebay_http::{Listener, Web};
 use forebay_rpc::StartError;
 use forebay_vfs::Vfs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -68,8 +69,14 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     host.privileges_dropped();
     let reports = Reports::start(&under_way, &host)?;
     let writer = events.write_behind()?;
-    let front = Arc::new(ControlFront::new(&settings, started, &events, &host, &under_way, sandbox));
+    let figures = Arc::new(Figures::new(&settings.state_dir));
+    let web = Arc::new(Web::new(settings.http.clone(), figures.clone()));
+    let front = ControlFront::new(&settings, started, &events, &host, &under_way, sandbox, web.clone());
+    let front = Arc::new(front);
     let control_server = forebay_control::Server::start(&settings.state_dir, front.clone())?;
+    let sampled = front.clone();
+    let past = figures.write_behind(move || sampled.sample())?;
+    let http = Listener::start(&web, front.clone())?;
     signals.add_signal(SIGTERM)?;
     signals.add_signal(SIGINT)?;
     let decided = Arc::new(OnceLock::new());
@@ -95,6 +102,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         host.stopping();
         let message = format!("a signal ended the start ({})", under_way.shown());
         events.add(Severity::Info, "start-ended", message, &[]);
+        drop((past, http));
         drop(control_server);
         drop(writer);
         // The lock ends with the process: threads of the start may still work in the state directory.
@@ -110,6 +118,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     running.shutdown(control.limits().drain_timeout);
     nfs.stop();
     // From here on no administrator may flush, add or remove a device.
+    drop((past, http));
     drop(control_server);
     stop(&vfs, control.cache(), &events)
 }

@@ -208,7 +208,7 @@ mod tests {
     fn each_level_has_points_of_its_length_and_forgets_the_oldest() {
         let figures = filled(7300);
         let counts = figures.kept.lock().levels.each_ref().map(VecDeque::len);
-        assert_eq!(counts, [3600, 730, 121]);
+        assert_eq!(counts, [3600, 730, 122]);
         let now = (START + 7300) * 1000;
         let hour = figures.last(Duration::from_secs(3600), 10_000, now);
         assert_eq!((hour.step_ms, hour.points.len()), (1000, 3600));
