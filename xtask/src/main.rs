@@ -257,7 +257,9 @@ fn main() -> ExitCode {
         Verb::CiStep { name, result } => ci::run_for_parent(&name, &result).map(|()| ExitCode::SUCCESS),
         Verb::Test => steps(ci::quick(), &CiArguments { only: Vec::new(), list: false, in_turn: true }),
         Verb::Setup { peers, mutants } => setup::setup(peers, mutants).map(|()| ExitCode::SUCCESS),
-        Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
+        Verb::Sim { arguments } => {
+            ci::sim(&arguments).and_then(|mut sim| process::run(&mut sim)).map(|()| ExitCode::SUCCESS)
+        }
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
         Verb::English(english) => english.run().map(|()| ExitCode::SUCCESS),
         Verb::Dist(dist) => dist.run(),

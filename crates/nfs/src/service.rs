@@ -74,6 +74,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
+    /// Returns the workers for requests of this kind.
     pub(crate) fn of(&self, kind: Kind) -> &Arc<Workers<Request>> {
         match kind {
             Kind::Data => &self.data,
@@ -172,8 +173,8 @@ impl Nfs {
     ///
     /// # Errors
     /// The directory of kept files in this export cannot be read.
-    pub fn settle_removed(&self) -> Result<(), (PathBuf, forebay_vfs::Error)> {
-        self.shared.vfs.settle_kept()
+    pub fn remove_unopened_kept(&self) -> Result<(), (PathBuf, forebay_vfs::Error)> {
+        self.shared.vfs.remove_unopened_kept()
     }
 
     /// Replaces the rules of the exports; the exports themselves are unchanged. After the return, requests are admitted

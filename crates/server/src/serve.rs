@@ -14,12 +14,12 @@ use forebay_vfs::Vfs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
+use crate::busy_retry::BusyRetry;
 use crate::cache::{Cache, CacheReady};
 use crate::error::Error;
-use crate::front::{Front, Started};
+use crate::front::{ControlFront, Started};
 use crate::health::Asker;
 use crate::host::Host;
-use crate::linger::Linger;
 use crate::start::{Served, Start, Watches};
 use crate::under_way::{Reports, UnderWay};
 use crate::{privileges, sandbox, state_dir};
@@ -57,8 +57,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let watches = Watches::begin(&settings, &under_way)?;
     let refused = sandbox::refused();
     privileges::drop_capabilities();
-    let linger = Linger::new();
-    let mut state = linger.take(
+    let retry = BusyRetry::new();
+    let mut state = retry.take(
         "the state directory",
         |error| matches!(error, Error::StateDirInUse(_)),
         || state_dir::take(&settings.state_dir),
@@ -71,8 +71,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let writer = events.write_behind()?;
     let figures = Arc::new(Figures::new(&settings.state_dir));
     let web = Arc::new(Web::new(settings.http.clone(), figures.clone()));
-    let front =
-        Arc::new(Front::new(&settings, started, (&events, &host), &under_way, (sandbox, web.clone())));
+    let front = ControlFront::new(&settings, started, &events, &host, &under_way, sandbox, web.clone());
+    let front = Arc::new(front);
     let control_server = forebay_control::Server::start(&settings.state_dir, front.clone())?;
     let sampled = front.clone();
     let past = figures.write_behind(move || sampled.sample())?;
@@ -90,11 +90,11 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         sandbox,
         asker,
         watches,
-        linger,
+        retry,
         open_files,
         decided: decided.clone(),
     };
-    let served = serve(start, &mut signals, (&front, &decided));
+    let served = serve(start, &mut signals, &front, &decided);
     if decided.get().is_some() {
         state.keep();
     }
@@ -128,7 +128,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
 fn serve(
     start: Start,
     signals: &mut Signals,
-    (front, decided): (&Arc<Front>, &OnceLock<bool>),
+    front: &Arc<ControlFront>,
+    decided: &OnceLock<bool>,
 ) -> Result<Option<Served>, Error> {
     let reload = Arc::new(Reload { front: front.clone(), wanted: AtomicBool::new(false) });
     let (wanted, failed) = (reload.clone(), EndSignals(Some(signals.handle())));
@@ -165,7 +166,7 @@ impl Drop for EndSignals {
 
 /// A reload that a signal requested, perhaps before the configuration could be read again.
 struct Reload {
-    front: Arc<Front>,
+    front: Arc<ControlFront>,
     wanted: AtomicBool,
 }
 
