@@ -82,8 +82,8 @@ impl Server {
         Self::start_in(work_dir()?, Vec::new(), kind, forebay, "write-back")
     }
 
-    /// Serves the directory `work` to the loopback. `arrays` are mounted in it. `mode` is Forebay's mode. In pass-through
-    /// there is no cache.
+    /// Serves the directory `work` to the loopback. `arrays` are mounted in it. `mode` is Forebay's mode. There is no
+    /// cache in pass-through.
     pub(crate) fn start_in(
         work: TempDir,
         arrays: Vec<Array>,
