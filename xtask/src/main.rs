@@ -21,6 +21,7 @@ mod setup;
 mod suites;
 mod untar;
 mod vm;
+mod watched;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -93,6 +94,8 @@ enum Verb {
     Cthon(cthon::Cthon),
     /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
     Boot(boot::Boot),
+    /// Watch a server with Prometheus and the shipped alert rules, and open its page in a browser
+    Watched(watched::Watched),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
     Vm(VmArguments),
 }
@@ -260,6 +263,7 @@ fn main() -> ExitCode {
         Verb::Package(package) => package.run(),
         Verb::Cthon(cthon) => cthon.run().map(|counts| status(&counts)),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
+        Verb::Watched(watched) => watched.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };
     result.unwrap_or_else(|error| {

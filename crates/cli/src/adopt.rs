@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use forebay_config::{instance_name, state_base};
 
-use crate::args::AdoptArgs;
+use crate::data_args::AdoptArgs;
 use crate::{Exit, output};
 
 /// Runs `forebay adopt`.

@@ -1,4 +1,5 @@
-//! The command line: the definition of every verb and flag. Help, manual pages and completions are generated from it.
+//! The command line: the list of verbs, and the arguments that several verbs share. `*_args.rs` have the flags of each
+//! verb. Help, manual pages and completions are generated from these definitions.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -6,10 +7,14 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
-use forebay_config::Mode;
 
 use crate::bench::BenchArgs;
+use crate::control_args::{FlushArgs, ModeArgs, PoolArgs, ReloadArgs};
+use crate::data_args::{AdoptArgs, InvalidateArgs, LostArgs, PathArgs};
+use crate::monitor_args::{DoctorArgs, EventsArgs, StatArgs, StatusArgs, TopArgs};
 use crate::serve_args::ServeArgs;
+use crate::volume_args::VolumeArgs;
+use crate::web::WebArgs;
 
 /// An NFS server for directories on slow storage.
 #[derive(Debug, Parser)]
@@ -35,16 +40,20 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve a directory, or the exports of a configuration file, over NFSv3
+    /// Serve a directory, or the exports of a configuration file, over NFSv4 and NFSv3
     Serve(Box<ServeArgs>),
     /// Show or change the pool of cache devices
     Pool(PoolArgs),
+    /// Show or change block volumes: the cache in front of a block device or file
+    Volume(VolumeArgs),
     /// Show or change how writes reach the backing store, in service
     Mode(ModeArgs),
     /// Make everything written so far durable on the backing store
     Flush(FlushArgs),
-    /// Read the configuration again: rules for clients, log level and mode change in service
+    /// Read the configuration again; what can change in service changes, and the differences are printed
     Reload(ReloadArgs),
+    /// Show, check or change the configuration
+    Config(crate::config_args::ConfigArgs),
     /// Show how much is cached of a file, or of all files below a directory
     Cached(PathArgs),
     /// Drop the cached data of a file, or of all files below a directory, after destaging it
@@ -61,10 +70,14 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+    /// Print a URL that opens the server's page with the rights of an administrator
+    Web(WebArgs),
     /// Measure NFS servers, or emulate slow disk arrays to measure servers on
     Bench(Box<BenchArgs>),
     /// Check this host against good practice
     Doctor(DoctorArgs),
+    /// Collect what a person needs to understand a problem of this server in one archive
+    Support(crate::support_args::SupportArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all verbs to a directory
@@ -80,341 +93,6 @@ pub(crate) struct Target {
     /// State directory of the server [default: the newest running server of this user]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) state_dir: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  forebay pool status --json
-  forebay pool add /dev/nvme1n1
-  forebay pool remove /dev/nvme0n1 --wait
-  forebay pool scrub --wait")]
-pub(crate) struct PoolArgs {
-    #[command(subcommand)]
-    pub(crate) command: PoolCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum PoolCommand {
-    /// Show the devices and their contents
-    Status {
-        #[command(flatten)]
-        target: Target,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Add a device in service
-    Add {
-        /// Block device or file; a file of `--cache-size` is made if nothing exists at the path
-        #[arg(value_hint = ValueHint::AnyPath)]
-        path: PathBuf,
-        /// Add the device even if it holds data
-        #[arg(long)]
-        force: bool,
-        #[command(flatten)]
-        target: Target,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Remove a device in service, after the data that only this device holds has been copied
-    Remove {
-        /// Block device or file, as `pool status` shows it
-        #[arg(value_hint = ValueHint::AnyPath)]
-        path: PathBuf,
-        /// Wait until the device may be unplugged; without it, `pool status` shows the progress
-        #[arg(long)]
-        wait: bool,
-        #[command(flatten)]
-        target: Target,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Read every copy of every cached block; repair or drop bad copies
-    Scrub {
-        /// Wait until the scrub has ended; without it, `pool status` shows the progress
-        #[arg(long)]
-        wait: bool,
-        #[command(flatten)]
-        target: Target,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  forebay mode
-  forebay mode write-through            # dirty data is destaged as before")]
-pub(crate) struct ModeArgs {
-    /// New mode; without it the mode is shown
-    #[arg(value_name = "MODE", value_parser = one_of(Mode::ALL))]
-    pub(crate) mode: Option<Mode>,
-    #[command(flatten)]
-    pub(crate) target: Target,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  forebay flush --wait && echo 'the directory is complete without forebay'
-  forebay flush                         # start; `forebay status` shows the remaining dirty data")]
-pub(crate) struct FlushArgs {
-    /// Wait for the end and show the progress; without it, the flush runs in the background and ends with an event
-    #[arg(long)]
-    pub(crate) wait: bool,
-    #[command(flatten)]
-    pub(crate) target: Target,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-A configuration with mistakes changes nothing: each mistake is printed, and the exit code is 2. Other changed settings take \
-effect at the next start, and are printed. SIGHUP also reads the configuration again, and reports the result as an event.
-
-Examples:
-  forebay reload
-  forebay reload --state-dir /var/lib/forebay/main --json")]
-pub(crate) struct ReloadArgs {
-    #[command(flatten)]
-    pub(crate) target: Target,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  forebay cached /srv/data/results
-  forebay cached /srv/data/results/run7.h5 --json")]
-pub(crate) struct PathArgs {
-    /// File or directory in a served directory, as this host names it
-    #[arg(value_hint = ValueHint::AnyPath)]
-    pub(crate) path: PathBuf,
-    #[command(flatten)]
-    pub(crate) target: Target,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Dirty data is first written to the directory, so nothing is lost. Cached names and attributes are dropped as well. Use this \
-after changing files in the served directory directly, to be sure that clients see the changes.
-
-Examples:
-  forebay invalidate /srv/data/results/run7.h5
-  forebay invalidate /srv/data           # everything: the cache is cold afterwards")]
-pub(crate) struct InvalidateArgs {
-    #[command(flatten)]
-    pub(crate) of: PathArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Dirty data whose file no longer exists is set aside in the state directory, unless a client removed the file. \
-Dirty data for a file system that `forebay adopt` gave up is set aside as well. These verbs work with or without a running \
-server.
-
-Examples:
-  forebay lost list --json
-  forebay lost show 3f9c
-  forebay lost restore 3f9c /srv/data/recovered.bin
-  forebay lost drop 3f9c")]
-pub(crate) struct LostArgs {
-    #[command(subcommand)]
-    pub(crate) command: LostCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum LostCommand {
-    /// List the data that was set aside, oldest first
-    List {
-        #[command(flatten)]
-        target: Target,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show one entry: its last path, its ranges, and when and why it was set aside
-    Show {
-        /// Id as `lost list` shows it; its beginning is enough
-        id: String,
-        #[command(flatten)]
-        target: Target,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Copy data that was set aside to a new file, which only its owner may read
-    Restore {
-        /// Id as `lost list` shows it; its beginning is enough
-        id: String,
-        /// File to make
-        #[arg(value_hint = ValueHint::FilePath)]
-        path: PathBuf,
-        /// Write the ranges over an existing file; other parts of the file stay
-        #[arg(long)]
-        over: bool,
-        #[command(flatten)]
-        target: Target,
-    },
-    /// Remove data that was set aside permanently
-    Drop {
-        /// Id as `lost list` shows it; its beginning is enough
-        id: String,
-        #[command(flatten)]
-        target: Target,
-    },
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-A server does not start if it finds another file system at DIR than before, because its cache holds data of that one. \
-Mount the former file system and start the server. Use `adopt` only if that file system no longer exists or was replaced on purpose. The next start \
-then serves the present file system and sets aside the cached data of the former one (`forebay lost list`). File handles that clients \
-already have become stale.
-
-Examples:
-  forebay adopt /srv/data --state-dir /var/lib/forebay/main
-  forebay adopt /srv/data --same         # a copy that replaces the original; it gets the cached data as well")]
-pub(crate) struct AdoptArgs {
-    /// Served directory
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub(crate) dir: PathBuf,
-    /// The file system is the former one, although it looks different: write the cached data to it
-    #[arg(long)]
-    pub(crate) same: bool,
-    /// State directory of the server [default: that of a server of this directory alone]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) state_dir: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  forebay status
-  forebay status --json
-  forebay status --prometheus > /var/lib/node_exporter/forebay.prom
-  forebay status --state-dir /var/lib/forebay/main")]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    pub(crate) target: Target,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Print the text format of Prometheus, for the textfile collector of its node exporter
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) prometheus: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-The first line is the mean since the server started, each further one is about its interval. Latencies are means in \
-milliseconds; LOOK counts requests that change nothing (GETATTR, LOOKUP, READDIR ...), CHANGE counts requests that change names or \
-attributes. Columns that do not fit the terminal (100 characters without one) are left out; --wide shows all. If the server \
-restarts, `stat` waits for it. With a cache: RAM% and SSD% are shares of reads through the cache; DIRTY is data that only the cache has. DSTG is destaged data, \
-and SPARED is the traffic that the backing store was spared (reads and writes in the cache less their cost), in MiB/s. AMPL is the bytes \
-written to the SSDs for each byte to be cached.
-
-Examples:
-  forebay stat                         # one line since the start
-  forebay stat 1                       # every second until interrupted
-  forebay stat 5 12 --json             # one minute, for a program")]
-pub(crate) struct StatArgs {
-    /// Seconds between lines; decimals are allowed
-    #[arg(value_parser = interval)]
-    pub(crate) interval: Option<f64>,
-    /// Lines in total
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) count: Option<u64>,
-    /// Show all columns, even if they exceed the width of the terminal
-    #[arg(long, short)]
-    pub(crate) wide: bool,
-    #[command(flatten)]
-    pub(crate) target: Target,
-    /// Print one JSON object per line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  forebay top
-  forebay top --interval 0.5")]
-pub(crate) struct TopArgs {
-    /// Seconds between updates
-    #[arg(long, value_name = "SECONDS", value_parser = interval, default_value = "1")]
-    pub(crate) interval: f64,
-    #[command(flatten)]
-    pub(crate) target: Target,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  forebay events -n 20
-  forebay events --since 2h
-  forebay events --since 2026-03-01T08:00
-  forebay events --follow
-  forebay events --json -n 100")]
-pub(crate) struct EventsArgs {
-    /// Continue with new events until interrupted
-    #[arg(long, short)]
-    pub(crate) follow: bool,
-    /// Show at most this number of past events, the newest ones
-    #[arg(short = 'n', long = "last", value_name = "N")]
-    pub(crate) last: Option<usize>,
-    /// Show events from this moment on: a date, a date and time, a time of today, or a span such as `90 min ago`
-    #[arg(long, value_name = "TIME", value_parser = crate::moment::parse)]
-    pub(crate) since: Option<crate::moment::Moment>,
-    #[command(flatten)]
-    pub(crate) target: Target,
-    /// Print one JSON object per line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Each check is ok, warn or fail, with the reason and the command that corrects it. The exit code is 1 if a check fails.
-
-Examples:
-  forebay doctor
-  forebay doctor /srv/data --listen 0.0.0.0:2049
-  forebay doctor /srv/data --apply")]
-pub(crate) struct DoctorArgs {
-    /// Directory that is or will be served [default: the directories of the running server]
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub(crate) dir: Option<PathBuf>,
-    /// Configuration file whose exports and addresses are checked
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) config: Option<PathBuf>,
-    /// Address the server will listen on; may be repeated
-    #[arg(long, value_name = "ADDR[:PORT]")]
-    pub(crate) listen: Vec<String>,
-    /// Change settings that are safe to change while the host runs, until its next start, and print the changes;
-    /// needs root
-    #[arg(long)]
-    pub(crate) apply: bool,
-    #[command(flatten)]
-    pub(crate) target: Target,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -457,11 +135,6 @@ where
     T: Copy + Display + FromStr<Err = String> + Send + Sync + 'static,
 {
     PossibleValuesParser::new(all.iter().map(ToString::to_string)).try_map(|name| name.parse::<T>())
-}
-
-fn interval(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| "write a number of seconds from 0.01 to 86400".to_owned())
 }
 
 #[cfg(test)]
@@ -532,6 +205,10 @@ mod tests {
             "lost drop ID --state-dir D",
             "adopt D --same",
             "doctor --apply",
+            "config show --json",
+            "config check F",
+            "config set limits.connections 5 --file F --reload",
+            "support --output F --redact",
             "bench array status",
         ];
         for line in good {

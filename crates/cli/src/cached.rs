@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use forebay_config::format_size;
 use forebay_control::CachedFiles;
 
-use crate::args::{InvalidateArgs, PathArgs};
+use crate::data_args::{InvalidateArgs, PathArgs};
 use crate::{Exit, control, output};
 
 /// Runs `forebay cached`.

@@ -11,7 +11,8 @@ use forebay_control::{
 };
 use serde_json::json;
 
-use crate::args::{FlushArgs, ModeArgs, PoolCommand, ReloadArgs, Target};
+use crate::args::Target;
+use crate::control_args::{FlushArgs, ModeArgs, PoolCommand, ReloadArgs};
 use crate::output::{self, Align, Table};
 use crate::{Exit, output::printable};
 

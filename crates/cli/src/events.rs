@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use forebay_control::{Event, Past, Severity};
 
-use crate::args::EventsArgs;
+use crate::monitor_args::EventsArgs;
 use crate::output::{self, BAD, GOOD, WARN};
 use crate::{Exit, control};
 

@@ -7,7 +7,8 @@ use forebay_config::format_size;
 use forebay_server::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
 use serde_json::{Value, json};
 
-use crate::args::{LostCommand, Target};
+use crate::args::Target;
+use crate::data_args::LostCommand;
 use crate::output::{Align, Table};
 use crate::{Exit, control, output};
 

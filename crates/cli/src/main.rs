@@ -5,7 +5,11 @@ mod announce;
 mod args;
 mod bench;
 mod cached;
+mod config;
+mod config_args;
 mod control;
+mod control_args;
+mod data_args;
 mod doctor;
 mod events;
 mod generate;
@@ -13,8 +17,8 @@ mod hypot;
 mod logging;
 mod lost;
 mod moment;
+mod monitor_args;
 mod output;
-mod prometheus;
 mod rates;
 mod required_mounts;
 mod serve;
@@ -22,7 +26,12 @@ mod serve_args;
 mod service_manager;
 mod stat;
 mod status;
+mod support;
+mod support_args;
 mod top;
+mod volume;
+mod volume_args;
+mod web;
 
 use std::process::ExitCode;
 
@@ -66,9 +75,11 @@ fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
         Command::Serve(args) => serve::serve(*args),
         Command::Pool(args) => control::pool(args.command),
+        Command::Volume(args) => volume::volume(args.command),
         Command::Mode(args) => control::mode(&args),
         Command::Flush(args) => control::flush(&args),
         Command::Reload(args) => control::reload(&args),
+        Command::Config(args) => config::config(args.command),
         Command::Cached(args) => cached::cached(&args),
         Command::Invalidate(args) => cached::invalidate(&args),
         Command::Lost(args) => lost::lost(args.command),
@@ -77,8 +88,10 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+        Command::Web(args) => web::web(&args),
         Command::Bench(args) => bench::bench(*args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Support(args) => support::support(&args),
         Command::Completions(args) => generate::completions(args.shell),
         Command::Man(args) => generate::man(args.dir.as_deref()),
         Command::RequiredMounts(args) => required_mounts::required_mounts(&args),

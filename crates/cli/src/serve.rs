@@ -1,14 +1,12 @@
 //! `forebay serve`: turns the command line into a running server.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use forebay_config::{
-    Access, ClientRule, Export, Flags, LIMITS, LogLevel, PrivilegedPort, Problems, Resolved, Settings,
-    Squash, resolve,
+    Access, ClientRule, Export, Flags, LogLevel, Problems, Resolved, Settings, Squash, describe, resolve,
 };
 use forebay_server::{Host, Ready};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -27,14 +25,15 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     };
     notices.iter().for_each(|notice| output::note(&format!("Note: {notice}.")));
     if check_only {
-        output::result(&describe(&settings))?;
+        output::result(&describe(&settings.entries(), false))?;
         output::note("No mistakes found.");
         return Ok(Exit::Done);
     }
     logging::start(&settings.log);
     let made = make_directories(&settings)?;
     let served = AtomicBool::new(false);
-    let host = Arc::new(Process { settings: settings.clone(), flags, served });
+    let inherited = Mutex::new(service_manager::inherited(&settings.listen));
+    let host = Arc::new(Process { settings: settings.clone(), flags, served, inherited });
     let ended = forebay_server::run(settings, host.clone());
     if ended.is_err() && !host.served.load(Ordering::Relaxed) {
         // A failed start removes the directories that it made. A directory that is not empty stays. A start that a
@@ -52,9 +51,16 @@ struct Process {
     flags: Flags,
     /// True once the server accepts clients.
     served: AtomicBool,
+    /// Listening sockets from the service manager, until the server takes them.
+    inherited: Mutex<Vec<service_manager::Inherited>>,
 }
 
 impl Host for Process {
+    fn inherited(&self) -> Vec<service_manager::Inherited> {
+        let mut sockets = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *sockets)
+    }
+
     fn privileges_dropped(&self) {
         logging::start_thread();
     }
@@ -123,61 +129,4 @@ fn own(export: &Export) -> anyhow::Result<Option<String>> {
     std::os::unix::fs::chown(&export.path, Some(user), Some(group))
         .with_context(|| format!("cannot give {} to user {user}", export.path.display()))?;
     Ok(Some(format!(" It belongs to {user}:{group}, whom clients' root acts as.")))
-}
-
-/// Returns the resulting settings, one per line, with the names of the file.
-fn describe(settings: &Settings) -> String {
-    let mut text = String::new();
-    let listen: Vec<String> =
-        settings.listen.iter().map(|address| format!("{:?}", address.to_string())).collect();
-    let _ = writeln!(text, "listen = [{}]", listen.join(", "));
-    let _ = writeln!(text, "state_dir = {:?}", settings.state_dir);
-    let _ = writeln!(text, "mode = \"{}\"", settings.mode);
-    if !settings.cache.devices.is_empty() {
-        let _ = writeln!(text, "cache = {:?}", settings.cache.devices);
-    }
-    let _ = writeln!(text, "cache_size = {}\nram = {}", settings.cache.size, settings.cache.ram);
-    let _ = writeln!(text, "portmap = \"{}\"\nsandbox = \"{}\"", settings.portmap, settings.sandbox);
-    let _ = writeln!(text, "locks = {}\nnfs4 = {}", settings.locks, settings.nfs4);
-    let _ = writeln!(text, "nfs4_delegations = {}", settings.nfs4_delegations);
-    let _ = writeln!(text, "keytab = {:?}", settings.kerberos.keytab);
-    if !settings.kerberos.realms.is_empty() {
-        let _ = writeln!(text, "realms = {:?}", settings.kerberos.realms);
-    }
-    let _ = writeln!(text, "\n[limits]");
-    for limit in LIMITS {
-        let value = limit.show(&settings.limits);
-        let quoted = if value.parse::<u64>().is_ok() { value } else { format!("\"{value}\"") };
-        let _ = writeln!(text, "{} = {quoted}", limit.key);
-    }
-    let _ =
-        writeln!(text, "\n[log]\nlevel = \"{}\"\nformat = \"{}\"", settings.log.level, settings.log.format);
-    if let Some(tls) = &settings.tls {
-        let _ = writeln!(text, "\n[tls]\ncertificate = {:?}\nkey = {:?}", tls.certificate, tls.key);
-        if let Some(authorities) = &tls.client_ca {
-            let _ = writeln!(text, "client_ca = {authorities:?}");
-        }
-    }
-    for export in &settings.exports {
-        let _ = writeln!(text, "\n[[export]]\npath = {:?}\nname = {:?}", export.path, export.name);
-        if !export.aliases.is_empty() {
-            let _ = writeln!(text, "aliases = {:?}", export.aliases);
-        }
-        let _ = writeln!(text, "id = {}\ntls = \"{}\"", export.id, export.tls);
-        for rule in &export.clients {
-            let networks: Vec<String> = rule.clients().collect();
-            let _ = writeln!(text, "\n[[export.client]]\nnetworks = {networks:?}");
-            let _ = writeln!(text, "access = \"{}\"\nsquash = \"{}\"", rule.access, rule.squash);
-            let _ = writeln!(text, "anonuid = {}\nanongid = {}", rule.anonuid, rule.anongid);
-            let _ = writeln!(text, "manage_gids = {}", rule.manage_gids);
-            let sec: Vec<_> = rule.sec.iter().map(|flavor| flavor.as_str()).collect();
-            let _ = writeln!(text, "sec = {sec:?}");
-            let _ = match rule.privileged_port {
-                PrivilegedPort::Always => writeln!(text, "privileged_port = true"),
-                PrivilegedPort::Never => writeln!(text, "privileged_port = false"),
-                PrivilegedPort::Remote => writeln!(text, "# privileged_port: for clients on other hosts"),
-            };
-        }
-    }
-    text
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use forebay_config::format_size;
 
-use crate::args::StatArgs;
+use crate::monitor_args::StatArgs;
 use crate::output::{self, HEAD};
 use crate::rates::{CacheRates, Rates};
 use crate::{Exit, control};

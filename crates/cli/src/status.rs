@@ -5,9 +5,9 @@ use std::time::Duration;
 use forebay_config::format_size;
 use forebay_control::{ClientStateStatus, HandleMode, Health, Status};
 
-use crate::args::StatusArgs;
+use crate::monitor_args::StatusArgs;
 use crate::output::{self, Align, BAD, GOOD, HEAD, Table, WARN, count, latency, paint, printable, span};
-use crate::{Exit, control, prometheus};
+use crate::{Exit, control, volume};
 
 /// Most clients listed; `--json` has more.
 const CLIENTS_SHOWN: usize = 20;
@@ -17,7 +17,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
     let client = control::find(&args.target)?;
     let status = client.status()?;
     if args.prometheus {
-        output::result(&prometheus::render(&status, &client.sample()?))?;
+        output::result(&client.metrics()?)?;
     } else if args.json {
         output::json(&status)?;
     } else {
@@ -29,7 +29,8 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
 fn describe(status: &Status) -> String {
     let mut text = head(status);
     let devices = status.pool.as_ref().map(control::device_table);
-    for table in [Some(exports(status)), devices, Some(clients(status)), Some(procedures(status))]
+    let volumes = Some(volume::table(&status.volumes));
+    for table in [Some(exports(status)), volumes, devices, Some(clients(status)), Some(procedures(status))]
         .into_iter()
         .flatten()
     {

@@ -11,7 +11,7 @@ use crossterm::{cursor, event, execute, terminal};
 use forebay_config::format_size;
 use forebay_control::{Client, StatSample, Status};
 
-use crate::args::TopArgs;
+use crate::monitor_args::TopArgs;
 use crate::output::{self, Align, Table, latency};
 use crate::rates::{CacheRates, Rates};
 use crate::stat::{mebibytes, percent, rate, spared};

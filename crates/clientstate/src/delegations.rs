@@ -32,6 +32,19 @@ pub(crate) struct Delegation {
     pub(crate) granted_in: Option<RequestId>,
     /// True if the client did not return it in time. It is in nobody's way, and stays until FREE_STATEID.
     pub(crate) is_revoked: bool,
+    /// The change attribute of the file at the grant. Unknown for a delegation from the log.
+    pub(crate) change: Option<u64>,
+}
+
+/// The holder of a write delegation: it can be asked for the size of the file (RFC 8881 section 10.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The client.
+    pub client: ClientId,
+    /// The change attribute that the client got with the delegation. It states another one once it has changed the file.
+    pub change: u64,
+    /// The request that got the delegation. Its reply may still be on the way.
+    pub granted_in: Option<RequestId>,
 }
 
 /// A granted delegation.
@@ -156,8 +169,16 @@ impl State {
         stateid: StateId,
     ) -> u32 {
         let file = self.files.get_or_add(file);
-        let delegation =
-            Delegation { stateid, client, file, write, recalled: None, granted_in: None, is_revoked: false };
+        let delegation = Delegation {
+            stateid,
+            client,
+            file,
+            write,
+            recalled: None,
+            granted_in: None,
+            is_revoked: false,
+            change: None,
+        };
         let number = self.delegations.insert(delegation) as u32;
         self.write_delegations += usize::from(write);
         self.count_delegations();
@@ -215,6 +236,24 @@ impl State {
     /// if `writes` is false.
     pub fn is_delegated(&self, by: Option<ClientId>, file: &FileKey, writes: bool) -> bool {
         self.files.find(file).is_some_and(|number| self.in_way(number, by, writes).next().is_some())
+    }
+
+    /// Notes the change attribute that the client of a new write delegation gets with it.
+    pub fn note_change(&mut self, client: ClientId, stateid: StateId, change: u64) {
+        if let Ok(number) = self.find_delegation(client, stateid) {
+            self.delegations[number as usize].change = Some(change);
+        }
+    }
+
+    /// Returns the holder of the write delegation that is in the way of a look at a file by a client. Returns `None` if
+    /// no delegation is, or if the holder cannot be asked: it has expired, the delegation is being recalled, or it comes
+    /// from the log. [`State::announce`] decides then.
+    pub fn holder(&self, by: ClientId, file: &FileKey, now: Now) -> Option<Holder> {
+        let number = self.files.find(file)?;
+        let (client, at) = self.in_way(number, Some(by), false).next()?;
+        let Delegation { recalled, granted_in, change, .. } = self.delegations[at as usize];
+        let can_answer = recalled.is_none() && !self.is_courtesy(client, now);
+        change.filter(|_| can_answer).map(|change| Holder { client, change, granted_in })
     }
 
     fn in_way(&self, file: u32, by: Option<ClientId>, writes: bool) -> impl Iterator<Item = (ClientId, u32)> {

@@ -57,7 +57,7 @@ mod tests;
 
 pub use changing::Changing;
 pub use client::{CreateSession, Created, Direction, ExchangeId, Exchanged, exchange};
-pub use delegations::{Delegated, Want};
+pub use delegations::{Delegated, Holder, Want};
 pub use effects::{Action, Durability, Effects, Granted};
 pub use error::Error;
 pub use lease::Lease;

@@ -10,14 +10,18 @@ use ipnet::IpNet;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::cache;
-use crate::export::{ClientRule, Clients, Export, PrivilegedPort, TlsPolicy, loopback};
+use crate::client_rule::{ClientRule, PrivilegedPort};
+use crate::clients::{Clients, loopback};
+use crate::export::{Export, TlsPolicy};
 use crate::file::{Draft, DraftClient, DraftExport, DraftTls};
 use crate::hash::{fnv1a, fold32};
+use crate::http;
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::problem::{Collector, Origin};
 use crate::settings::{Kerberos, Limits, Portmap, Sandbox, Settings, TlsFiles};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
+use crate::volume::check_volumes;
 
 /// Completes the draft. The settings are usable only if `problems` is empty afterwards.
 pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settings {
@@ -32,8 +36,10 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         );
     }
     check_names(&draft.exports, problems);
+    check_volumes(&draft.volumes, problems);
     let tls = tls_files(std::mem::take(&mut draft.tls), problems);
     check_tls(&draft.exports, tls.as_ref(), problems);
+    let http = draft.http.take().map(|draft| http::complete(draft, &listen, problems));
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
     let exports = complete_exports(std::mem::take(&mut draft.exports), outside, problems);
     let state_dir = state_dir(draft.state_dir.take(), &exports, problems);
@@ -44,6 +50,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         mode,
         cache,
         exports,
+        volumes: draft.volumes.into_iter().map(|(_, volume)| volume).collect(),
         locks: draft.locks.unwrap_or(true),
         nfs4: draft.nfs4.unwrap_or(true),
         nfs4_delegations: draft.nfs4_delegations.unwrap_or(true),
@@ -54,8 +61,10 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         },
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         tls,
+        http,
         limits: draft.limits,
         log: draft.log,
+        sources: draft.sources,
     }
 }
 

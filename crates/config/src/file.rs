@@ -6,13 +6,19 @@ use std::path::PathBuf;
 use toml::de::DeTable;
 
 use crate::cache::{CacheDraft, parse_device_size, parse_ram};
-use crate::export::{Access, Clients, Flavor, Squash, TlsPolicy, parse_clients};
+use crate::client_rule::{Access, Flavor, Squash};
+use crate::clients::{Clients, parse_clients};
+use crate::export::TlsPolicy;
+use crate::http::{self, DraftHttp};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
+use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
+use crate::sources::Sources;
 use crate::table::{Located, TableReader};
 use crate::users::{parse_group, parse_user};
+use crate::volume::{Volume, read_volume};
 
 /// The settings that the file and the flags gave so far. A setting that was not given is absent.
 #[derive(Default)]
@@ -33,7 +39,11 @@ pub(crate) struct Draft {
     pub(crate) connection_memory: Option<Origin>,
     pub(crate) log: Log,
     pub(crate) tls: DraftTls,
+    /// Present if HTTP is served.
+    pub(crate) http: Option<DraftHttp>,
     pub(crate) exports: Vec<DraftExport>,
+    pub(crate) sources: Sources,
+    pub(crate) volumes: Vec<(Origin, Volume)>,
 }
 
 /// The files of TLS as written in the file or on the command line.
@@ -70,7 +80,7 @@ pub(crate) struct DraftClient {
 
 /// Reads the text of a configuration file. Returns `None` if the text is not TOML. The parser may then have skipped
 /// keys, so further checks would report mistakes that do not exist.
-pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
+pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> Option<Draft> {
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let message = error.message().replace('\n', "; ");
@@ -119,9 +129,14 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
         draft.tls.client_ca = table.parsed("client_ca", problems, absolute_path);
         table.finish(problems);
     }
+    draft.http = root.table("http", "[http]", problems).map(|table| http::read(table, problems));
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
+    let volumes = root.tables("volume", "[[volume]]", problems);
+    draft.volumes =
+        volumes.into_iter().filter_map(|volume| read_volume(volume, problems, absolute_path)).collect();
     root.finish(problems);
+    draft.sources = Sources::of_both(Some(document.get_ref()), flags);
     Some(draft)
 }
 
@@ -173,7 +188,7 @@ fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     client
 }
 
-fn absolute_path(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn absolute_path(text: &str) -> Result<PathBuf, String> {
     if text.starts_with('/') && !text.contains('\0') {
         return Ok(PathBuf::from(text));
     }

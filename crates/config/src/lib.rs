@@ -5,29 +5,42 @@
 
 mod cache;
 mod check;
+mod client_rule;
+mod clients;
+mod edit;
+mod entries;
 mod export;
 mod file;
 mod hash;
+mod http;
 mod limits;
 mod listen;
 mod problem;
+mod reloaded;
 mod resolve;
 mod settings;
+mod sources;
 mod state;
 mod table;
 mod units;
 mod users;
+mod volume;
 
 pub use cache::{CacheSettings, inside_export};
-pub use export::{
-    Access, Certificate, ClientRule, Clients, Export, Flavor, PrivilegedPort, Squash, TlsPolicy, anyone,
-    loopback, parse_clients, parse_networks,
-};
+pub use client_rule::{Access, ClientRule, Flavor, PrivilegedPort, Squash};
+pub use clients::{Certificate, Clients, anyone, loopback, parse_clients, parse_networks};
+pub use edit::set_in_text;
+pub use entries::{Change, Entry, KEYS, LISTS, Table, describe};
+pub use export::{Export, TlsPolicy};
+pub use http::{HTTP_PORT, Http, parse_http};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use problem::{Place, Problem, Problems};
-pub use resolve::{Flags, Resolved, resolve};
+pub use reloaded::{Difference, Reloaded};
+pub use resolve::{Flags, Resolved, resolve, resolve_text};
 pub use settings::{Kerberos, Limits, Log, LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings, TlsFiles};
+pub use sources::{Source, Sources};
 pub use state::{STATE_BASE_OF_ROOT, instance_name, state_base};
-pub use units::{format_duration, format_size, parse_duration, parse_size};
+pub use units::{format_duration, format_size, format_size_exactly, parse_duration, parse_size};
 pub use users::{parse_group, parse_user};
+pub use volume::{Volume, check_volume_name};

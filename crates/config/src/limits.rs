@@ -3,8 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::entries::Change;
 use crate::settings::Limits;
-use crate::units::{format_duration, format_size, parse_duration, parse_size};
+use crate::units::{format_duration, format_size_exactly, parse_duration, parse_size};
 
 /// One limit.
 pub struct Limit {
@@ -14,6 +15,8 @@ pub struct Limit {
     pub help: &'static str,
     /// True if the default depends on the machine. The help then does not state it.
     pub per_machine: bool,
+    /// Moment at which another value takes effect.
+    pub change: Change,
     kind: Kind,
 }
 
@@ -31,13 +34,14 @@ const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400 * SECOND;
 
 const fn limit(key: &'static str, help: &'static str, kind: Kind) -> Limit {
-    Limit { key, help, per_machine: false, kind }
+    Limit { key, help, per_machine: false, change: Change::InService, kind }
 }
 
 /// All limits in the order of the documentation. The smallest buffers hold a few requests of 1 MiB.
 pub const LIMITS: &[Limit] = &[
     Limit {
         per_machine: true,
+        change: Change::NeedsRestart,
         ..limit(
             "threads",
             "Event-loop threads; one per core unless given",
@@ -46,6 +50,7 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         per_machine: true,
+        change: Change::NeedsRestart,
         ..limit(
             "workers",
             "Threads for requests that wait for the disk; 16 per core, from 32 to 256, unless given",
@@ -85,6 +90,7 @@ pub const LIMITS: &[Limit] = &[
     ),
     Limit {
         per_machine: true,
+        change: Change::NeedsRestart,
         ..limit(
             "metadata_memory",
             "Memory for names and attributes of files; an eighth of the host's memory, rounded down to a power of two, unless given",
@@ -96,16 +102,22 @@ pub const LIMITS: &[Limit] = &[
         "Files and directories kept open between requests",
         Kind::Count(|l| &mut l.open_files, 16..=16_777_216),
     ),
-    limit(
-        "busy_poll",
-        "Time that a thread polls for more work before it sleeps; 0 means no polling",
-        Kind::Time(|l| &mut l.busy_poll, 0..=SECOND / 100),
-    ),
-    limit(
-        "lease",
-        "Time without a request after which the opens and locks of an NFSv4 client may be taken away",
-        Kind::Time(|l| &mut l.lease, 10 * SECOND..=3600 * SECOND),
-    ),
+    Limit {
+        change: Change::NeedsRestart,
+        ..limit(
+            "busy_poll",
+            "Time that a thread polls for more work before it sleeps; 0 means no polling",
+            Kind::Time(|l| &mut l.busy_poll, 0..=SECOND / 100),
+        )
+    },
+    Limit {
+        change: Change::NeedsRestart,
+        ..limit(
+            "lease",
+            "Time without a request after which the opens and locks of an NFSv4 client may be taken away",
+            Kind::Time(|l| &mut l.lease, 10 * SECOND..=3600 * SECOND),
+        )
+    },
     limit(
         "idle_timeout",
         "Time without a request after which a connection is closed; 0 means never",
@@ -137,7 +149,7 @@ impl Limit {
             }
             Kind::Size(field, range) => {
                 let bytes = parse_size(text)?;
-                within(bytes, range, format_size)?;
+                within(bytes, range, format_size_exactly)?;
                 *field(limits) = bytes;
             }
             Kind::Time(field, range) => {
@@ -148,6 +160,16 @@ impl Limit {
             }
         }
         Ok(())
+    }
+
+    /// Gives `to` the value that `from` has.
+    pub(crate) fn copy(&self, from: &Limits, to: &mut Limits) {
+        let mut from = from.clone();
+        match &self.kind {
+            Kind::Count(field, _) => *field(to) = *field(&mut from),
+            Kind::Size(field, _) => *field(to) = *field(&mut from),
+            Kind::Time(field, _) => *field(to) = *field(&mut from),
+        }
     }
 
     /// Returns the kind of value as the help names it.
@@ -164,7 +186,7 @@ impl Limit {
         let mut limits = limits.clone();
         match &self.kind {
             Kind::Count(field, _) => field(&mut limits).to_string(),
-            Kind::Size(field, _) => format_size(*field(&mut limits)),
+            Kind::Size(field, _) => format_size_exactly(*field(&mut limits)),
             Kind::Time(field, _) => format_duration(*field(&mut limits)),
         }
     }

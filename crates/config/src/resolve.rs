@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::{device_size, ram_size};
 use crate::check;
-use crate::export::{Access, Flavor, Squash, TlsPolicy, parse_clients};
+use crate::client_rule::{Access, Flavor, Squash};
+use crate::clients::parse_clients;
+use crate::export::TlsPolicy;
 use crate::file::{self, Draft, DraftClient, DraftExport, check_name, parse_realm};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin, Place, Problem, Problems};
 use crate::settings::{LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings};
+use crate::sources::Sources;
 use crate::table::Located;
 
 /// The flags of the command line, each in the field of its name. A flag that was not given is absent, empty or false.
@@ -56,6 +59,8 @@ pub struct Flags {
     pub tls_key: Option<PathBuf>,
     /// Authorities for the certificates of clients.
     pub tls_client_ca: Option<PathBuf>,
+    /// Address of HTTP.
+    pub http: Option<String>,
     /// Protection that the export of `dir` asks of connections.
     pub tls: Option<TlsPolicy>,
     /// Networks and certificates that may use the export of `dir`.
@@ -104,11 +109,19 @@ pub fn resolve(flags: &Flags) -> Result<Resolved, Problems> {
         Some(path) => Some(read_file(path)?),
         None => None,
     };
-    let named = flags.config.as_deref().zip(text.as_deref());
+    resolve_text(flags, text.as_deref())
+}
+
+/// Makes settings as [`resolve`] does, with `text` as the contents of the file that the flags name.
+///
+/// # Errors
+/// Every mistake in the text and in the flags.
+pub fn resolve_text(flags: &Flags, text: Option<&str>) -> Result<Resolved, Problems> {
+    let named = flags.config.as_deref().zip(text);
     let mut problems = Collector::new(named);
     let draft = match named {
-        Some((_, text)) => file::read(text, &mut problems),
-        None => Some(Draft::default()),
+        Some((_, text)) => file::read(text, flags, &mut problems),
+        None => Some(Draft { sources: Sources::of_both(None, flags), ..Draft::default() }),
     };
     let Some(mut draft) = draft else { return Err(problems.into_problems()) };
     let mut notices = Vec::new();
@@ -163,6 +176,9 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
         if let Some(path) = given {
             *file = Some(Located::flag(absolute(path), flag));
         }
+    }
+    if let Some(address) = &flags.http {
+        draft.http = Some(draft.http.take().unwrap_or_default().listening(address, problems));
     }
     if let Some(path) = &flags.keytab {
         draft.keytab = Some(absolute(path));

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheSettings;
 use crate::export::Export;
+use crate::http::Http;
+use crate::sources::Sources;
+use crate::volume::Volume;
 
 /// The settings of one server.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +29,8 @@ pub struct Settings {
     pub cache: CacheSettings,
     /// Exports; never empty. Names, aliases and ids are unique; paths are absolute and without symbolic links.
     pub exports: Vec<Export>,
+    /// Block volumes of the configuration; names and backing devices are unique.
+    pub volumes: Vec<Volume>,
     /// Answer to a client that asks port 111 for the port of NFS.
     pub portmap: Portmap,
     /// True if NFSv3 clients can lock files (NLM and NSM).
@@ -40,10 +45,14 @@ pub struct Settings {
     pub sandbox: Sandbox,
     /// Files of TLS; `None` serves no TLS.
     pub tls: Option<TlsFiles>,
+    /// Metrics and the page; `None` serves neither.
+    pub http: Option<Http>,
     /// Bounds on threads, memory and time.
     pub limits: Limits,
     /// Level and format of the log.
     pub log: Log,
+    /// Source of each setting, for people.
+    pub sources: Sources,
 }
 
 /// The files that TLS needs.

@@ -89,6 +89,14 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
+/// Formats a size so that [`parse_size`] can parse it and gives the same number: with the largest unit that divides it,
+/// such as `1536 MiB`.
+pub fn format_size_exactly(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or_else(|| format!("{bytes} B"), |(name, shift)| format!("{} {name}", bytes >> shift))
+}
+
 /// Formats a duration so that [`parse_duration`] can parse it: with the largest unit that divides it, such as `90s`.
 pub fn format_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();

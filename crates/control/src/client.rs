@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_config::Mode;
+use forebay_config::{Entry, Mode};
 
 use crate::event::Event;
 use crate::protocol::{
@@ -16,6 +16,7 @@ use crate::protocol::{
 use crate::sample::StatSample;
 use crate::socket::short_path;
 use crate::status::Status;
+use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +93,17 @@ impl Client {
         }
     }
 
+    /// Returns the settings in force.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn config(&self) -> Result<Vec<Entry>, ClientError> {
+        match self.last_answer(Request::Config, |_| ControlFlow::Continue(()))? {
+            Response::Config { entries } => Ok(entries),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Returns the server's counters since its start.
     ///
     /// # Errors
@@ -99,6 +111,30 @@ impl Client {
     pub fn sample(&self) -> Result<StatSample, ClientError> {
         match self.last_answer(Request::Sample, |_| ControlFlow::Continue(()))? {
             Response::Sample(sample) => Ok(*sample),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns every figure in the text format of Prometheus, version 0.0.4.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn metrics(&self) -> Result<String, ClientError> {
+        self.text(Request::Metrics)
+    }
+
+    /// Returns a URL that opens the page of the server with the rights of an administrator, once. `who` is the
+    /// administrator's name in later events.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn invite(&self, who: &str) -> Result<String, ClientError> {
+        self.text(Request::Invite { who: who.to_owned() })
+    }
+
+    fn text(&self, request: Request) -> Result<String, ClientError> {
+        match self.last_answer(request, |_| ControlFlow::Continue(()))? {
+            Response::Text { text } => Ok(text),
             other => Err(unexpected(&other)),
         }
     }
@@ -147,6 +183,17 @@ impl Client {
     pub fn pool(&self, request: PoolRequest) -> Result<PoolStatus, ClientError> {
         match self.last_answer(Request::Pool(request), |_| ControlFlow::Continue(()))? {
             Response::Pool(pool) => Ok(*pool),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Shows or changes block volumes. Returns the volumes that the request was about, after the change.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, ClientError> {
+        match self.last_answer(Request::Volume(request), |_| ControlFlow::Continue(()))? {
+            Response::Volumes { volumes } => Ok(volumes),
             other => Err(unexpected(&other)),
         }
     }
@@ -252,7 +299,7 @@ impl Client {
 /// Returns how long the client waits for each line of an answer. A sound server answers Status, Sample and Mode
 /// quickly. Any other request may take as long as the disks need, so it has no limit.
 fn patience(request: &Request) -> Option<Duration> {
-    let quick = matches!(request, Request::Status | Request::Sample | Request::Mode);
+    let quick = matches!(request, Request::Status | Request::Sample | Request::Config | Request::Mode);
     quick.then_some(Duration::from_secs(10))
 }
 

@@ -13,20 +13,22 @@ mod sample;
 mod server;
 mod socket;
 mod status;
+mod volume;
 
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
-pub use history::EventWriter;
+pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
     PoolStatus, ReloadReport, Request, Response, ScrubStatus,
 };
 pub use sample::{CacheCounters, OperationSample, StatSample};
-pub use server::{Handler, Server, ServerError};
+pub use server::{Handler, Server, ServerError, flush_and_tell};
 pub use socket::{SOCKET_NAME, socket_path};
 pub use status::{
     Awaited, ClientStateStatus, ClientStatus, DurabilityStatus, ExportStatus, HandleMode, Health,
     MemoryStatus, MetadataStatus, ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Starting,
     Status, WorkerStatus,
 };
+pub use volume::{VolumeRequest, VolumeStatus};

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use forebay_config::Mode;
+use forebay_config::{Entry, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
+use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// Version of the protocol. It is raised when an old client or server would misunderstand a new one.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -30,6 +31,14 @@ pub enum Request {
     Status,
     /// Asks for one [`Response::Sample`].
     Sample,
+    /// Asks for one [`Response::Text`]: every figure in the text format of Prometheus, version 0.0.4.
+    Metrics,
+    /// Asks for one [`Response::Text`]: a URL that opens the page of the server with the rights of an administrator,
+    /// once.
+    Invite {
+        /// Name of the administrator, for the events of later actions.
+        who: String,
+    },
     /// Asks for [`Response::Event`]s, oldest first, then [`Response::Done`].
     Events {
         /// Largest number of past events, the newest ones; absent means all that are kept.
@@ -42,6 +51,8 @@ pub enum Request {
         #[serde(default)]
         follow: bool,
     },
+    /// Asks for one [`Response::Config`].
+    Config,
     /// Asks for one [`Response::Mode`].
     Mode,
     /// Changes the mode. The answer is one [`Response::Mode`].
@@ -57,6 +68,8 @@ pub enum Request {
     },
     /// Shows or changes the pool. The answer is one [`Response::Pool`].
     Pool(PoolRequest),
+    /// Shows or changes block volumes. The answer is one [`Response::Volumes`].
+    Volume(VolumeRequest),
     /// Reads the configuration again and applies the settings that can change in service. The answer is one
     /// [`Response::Reloaded`].
     Reload,
@@ -106,6 +119,16 @@ pub enum Response {
     Status(Box<Status>),
     /// The server's counters.
     Sample(Box<StatSample>),
+    /// The settings in force.
+    Config {
+        /// Every setting of the configuration file.
+        entries: Vec<Entry>,
+    },
+    /// A text, as the request names it.
+    Text {
+        /// The text.
+        text: String,
+    },
     /// One event; another response follows.
     Event(Event),
     /// The progress of a flush; another response follows.
@@ -122,6 +145,11 @@ pub enum Response {
     },
     /// The pool, after the change if the request made one.
     Pool(Box<PoolStatus>),
+    /// The block volumes that the request was about, after the change.
+    Volumes {
+        /// The volumes.
+        volumes: Vec<VolumeStatus>,
+    },
     /// The result of reading the configuration again.
     Reloaded(ReloadReport),
     /// How much is cached of some files; with `drop`, how much was cached before.
@@ -148,9 +176,9 @@ pub struct ReloadReport {
     /// Mistakes in the configuration, a sentence each.
     #[serde(default)]
     pub mistakes: Vec<String>,
-    /// Settings that have changed in service, a sentence each.
+    /// Settings that have changed in service, each with its table, its key and its two values.
     pub changed: Vec<String>,
-    /// Settings in the file that take effect only at the next start, a sentence each.
+    /// Settings that take effect only at the next start, each with its table, its key and its two values.
     pub at_next_start: Vec<String>,
 }
 

@@ -20,6 +20,7 @@ mod handler;
 use answer::{answer, read_call, send};
 use clients::{Clients, MOST_CLIENTS, Served};
 
+pub use answer::flush_and_tell;
 pub use handler::Handler;
 
 /// Longest time without progress of a client that sends its request or reads the answer. The server then drops the

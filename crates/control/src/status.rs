@@ -8,7 +8,8 @@ use forebay_config::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::PoolStatus;
-use forebay_common::metrics::LatencySummary;
+use crate::volume::VolumeStatus;
+use forebay_common::metrics::{LatencySummary, Snapshot};
 
 /// The state of a server at one moment. Times are in nanoseconds since 1970 unless they are durations; sizes are in
 /// bytes.
@@ -82,6 +83,9 @@ pub struct Status {
     /// Lines of the log lost since the start, because stderr failed or was too slow.
     #[serde(default)]
     pub log_lines_lost: u64,
+    /// Block volumes, in the order in which they were made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeStatus>,
     /// The cache pool; absent when no cache is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolStatus>,
@@ -142,6 +146,16 @@ pub enum Health {
         /// One sentence for each reason.
         reasons: Vec<String>,
     },
+}
+
+impl Health {
+    /// Adds a reason why the administrator should act.
+    pub fn degrade(&mut self, reason: String) {
+        match self {
+            Self::Ok => *self = Self::Degraded { reasons: vec![reason] },
+            Self::Degraded { reasons } => reasons.push(reason),
+        }
+    }
 }
 
 /// The kind of a server's file handles.
@@ -216,7 +230,7 @@ pub struct ClientStatus {
 }
 
 /// The calls of one procedure since the start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcedureStatus {
     /// Name as in RFC 1813, such as `READ`. Names of operations of NFSv4 start with `NFS4.`.
     pub name: String,
@@ -227,6 +241,9 @@ pub struct ProcedureStatus {
     /// Time from the complete request to the reply handed to the socket. An operation of NFSv4 begins when the one
     /// before it ends, and an operation that changes nothing ends with its result.
     pub latency: LatencySummary,
+    /// The latencies behind the summary. They stay in the server, for its metrics.
+    #[serde(skip)]
+    pub latencies: Snapshot,
 }
 
 /// The state that clients hold at the server, and the call-backs to them.

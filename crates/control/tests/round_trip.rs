@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_common::lock::Mutex;
-use forebay_config::Mode;
+use forebay_config::{Change, Entry, Mode, Source, Table};
 use forebay_control::{
     CachedFiles, Client, ClientError, ClientStateStatus, ClientStatus, DurabilityStatus, EventLog,
     ExportStatus, FlushProgress, FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus,
     OperationSample, Past, PoolRequest, PoolStatus, ProcedureStatus, Recorder, RefusedStatus, ReloadReport,
-    ReplyCacheStatus, SandboxStatus, Server, ServerError, Severity, StatSample, Status, WorkerStatus,
-    socket_path,
+    ReplyCacheStatus, SandboxStatus, Server, ServerError, Severity, StatSample, Status, VolumeRequest,
+    VolumeStatus, WorkerStatus, socket_path,
 };
 use tempfile::TempDir;
 
@@ -57,8 +57,25 @@ impl Handler for Plain {
         Ok(())
     }
 
+    fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
+        match request {
+            VolumeRequest::List { name: None } => Ok(Vec::new()),
+            request => Err(format!("not here: {request:?}")),
+        }
+    }
+
     fn reload(&self) -> Result<ReloadReport, String> {
         Ok(ReloadReport { changed: vec!["the log level".into()], ..ReloadReport::default() })
+    }
+
+    fn config(&self) -> Vec<Entry> {
+        vec![Entry {
+            table: Table::default(),
+            key: "mode".into(),
+            value: Some("\"pass-through\"".into()),
+            source: Source::Flag,
+            change: Change::InService,
+        }]
     }
 
     fn mode(&self) -> Mode {
@@ -99,7 +116,7 @@ impl Handler for Plain {
 }
 
 fn status() -> Status {
-    let procedure = ProcedureStatus { name: "READ".into(), count: 3, errors: 1, latency: Default::default() };
+    let procedure = ProcedureStatus { name: "READ".into(), count: 3, errors: 1, ..Default::default() };
     let client = ClientStatus {
         address: "fd00::1".parse().unwrap(),
         connections: 1,
@@ -162,6 +179,7 @@ fn status() -> Status {
             listing_misses: 3,
         },
         client_state: Some(ClientStateStatus { opens: 3, recalls: 4, ..ClientStateStatus::default() }),
+        volumes: Vec::new(),
         pool: None,
     }
 }
@@ -212,6 +230,9 @@ fn every_request_is_answered() {
     assert_eq!(client.cached(Path::new("/x"), true).unwrap_err().to_string(), "/x is not served");
     let refused = client.pool(PoolRequest::Remove { path: "/dev/x".into(), wait: true }).unwrap_err();
     assert!(matches!(&refused, ClientError::Refused(message) if message.starts_with("/dev/x")), "{refused}");
+    assert_eq!(client.volume(VolumeRequest::List { name: None }).unwrap(), []);
+    let refused = client.volume(VolumeRequest::Flush { name: "scratch".into() }).unwrap_err();
+    assert!(refused.to_string().contains("scratch"), "{refused}");
     let mut steps = Vec::new();
     let report = client.flush(|step| steps.push(step.done)).unwrap();
     assert_eq!((report.filesystems, steps), (2, vec![0, 2]));

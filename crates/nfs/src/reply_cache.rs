@@ -115,7 +115,8 @@ struct Inner {
 /// The cache. One lock is enough: it is held for a hash lookup per change, and changes wait for a disk anyway.
 pub(crate) struct ReplyCache {
     inner: Mutex<Inner>,
-    limits: CacheLimits,
+    entries: AtomicUsize,
+    bytes: AtomicUsize,
     pub(crate) usage: CacheUse,
 }
 
@@ -141,7 +142,14 @@ const SWEEP: Duration = Duration::from_secs(60);
 
 impl ReplyCache {
     pub(crate) fn new(limits: CacheLimits) -> Self {
-        ReplyCache { inner: Mutex::default(), limits, usage: CacheUse::default() }
+        let (entries, bytes) = (limits.entries.into(), limits.bytes.into());
+        ReplyCache { inner: Mutex::default(), entries, bytes, usage: CacheUse::default() }
+    }
+
+    /// Changes the bounds. Replies beyond a lower bound are dropped when the next one is kept.
+    pub(crate) fn set_limits(&self, limits: CacheLimits) {
+        self.entries.store(limits.entries, Ordering::Relaxed);
+        self.bytes.store(limits.bytes, Ordering::Relaxed);
     }
 
     /// Decides what happens to a request that arrived at `now`.
@@ -194,8 +202,8 @@ impl ReplyCache {
         if queue.order.len() > PER_CLIENT {
             self.drop_oldest(queue);
         }
-        while self.usage.entries.load(Ordering::Relaxed) > self.limits.entries
-            || self.usage.bytes.load(Ordering::Relaxed) > self.limits.bytes
+        while self.usage.entries.load(Ordering::Relaxed) > self.entries.load(Ordering::Relaxed)
+            || self.usage.bytes.load(Ordering::Relaxed) > self.bytes.load(Ordering::Relaxed)
         {
             if !self.evict(&mut inner) {
                 break;

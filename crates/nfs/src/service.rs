@@ -70,7 +70,6 @@ pub(crate) struct Pools {
     data: Arc<Workers<Request>>,
     writes: Arc<Workers<Request>>,
     names: Arc<Workers<Request>>,
-    limit: usize,
 }
 
 impl Pools {
@@ -84,7 +83,7 @@ impl Pools {
 
     /// Returns the number of requests of each kind that may wait.
     pub(crate) fn limit(&self) -> usize {
-        self.limit
+        self.data.limit()
     }
 }
 
@@ -133,7 +132,7 @@ impl Nfs {
             })
             .map(Arc::new)
         };
-        let pools = Pools { data: pool()?, writes: pool()?, names: pool()?, limit: config.worker_queue };
+        let pools = Pools { data: pool()?, writes: pool()?, names: pool()? };
         Ok(Nfs { shared, pools, secured: OnceLock::new() })
     }
 
@@ -179,6 +178,14 @@ impl Nfs {
     /// by the new rules.
     pub fn set_rules(&self, exports: Vec<forebay_config::Export>) {
         self.shared.rules.replace(exports);
+    }
+
+    /// Changes the number of requests of each kind that may wait for a thread, and the bounds of the reply cache.
+    pub fn set_limits(&self, worker_queue: usize, reply_cache: CacheLimits) {
+        for kind in [Kind::Data, Kind::Writes, Kind::Names] {
+            self.pools.of(kind).set_limit(worker_queue);
+        }
+        self.shared.cache.set_limits(reply_cache);
     }
 
     /// Returns the counters since the start.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::{
     set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepcnt, set_tcp_keepidle,
     set_tcp_keepintvl, set_tcp_nodelay,
@@ -19,6 +19,7 @@ use rustix::net::{
 };
 
 use crate::addresses::Addresses;
+use crate::bounds::Bounds;
 use crate::callback::Line;
 use crate::home::{Home, Post};
 use crate::service::Peer;
@@ -70,6 +71,17 @@ pub(crate) fn listen_at(path: &Path, mode: u32) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
+/// Returns a listening socket of its own for one that another process has opened, set up as [`listen_on`] does. The
+/// connections that wait in it are accepted.
+pub(crate) fn take_over(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let fd = fcntl_dupfd_cloexec(socket, 3)?;
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    set_up(&fd)?;
+    // A socket that listens takes another number of waiting connections (listen(2)).
+    listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
 /// A listening socket.
 pub(crate) struct Listener {
     pub(crate) fd: OwnedFd,
@@ -87,7 +99,7 @@ pub(crate) struct Acceptor {
     sockets: Vec<Listener>,
     homes: Arc<[Arc<Home>]>,
     addresses: Arc<Addresses>,
-    max_connections: usize,
+    bounds: Arc<Bounds>,
     next_id: u64,
     paused_until: Option<Instant>,
     warned: Option<Instant>,
@@ -98,9 +110,9 @@ impl Acceptor {
         sockets: Vec<Listener>,
         homes: Arc<[Arc<Home>]>,
         addresses: Arc<Addresses>,
-        max_connections: usize,
+        bounds: Arc<Bounds>,
     ) -> Self {
-        Self { sockets, homes, addresses, max_connections, next_id: 1, paused_until: None, warned: None }
+        Self { sockets, homes, addresses, bounds, next_id: 1, paused_until: None, warned: None }
     }
 
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &OwnedFd> {
@@ -161,7 +173,7 @@ impl Acceptor {
         });
         self.next_id += 1;
         let loads = || self.homes.iter().map(|home| home.load.load(Relaxed));
-        let evict = loads().sum::<usize>() >= self.max_connections;
+        let evict = loads().sum::<usize>() >= self.bounds.max_connections();
         if let Some(home) = self.homes.iter().min_by_key(|home| home.load.load(Relaxed)) {
             home.load.fetch_add(1, Relaxed);
             home.post(Post::Adopt { fd, peer, seat, evict });

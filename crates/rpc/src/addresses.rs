@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_common::lock::Mutex;
 
+use crate::bounds::Bounds;
 use crate::pool::{Account, Pool};
 
 /// A server with fewer connections than this lets one address have all of them: idle connections make room for others.
@@ -18,15 +19,19 @@ const MANY: usize = 256;
 pub(crate) struct Addresses {
     known: Mutex<HashMap<IpAddr, Arc<Account>, foldhash::fast::RandomState>>,
     pool: Arc<Pool>,
-    /// The largest number of connections of one address.
-    most: usize,
+    bounds: Arc<Bounds>,
 }
 
 impl Addresses {
-    /// Returns the accounts for a server with `connections` connections: one address may have three quarters of them.
-    pub(crate) fn new(pool: Arc<Pool>, connections: usize) -> Arc<Self> {
-        let most = if connections < FEW { usize::MAX } else { connections / 4 * 3 };
-        Arc::new(Self { known: Mutex::default(), pool, most })
+    /// Returns the accounts for a server with these bounds.
+    pub(crate) fn new(bounds: Arc<Bounds>) -> Arc<Self> {
+        Arc::new(Self { known: Mutex::default(), pool: Arc::clone(bounds.pool()), bounds })
+    }
+
+    /// Returns the largest number of connections of one address: three quarters of all connections.
+    fn most(&self) -> usize {
+        let connections = self.bounds.max_connections();
+        if connections < FEW { usize::MAX } else { connections / 4 * 3 }
     }
 
     /// Returns a place for a connection of `address`; none if the address has as many connections as it may have.
@@ -38,7 +43,7 @@ impl Addresses {
         // Replies of earlier connections may still be in flight: they count.
         let account = known.entry(address).or_insert_with(|| Account::new(Arc::clone(&self.pool)));
         let connections = account.connections.load(Relaxed);
-        if connections >= self.most {
+        if connections >= self.most() {
             return None;
         }
         account.connections.store(connections + 1, Relaxed);
@@ -79,11 +84,17 @@ impl Drop for Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+
+    fn addresses() -> (Arc<Addresses>, Arc<Bounds>) {
+        let bounds = Bounds::new(&Config { max_connections: 200, ..Config::default() });
+        (Addresses::new(Arc::clone(&bounds)), bounds)
+    }
 
     #[test]
     fn an_address_has_three_quarters_of_the_places_and_gives_them_back() {
-        let pool = Pool::new(1 << 20, 64 << 20);
-        let addresses = Addresses::new(pool.clone(), 200);
+        let (addresses, bounds) = addresses();
+        let pool = bounds.pool();
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
         let seats: Vec<_> = std::iter::from_fn(|| addresses.seat(one)).collect();
         assert_eq!((seats.len(), seats[0].connections()), (150, 150));
@@ -95,8 +106,21 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_changed_in_service_holds_for_the_next_connection() {
+        let (addresses, bounds) = addresses();
+        let one = IpAddr::from([192, 0, 2, 1]);
+        let seats: Vec<_> = std::iter::from_fn(|| addresses.seat(one)).collect();
+        bounds.set(&Config { max_connections: 400, ..Config::default() });
+        let more: Vec<_> = std::iter::from_fn(|| addresses.seat(one)).collect();
+        assert_eq!((seats.len(), more.len()), (150, 150));
+        bounds.set(&Config { max_connections: 200, ..Config::default() });
+        drop(more);
+        assert!(addresses.seat(one).is_none(), "connections beyond a lower limit stay, and no more come");
+    }
+
+    #[test]
     fn addresses_that_hold_nothing_are_forgotten() {
-        let addresses = Addresses::new(Pool::new(1 << 20, 64 << 20), 200);
+        let (addresses, _) = addresses();
         let first = IpAddr::from([192, 0, 2, 1]);
         let charge = addresses.seat(first).unwrap().account().charge(10);
         for n in 0..10_000u32 {

@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::addresses::Seat;
 use crate::assemble::{Assembler, Next};
 use crate::batch::Batch;
+use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::drive::{Wire, drained, offer, resume};
 use crate::handshake::Handshake;
@@ -35,6 +36,7 @@ mod sealed;
 pub(crate) struct Io<S> {
     pub(crate) service: Arc<S>,
     pub(crate) config: Arc<Config>,
+    pub(crate) bounds: Arc<Bounds>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) home: Arc<Home>,
     pub(crate) now: Instant,
@@ -49,10 +51,12 @@ pub(crate) struct Io<S> {
 }
 
 impl<S: Service> Io<S> {
-    pub(crate) fn new(service: Arc<S>, config: Arc<Config>, pool: Arc<Pool>, home: Arc<Home>) -> Self {
+    pub(crate) fn new(service: Arc<S>, config: Arc<Config>, bounds: Arc<Bounds>, home: Arc<Home>) -> Self {
+        let pool = Arc::clone(bounds.pool());
         Self {
             service,
             config,
+            bounds,
             pool,
             home,
             now: Instant::now(),
@@ -304,8 +308,8 @@ impl Conn {
     fn may_read<S: Service>(&self, io: &Io<S>) -> bool {
         let inflight = self.link.inflight();
         let waiting = inflight > 0 || self.out_bytes > 0;
-        inflight < io.config.max_inflight
-            && self.link.held() + self.out_bytes < io.config.conn_memory
+        inflight < io.bounds.max_inflight()
+            && self.link.held() + self.out_bytes < io.bounds.conn_memory()
             && !(waiting && self.link.account().full())
     }
 
@@ -319,8 +323,8 @@ impl Conn {
             self.out_bytes = outlet.bytes();
             let paused = !self.may_read(io);
             // Half of the requests answered is worth a wake-up, a single one is not. Bytes become fewer in large steps.
-            let full = self.link.inflight() >= io.config.max_inflight;
-            outlet.watch(paused.then_some(if full { io.config.max_inflight / 2 } else { usize::MAX }));
+            let full = self.link.inflight() >= io.bounds.max_inflight();
+            outlet.watch(paused.then_some(if full { io.bounds.max_inflight() / 2 } else { usize::MAX }));
             paused
         });
         if !paused {

@@ -1,8 +1,10 @@
 //! The loop of one thread: waits for readiness and posts, gives connections their turns, closes overdue connections.
 
+mod closing;
+mod opening;
+
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -11,19 +13,14 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
 
-use crate::accept::{Acceptor, Door};
-use crate::addresses::Seat;
+use crate::accept::Acceptor;
 use crate::closings::Closings;
 use crate::conn::{Conn, Io, Turn};
-use crate::drive::Wire;
 use crate::handshake::Stepped;
 use crate::home::Post;
-use crate::link::{Link, Negotiated};
-use crate::outlet::Outlet;
-use crate::service::{Peer, Replies, Service, batch};
-use crate::shares::{CLOSING, OPENING, Shares, TURN};
+use crate::service::{Service, batch};
+use crate::shares::{Shares, TURN};
 use crate::slab::Slab;
 use crate::spinner::Spinner;
 use crate::stats::CloseReason;
@@ -36,12 +33,6 @@ const LISTEN: u64 = u64::MAX - 1;
 const SERVICE: u64 = u64::MAX - 2;
 /// Pause before a connection that lacks memory has another turn.
 const STARVED_RETRY: Duration = Duration::from_millis(5);
-/// The divisor of the tolerated stall time while connections wait for memory that other connections hold.
-const PRESSED: u32 = 8;
-/// The number of overdue connections closed before the served connections get their turn.
-const CLOSED_AT_ONCE: usize = 8;
-/// The idle time below which a connection is not closed to make room.
-const EVICTABLE: Duration = Duration::from_secs(1);
 
 pub(crate) struct EventLoop<S> {
     io: Io<S>,
@@ -252,157 +243,6 @@ impl<S: Service> EventLoop<S> {
             }
             Err(reason) => self.close(token, reason),
         }
-    }
-
-    fn close(&mut self, token: u64, reason: CloseReason) {
-        let Some(conn) = self.conns.remove(token) else { return };
-        let link = &conn.link;
-        self.shares.charge(conn.address(), CLOSING);
-        link.end_session();
-        // The last descriptor of a socket leaves the epoll set when it is closed.
-        if Arc::strong_count(link) > 1 {
-            let _ = epoll::delete(&self.epoll, link.fd());
-            link.close();
-        } else {
-            // A call-back that begins now finds the connection ended, or is ended by `disconnected`.
-            link.with_outlet(Outlet::close);
-        }
-        let replies = if conn.received { Replies::Received } else { Replies::Unsure };
-        self.io.service.disconnected(link.peer(), replies);
-        self.io.home.load.fetch_sub(1, Relaxed);
-        self.io.home.stats.connections.fetch_sub(1, Relaxed);
-        self.closings.log(link.peer(), reason, conn.fault.as_deref(), self.io.now);
-        self.io.home.stats.closed[reason as usize].fetch_add(1, Relaxed);
-    }
-
-    fn close_all(&mut self) {
-        let tokens: Vec<_> = self.conns.iter_mut().map(|(token, _)| token).collect();
-        tokens.into_iter().for_each(|token| self.close(token, CloseReason::Shutdown));
-    }
-
-    /// Starts serving an accepted socket.
-    fn adopt(&mut self, fd: OwnedFd, peer: Arc<Peer>, seat: Seat, evict: bool) {
-        self.io.home.stats.accepted.fetch_add(1, Relaxed);
-        self.shares.charge(peer.addr.ip(), OPENING);
-        let full = evict && !self.evict(seat.connections());
-        if self.deadline.is_some() || full || !self.io.service.connected(&peer) {
-            let _ = shutdown(&fd, Shutdown::Both);
-            self.io.home.load.fetch_sub(1, Relaxed);
-            self.io.home.stats.closed[CloseReason::Refused as usize].fetch_add(1, Relaxed);
-            self.closings.log(&peer, CloseReason::Refused, None, self.io.now);
-            self.io.service.refused(peer.addr, CloseReason::Refused);
-            return;
-        }
-        if self.conns.len() == 0 {
-            // No sweep ran while no client was connected.
-            self.next_sweep = self.io.now + self.sweep_interval();
-        }
-        let (home, now) = (&self.io.home, self.io.now);
-        let session = self.io.service.session(&peer);
-        let greeting = session.as_ref().map(|session| session.greeting()).unwrap_or_default();
-        let session = session.map(|session| Box::new(Negotiated { session, opened: now }));
-        let account = Arc::clone(seat.account());
-        let token = self.conns.insert_with(|token| {
-            let link = Link::new(fd, peer, token, Arc::clone(home), account, session);
-            Conn::new(link, seat, now)
-        });
-        home.stats.connections.fetch_add(1, Relaxed);
-        let Some(conn) = self.conns.get_mut(token) else { return };
-        if !greeting.is_empty() {
-            conn.link.send_unsealed(greeting);
-        }
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT | EventFlags::ET;
-        if epoll::add(&self.epoll, conn.link.fd(), EventData::new_u64(token), flags).is_err() {
-            self.close(token, CloseReason::SocketError);
-        }
-    }
-
-    /// Closes a connection to make room for one of an address that then has `connections`. Chooses the one idle for
-    /// longest of an address that has as many. Otherwise chooses a connection that only ever sent parts of records, of
-    /// an address that has more. Returns false if there is none. So an address with many connections takes no place
-    /// from one with few.
-    fn evict(&mut self, connections: usize) -> bool {
-        let now = self.io.now;
-        let idle = |conn: &Conn| {
-            conn.quiet() && !conn.is_settled() && now.duration_since(conn.last_active) >= EVICTABLE
-        };
-        let quiet =
-            self.conns.iter_mut().filter(|(_, conn)| conn.seat.connections() >= connections && idle(conn));
-        let mut found = quiet.min_by_key(|(_, conn)| conn.last_active).map(|(token, _)| token);
-        if found.is_none() {
-            let useless = self.conns.iter_mut().filter_map(|(token, conn)| {
-                let since = conn.without_request(now).filter(|since| *since >= EVICTABLE)?;
-                (conn.seat.connections() > connections).then_some((token, since))
-            });
-            found = useless.max_by_key(|(_, since)| *since).map(|(token, _)| token);
-        }
-        let Some(token) = found else { return false };
-        self.close(token, CloseReason::Evicted);
-        true
-    }
-
-    fn sweep(&mut self) {
-        let (config, now, patience) = (&self.io.config, self.io.now, self.patience());
-        let conns = self.conns.iter_mut();
-        let overdue = conns.filter_map(|(token, conn)| conn.overdue(config, patience, now).map(|_| token));
-        self.overdue = overdue.collect();
-        // Only one loop trims the pool: with several, buffers would seem unneeded too soon.
-        if self.acceptor.is_some() {
-            self.io.pool.trim();
-        }
-        self.next_sweep = now + self.sweep_interval();
-    }
-
-    /// Closes some of the overdue connections; the loop returns for the remaining ones at once.
-    fn close_overdue(&mut self) {
-        for _ in 0..CLOSED_AT_ONCE {
-            let Some(token) = self.overdue.pop_front() else { return };
-            let (patience, now) = (self.patience(), self.io.now);
-            let conn = self.conns.get_mut(token);
-            if let Some(reason) = conn.and_then(|conn| conn.overdue(&self.io.config, patience, now)) {
-                self.close(token, reason);
-            }
-        }
-    }
-
-    /// Returns how long a stalled transfer is tolerated.
-    fn patience(&self) -> Duration {
-        let stall = self.io.config.stall_timeout;
-        if self.starved.is_empty() { stall } else { stall / PRESSED }
-    }
-
-    /// Returns a quarter of the shortest timeout: an overdue connection is closed at most this much late.
-    fn sweep_interval(&self) -> Duration {
-        let shortest = self.io.config.idle_timeout.map_or(self.patience(), |idle| idle.min(self.patience()));
-        (shortest / 4).max(Duration::from_millis(1))
-    }
-
-    fn accept(&mut self) {
-        let (service, stats) = (&self.io.service, &self.io.home.stats);
-        let refused = |from: SocketAddr, reason: CloseReason| {
-            stats.accepted.fetch_add(1, Relaxed);
-            stats.closed[reason as usize].fetch_add(1, Relaxed);
-            tracing::debug!(client = %from, "connection {}", reason.as_str());
-            service.refused(from, reason);
-        };
-        let door = Door { admits: &|address| service.admits(address), refused: &refused };
-        if let Some(acceptor) = &mut self.acceptor
-            && !acceptor.accept(self.io.now, &door)
-        {
-            for socket in acceptor.sockets() {
-                let _ = epoll::delete(&self.epoll, socket);
-            }
-        }
-    }
-
-    fn listen(&mut self) -> Result<(), Errno> {
-        for socket in self.acceptor.iter().flat_map(|acceptor| acceptor.sockets()) {
-            match epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(LISTEN), EventFlags::IN) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 }
 

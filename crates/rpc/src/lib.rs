@@ -13,6 +13,7 @@ mod accept;
 mod addresses;
 mod assemble;
 mod batch;
+mod bounds;
 mod callback;
 mod chunk;
 mod closings;
@@ -38,6 +39,7 @@ mod stall;
 mod stats;
 mod workers;
 
+pub use bounds::Bounds;
 pub use callback::{Answered, Line, Matched};
 pub use config::Config;
 pub use reply::{OwnedReply, PayloadBuf, Reply};

@@ -42,7 +42,8 @@ const SHARED: usize = 4;
 /// Three quarters of the memory are given out first come, first served. The last quarter is divided among the connected
 /// addresses. An address that holds less than its share gets more, whatever the other addresses hold.
 pub(crate) struct Pool {
-    limit: usize,
+    /// Bytes that may be used for everything except small payloads. The limit may change at any moment.
+    limit: AtomicUsize,
     used: AtomicUsize,
     /// Memory for the requests in flight: each may need a small buffer, and gets it however much memory is used.
     promised: AtomicUsize,
@@ -63,7 +64,7 @@ impl Pool {
         let smaller = SIZES.into_iter().filter(|size| *size < largest);
         let classes = smaller.chain([largest]).map(class).collect();
         Arc::new(Self {
-            limit,
+            limit: AtomicUsize::new(limit),
             used: AtomicUsize::new(0),
             promised: AtomicUsize::new(0),
             cached: AtomicUsize::new(0),
@@ -74,6 +75,16 @@ impl Pool {
         })
     }
 
+    fn limit(&self) -> usize {
+        self.limit.load(Relaxed)
+    }
+
+    /// Changes the limit. Buffers in use stay; cached buffers beyond the limit are given back.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Relaxed);
+        self.shrink_cache(limit.saturating_sub(self.used()));
+    }
+
     /// Returns the bytes in use: leased buffers and charges.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Relaxed)
@@ -81,12 +92,12 @@ impl Pool {
 
     /// Returns the bytes that may be used for everything except small payloads.
     fn unpromised(&self) -> usize {
-        self.limit.saturating_sub(self.promised.load(Relaxed))
+        self.limit().saturating_sub(self.promised.load(Relaxed))
     }
 
     /// Returns the bytes that an address may hold whatever other addresses hold.
     fn share(&self) -> usize {
-        self.limit / SHARED / self.addresses.load(Relaxed).max(1)
+        self.limit() / SHARED / self.addresses.load(Relaxed).max(1)
     }
 
     /// Gives cached buffers back to the system until at most `keep` bytes are cached, largest first.
@@ -116,7 +127,7 @@ impl Pool {
 
     fn give_back(&self, map: Mapping, class: usize) {
         let used = self.used.fetch_sub(map.len(), Relaxed) - map.len();
-        if used + self.cached.load(Relaxed) + map.len() <= self.limit {
+        if used + self.cached.load(Relaxed) + map.len() <= self.limit() {
             self.cached.fetch_add(map.len(), Relaxed);
             self.classes[class].free.lock().push(map);
         }

@@ -1,19 +1,20 @@
 //! Binds the sockets, runs the threads of the loops, and shuts down.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::accept::{Acceptor, Listener, listen_at, listen_on};
+use crate::accept::{Acceptor, Listener, listen_at, listen_on, take_over};
 use crate::addresses::Addresses;
+use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::conn::Io;
 use crate::event_loop::EventLoop;
 use crate::handshake::Tls;
 use crate::home::{Home, Post};
-use crate::pool::Pool;
 use crate::service::Service;
 use crate::stats::Stats;
 
@@ -53,11 +54,26 @@ pub struct Server<S> {
 impl<S: Service> Server<S> {
     /// Listens on all of `addrs`; port 0 picks a free one. IPv6 addresses take IPv6 connections only.
     pub fn bind(addrs: &[SocketAddr], config: Config, service: Arc<S>) -> Result<Self, StartError> {
+        Self::bind_or_take(addrs, &[], config, service)
+    }
+
+    /// Listens as [`bind`](Self::bind) does. An address of `inherited`, which listens already, is not bound again: its
+    /// socket is used, with the connections that wait in it.
+    pub fn bind_or_take(
+        addrs: &[SocketAddr],
+        inherited: &[(SocketAddr, OwnedFd)],
+        config: Config,
+        service: Arc<S>,
+    ) -> Result<Self, StartError> {
         let mut sockets = Vec::with_capacity(addrs.len());
         let mut bound = Vec::with_capacity(addrs.len());
         for &addr in addrs {
-            let (socket, addr) =
-                listen_on(addr).map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
+            let there = inherited.iter().find(|(there, _)| *there == addr);
+            let opened = match there {
+                Some((_, socket)) => take_over(socket).map(|socket| (socket, addr)),
+                None => listen_on(addr),
+            };
+            let (socket, addr) = opened.map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
             sockets.push(Listener { fd: socket, is_local: false });
             bound.push(addr);
         }
@@ -75,6 +91,14 @@ impl<S: Service> Server<S> {
         Ok(())
     }
 
+    /// Returns duplicates of the listening TCP sockets, in the order of the addresses.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub fn sockets(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.sockets.iter().filter(|socket| !socket.is_local).map(|socket| socket.fd.try_clone()).collect()
+    }
+
     /// Returns the addresses listened on, with the ports filled in.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addrs
@@ -86,20 +110,20 @@ impl<S: Service> Server<S> {
         let homes: Result<Vec<_>, _> =
             (0..self.config.loops().max(1)).map(|_| Home::new(tls.clone())).collect();
         let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();
-        let pool = Pool::new(self.config.max_record, self.config.memory.max(4 * self.config.max_record));
-        let most = self.config.max_connections;
-        let addresses = Addresses::new(Arc::clone(&pool), most);
-        let mut acceptor = Some(Acceptor::new(self.sockets, Arc::clone(&homes), addresses, most));
+        let bounds = Bounds::new(&self.config);
+        let addresses = Addresses::new(Arc::clone(&bounds));
+        let mut acceptor =
+            Some(Acceptor::new(self.sockets, Arc::clone(&homes), addresses, Arc::clone(&bounds)));
         let mut running = Running {
             addrs: self.addrs,
             paths: self.paths,
-            counters: Counters { homes, pool },
+            counters: Counters { homes, bounds },
             tls,
             threads: Vec::new(),
         };
         for (index, home) in running.counters.homes.iter().enumerate() {
             let (service, config) = (Arc::clone(&self.service), Arc::clone(&self.config));
-            let io = Io::new(service, config, Arc::clone(&running.counters.pool), Arc::clone(home));
+            let io = Io::new(service, config, Arc::clone(&running.counters.bounds), Arc::clone(home));
             let mut event_loop =
                 EventLoop::new(io, acceptor.take()).map_err(|errno| StartError::Loop(errno.into()))?;
             let thread = std::thread::Builder::new().name(format!("rpc-loop-{index}"));
@@ -156,13 +180,18 @@ impl Running {
 #[derive(Clone)]
 pub struct Counters {
     homes: Arc<[Arc<Home>]>,
-    pool: Arc<Pool>,
+    bounds: Arc<Bounds>,
 }
 
 impl Counters {
+    /// Returns the limits, which any thread may change.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// Returns the sums over all loops now.
     pub fn read(&self) -> Stats {
-        let mut stats = Stats { memory: self.pool.used() as u64, ..Stats::default() };
+        let mut stats = Stats { memory: self.bounds.pool().used() as u64, ..Stats::default() };
         for home in self.homes.iter() {
             stats.add(&home.stats);
         }

@@ -24,7 +24,7 @@ struct Shared<J> {
     queue: Mutex<Queue<J>>,
     /// The number of queued jobs, which the polling worker reads without the lock.
     queued: AtomicUsize,
-    limit: usize,
+    limit: AtomicUsize,
     handle: Box<dyn Fn(J) + Send + Sync>,
 }
 
@@ -49,7 +49,7 @@ impl<J: Send + 'static> Workers<J> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(queue),
             queued: AtomicUsize::new(0),
-            limit,
+            limit: AtomicUsize::new(limit),
             handle: Box::new(handle),
         });
         let workers = Self { shared, threads: Mutex::new(Vec::new()) };
@@ -63,7 +63,7 @@ impl<J: Send + 'static> Workers<J> {
 
     /// Queues a job. Returns the job if the queue is full or the pool has been stopped.
     pub fn submit(&self, job: J) -> Result<(), J> {
-        self.submit_up_to(self.shared.limit, job)
+        self.submit_up_to(self.limit(), job)
     }
 
     /// Queues a job that has to run, even if the queue is full. The caller bounds the number of such jobs. Returns the
@@ -85,6 +85,16 @@ impl<J: Send + 'static> Workers<J> {
             called.unpark();
         }
         Ok(())
+    }
+
+    /// Returns the number of jobs that may wait.
+    pub fn limit(&self) -> usize {
+        self.shared.limit.load(Relaxed)
+    }
+
+    /// Changes the number of jobs that may wait. Jobs that wait already stay.
+    pub fn set_limit(&self, limit: usize) {
+        self.shared.limit.store(limit, Relaxed);
     }
 
     /// Returns the number of waiting jobs.

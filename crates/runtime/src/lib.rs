@@ -16,6 +16,7 @@
 mod clock;
 mod completion;
 mod executor;
+mod io_pool;
 mod request;
 mod ring;
 mod signal;
@@ -25,5 +26,6 @@ mod threads;
 pub use clock::SystemClock;
 pub use completion::{Completion, Slot};
 pub use executor::{block_on, start, start_or_run};
+pub use io_pool::IoPool;
 pub use request::{Fault, Observer, Outcome, Request, Target, Work};
 pub use threads::{Threads, block_on_apart, unblock};

@@ -27,6 +27,7 @@ use crate::placement::Rules;
 use crate::roster::Roster;
 use crate::side_by_side::open_beside_others;
 use crate::under_way::UnderWay;
+use crate::volumes::Volumes;
 
 /// The cache of a running server.
 pub(crate) struct Cache {
@@ -40,6 +41,8 @@ pub(crate) struct Cache {
     size: u64,
     /// Devices being removed in the background.
     removing: Mutex<Vec<JoinHandle<()>>>,
+    /// The block volumes, which share the cache with the exports.
+    pub(crate) volumes: Arc<Volumes>,
     /// Watches the health of the disks, if the process has the privileges for it.
     monitor: Option<Monitor>,
 }
@@ -148,6 +151,7 @@ pub(crate) fn open(
     notices.extend(opened.notices);
     let (uuid, fresh, pool) = (opened.pool.uuid, opened.fresh, opened.pool);
     in_use.require(uuid, settings.cache.format)?;
+    let volumes = Volumes::open(settings, events)?;
     let watch = Arc::new(CacheMonitor::new(roster.clone()));
     notices.extend(opened.missing.iter().map(Missing::reason));
     let is_used = |device: &Arc<FileDevice>| pool.present().any(|(_, member)| member.name() == device.name());
@@ -158,8 +162,17 @@ pub(crate) fn open(
     unused.iter().for_each(|device| watch.lose(device.name()));
     opened.missing.into_iter().for_each(|missing| watch.miss(missing));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    let context =
-        Context { settings, vfs, nfs, identities, events, under_way, watch: &watch, in_use: &in_use };
+    let context = Context {
+        settings,
+        vfs,
+        nfs,
+        identities,
+        events,
+        under_way,
+        watch: &watch,
+        in_use: &in_use,
+        volumes: &volumes,
+    };
     let claimed = Claimed::new(context, pool, fresh);
     let started = claimed.and_then(|claimed| claimed.replay(&names)?.reconcile()?.serve());
     let (engine, threads) = match started {
@@ -179,7 +192,7 @@ pub(crate) fn open(
     let removing = Mutex::default();
     let (size, ram) = (settings.cache.size, settings.cache.ram);
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
-    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, removing, monitor };
+    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, removing, volumes, monitor };
     for path in opened.to_make {
         notices.push(match cache.add(&path, false) {
             Ok(()) => format!("{} was not there: made anew and added to the cache", path.display()),

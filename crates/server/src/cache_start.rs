@@ -20,6 +20,7 @@ use forebay_engine::{Engine, Env, Event, OpenError, Opening, Recovered};
 use forebay_nfs::Nfs;
 use forebay_runtime::{SystemClock, Threads, block_on_apart};
 use forebay_vfs::{Downtime, Recovery, Store, Vfs};
+use forebay_volume::store::Store as AllStores;
 
 use crate::cache::{CacheMonitor, engine_mode};
 use crate::error::Error;
@@ -27,6 +28,7 @@ use crate::identity::Identities;
 use crate::in_use::InUse;
 use crate::tell::{tell, tell_checkpoint, tell_lost};
 use crate::under_way::UnderWay;
+use crate::volumes::Volumes;
 
 /// The parts of the server that the steps of the start use.
 pub(crate) struct Context<'a> {
@@ -38,6 +40,7 @@ pub(crate) struct Context<'a> {
     pub(crate) under_way: &'a Arc<UnderWay>,
     pub(crate) watch: &'a Arc<CacheMonitor>,
     pub(crate) in_use: &'a InUse,
+    pub(crate) volumes: &'a Volumes,
 }
 
 /// The pool belongs to the served directories, and both say so.
@@ -56,6 +59,7 @@ pub(crate) struct Replayed<'a> {
     begun: Instant,
     uuid: u128,
     store: Store,
+    stores: AllStores,
     downtime: Downtime,
 }
 
@@ -97,12 +101,15 @@ impl<'a> Claimed<'a> {
         let Claimed { context, pool, store, downtime } = self;
         let Context { settings, vfs, events, under_way, watch, in_use, .. } = context;
         let (uuid, threads) = (pool.uuid, Arc::new(Threads::new()));
+        let numbers = context.identities.numbers(vfs).into_iter().map(|(_, number)| number).collect();
+        let stores = AllStores::new(Arc::new(store.clone()), numbers);
+        context.volumes.register(&stores);
         let (log, monitor, weak) = (events.clone(), watch.clone(), Arc::downgrade(vfs));
         let progress = under_way.clone();
         let env = Env {
             clock: Arc::new(SystemClock::new()),
             spawn: threads.clone(),
-            backing: Arc::new(store.clone()),
+            backing: Arc::new(stores.clone()),
             witness: Some(Arc::new(watch.roster.clone()) as Arc<dyn Witness>),
             deliver: Arc::new(|run: &mut dyn FnMut()| forebay_rpc::batch(run)),
             events: Arc::new(move |event| {
@@ -124,14 +131,15 @@ impl<'a> Claimed<'a> {
         if opening.holds_changes() && in_use.is_outdated(uuid)? {
             return Err(Error::CacheOutdated(names.join(" and ")));
         }
-        let unserved = opening.volumes().into_iter().find(|(number, _)| !store.takes(*number));
+        let takes = |number| store.takes(number) || stores.takes(number);
+        let unserved = opening.volumes().into_iter().find(|(number, _)| !takes(*number));
         if let Some((number, files)) = unserved {
             let described = context.identities.described(number);
             let filesystem = described.unwrap_or_else(|| "another file system".to_owned());
             return Err(Error::NotServed { files, filesystem });
         }
         in_use.set(uuid, names)?;
-        Ok(Replayed { context, opening, threads, begun, uuid, store, downtime })
+        Ok(Replayed { context, opening, threads, begun, uuid, store, stores, downtime })
     }
 }
 
@@ -158,8 +166,8 @@ impl Reconciled<'_> {
     /// The cache devices cannot be written, or the directories cannot be watched.
     pub(crate) fn serve(self) -> Result<(Arc<Engine>, Arc<Threads>), Error> {
         let Reconciled { replayed, recovery } = self;
-        let Replayed { context, opening, threads, begun, store, downtime, .. } = replayed;
-        let Context { vfs, nfs, events, under_way, .. } = context;
+        let Replayed { context, opening, threads, begun, store, stores, downtime, .. } = replayed;
+        let Context { vfs, nfs, events, under_way, volumes, .. } = context;
         under_way.step("recovering files with data that only the cache has");
         let (engine, recovered) = block_on_apart(opening.finish()).map_err(unusable)?;
         tell_recovered(events, &recovered, begun.elapsed());
@@ -169,6 +177,7 @@ impl Reconciled<'_> {
         let (log, weak) = (events.clone(), Arc::downgrade(vfs));
         let told = Arc::new(move |news| tell_checkpoint(&log, &weak, news));
         nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, told)?);
+        volumes.serve(&engine, &stores)?;
         Ok((engine, threads))
     }
 }

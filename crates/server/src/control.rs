@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_common::lock::Mutex;
-use forebay_config::{Mode, Settings};
+use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
     CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MemoryStatus, PoolRequest,
     PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample, Status,
-    WorkerStatus,
+    VolumeRequest, VolumeStatus, WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -30,8 +30,8 @@ use crate::cache::{Cache, config_mode, engine_mode};
 use crate::front::{Started, refusal};
 use crate::host::Host;
 use crate::pool::{counters, destage};
-use crate::reload::{Differences, described};
-use crate::start::kerberos_settings;
+use crate::reload::{Limited, described, lines, reloaded};
+use crate::start::{kerberos_settings, transport_config};
 use crate::under_way::UnderWay;
 
 /// The server as its control socket sees it, from the start on.
@@ -58,6 +58,8 @@ pub(crate) struct Parts {
     pub(crate) sandbox: SandboxStatus,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) under_way: Arc<UnderWay>,
+    /// The process's limit on open files.
+    pub(crate) open_files: u64,
 }
 
 /// The additional parts that exist once clients are served.
@@ -134,41 +136,46 @@ impl Control {
         report
     }
 
+    /// Puts the parts of `new` in force that change in service. Everything that can fail comes first.
     fn put_in_force(&self, new: &Settings, credentials: Option<Credentials>) -> ReloadReport {
         // One reload at a time.
         let mut now = self.now.lock();
-        let found = Differences::between(&now, new);
-        let mut applied = Differences::apply(&now, new);
-        let mut report = ReloadReport { at_next_start: found.at_next_start, ..ReloadReport::default() };
-        if applied.takes_kerberos()
+        let found = reloaded(&now, new, self.cache().is_some());
+        let mut report = ReloadReport::default();
+        if found.settings.takes_kerberos()
             && let Err(error) = self.parts.nfs.serve_kerberos(&kerberos_settings(new))
         {
             report.mistakes.push(crate::Error::from(error).to_string());
             return report;
         }
+        (report.changed, report.at_next_start) = (lines(&found.in_service), lines(&found.at_next_start));
         // A rule may need the new authorities, so these come first.
         if self.parts.keyring.replace(credentials) {
             report.changed.push("the certificate and the authorities of TLS for new connections".to_owned());
         }
-        if !found.rules.is_empty() {
-            self.parts.nfs.set_rules(applied.exports.clone());
-            report.changed.push(format!("the rules for clients of {}", found.rules.join(", ")));
+        if found.settings.exports != now.exports {
+            self.parts.nfs.set_rules(found.settings.exports.clone());
         }
-        if found.log_level {
-            self.parts.host.set_log_level(new.log.level);
-            report.changed.push(format!("the log level {}", new.log.level));
+        if found.settings.limits != now.limits {
+            let transport = self.serving.get().map(|serving| serving.transport.bounds());
+            let Parts { nfs, vfs, open_files, keyring, .. } = &self.parts;
+            let limited = Limited { nfs, vfs, transport, open_files: *open_files };
+            limited.set(&found.settings, &transport_config(&found.settings, keyring));
         }
-        if found.mode {
-            match self.set_mode(new.mode) {
-                Ok(()) => report.changed.push(format!("the mode {}", new.mode)),
-                Err(_) => {
-                    applied.mode = now.mode;
-                    report.at_next_start.push(format!("the mode is {}", new.mode));
-                }
-            }
+        if found.settings.log.level != now.log.level {
+            self.parts.host.set_log_level(found.settings.log.level);
         }
-        *now = applied;
+        if found.settings.mode != now.mode {
+            // It does not fail: `reloaded` keeps the mode of a server without a cache.
+            let _ = self.set_mode(found.settings.mode);
+        }
+        *now = found.settings;
         report
+    }
+
+    /// Returns the limits in force.
+    pub(crate) fn limits(&self) -> Limits {
+        self.now.lock().limits.clone()
     }
 }
 
@@ -186,8 +193,7 @@ pub(crate) fn credentials(settings: &Settings) -> Result<Option<Credentials>, Lo
 impl Handler for Control {
     fn status(&self) -> Status {
         let transport = self.transport();
-        let (stats, cache, limits) =
-            (self.parts.nfs.stats(), self.parts.nfs.reply_cache(), &self.settings.limits);
+        let (stats, cache, limits) = (self.parts.nfs.stats(), self.parts.nfs.reply_cache(), self.limits());
         let durability = self.durability();
         let uptime = self.started.elapsed();
         let exports = self.exports();
@@ -239,6 +245,7 @@ impl Handler for Control {
             metadata: self.metadata(),
             client_state: self.parts.nfs.state_numbers().map(client_state),
             log_lines_lost: self.parts.host.log_lines_lost(),
+            volumes: self.cache().map(|cache| cache.volumes.statuses()).unwrap_or_default(),
             pool: self.cache().map(|cache| self.pool_status(cache)),
         }
     }
@@ -280,6 +287,10 @@ impl Handler for Control {
 
     fn reload(&self) -> Result<ReloadReport, String> {
         Ok(self.reload())
+    }
+
+    fn config(&self) -> Vec<Entry> {
+        self.now.lock().entries()
     }
 
     fn mode(&self) -> Mode {
@@ -344,6 +355,17 @@ impl Handler for Control {
             PoolRequest::Remove { path, wait: false } => cache.start_remove(path, &self.parts.events)?,
         }
         Ok(self.pool_status(cache))
+    }
+
+    fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
+        match (self.cache(), request) {
+            (Some(cache), request) => cache.volumes.answer(request),
+            (None, VolumeRequest::List { name: None }) => Ok(Vec::new()),
+            (None, _) => {
+                Err("a volume needs a cache, and this server has none: it was started in mode pass-through"
+                    .into())
+            }
+        }
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {

@@ -76,6 +76,9 @@ pub enum Error {
     /// The certificate or the key of TLS cannot be used.
     #[error("cannot serve TLS: {0}")]
     Tls(#[from] forebay_tls::LoadError),
+    /// The configuration names a device that must not be a volume's.
+    #[error("a volume of the configuration cannot be served: {0}")]
+    Volume(String),
     /// The cache cannot be opened.
     #[error("no cache: {0}")]
     Cache(String),

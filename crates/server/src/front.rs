@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_config::{Export, Mode, Settings};
+use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
     CachedFiles, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
     Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus, ReloadReport,
-    ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, WorkerStatus,
+    ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus, WorkerStatus,
 };
+
+use forebay_http::{Format, Gathering, Web, render};
 
 use crate::control::{Control, cpu_ns, resident_bytes};
 use crate::host::Host;
@@ -26,6 +28,7 @@ pub(crate) struct Front {
     host: Arc<dyn Host>,
     under_way: Arc<UnderWay>,
     sandbox: SandboxStatus,
+    web: Arc<Web>,
     control: OnceLock<Arc<Control>>,
 }
 
@@ -54,11 +57,11 @@ impl Front {
         started: Started,
         (events, host): (&Arc<EventLog>, &Arc<dyn Host>),
         under_way: &Arc<UnderWay>,
-        sandbox: SandboxStatus,
+        (sandbox, web): (SandboxStatus, Arc<Web>),
     ) -> Self {
         let (events, host, under_way) = (events.clone(), host.clone(), under_way.clone());
         let (settings, control) = (settings.clone(), OnceLock::new());
-        Front { settings, started, events, host, under_way, sandbox, control }
+        Front { settings, started, events, host, under_way, sandbox, web, control }
     }
 
     /// Has `control` answer from now on, because the exports are open.
@@ -139,6 +142,7 @@ impl Front {
             metadata: MetadataStatus { limit_bytes: limits.metadata_memory, ..MetadataStatus::default() },
             client_state: None,
             log_lines_lost: self.host.log_lines_lost(),
+            volumes: Vec::new(),
             pool: None,
         }
     }
@@ -159,7 +163,17 @@ pub(crate) fn refusal(starting: &Starting) -> String {
 
 impl Handler for Front {
     fn status(&self) -> Status {
-        self.control().map_or_else(|| self.starting(), |control| control.status())
+        let mut status = self.control().map_or_else(|| self.starting(), |control| control.status());
+        self.web.trouble().into_iter().for_each(|trouble| status.health.degrade(trouble));
+        status
+    }
+
+    fn metrics(&self) -> Result<String, String> {
+        Ok(render(&Arc::new(Gathering::of(self)), Format::Text))
+    }
+
+    fn invite(&self, who: &str) -> Result<String, String> {
+        self.web.invite(who)
     }
 
     fn sample(&self) -> StatSample {
@@ -180,6 +194,10 @@ impl Handler for Front {
 
     fn serving(&self) -> Result<(), String> {
         self.opened()?.serving()
+    }
+
+    fn config(&self) -> Vec<Entry> {
+        self.control().map_or_else(|| self.settings.entries(), |control| control.config())
     }
 
     fn mode(&self) -> Mode {
@@ -208,6 +226,10 @@ impl Handler for Front {
 
     fn reload(&self) -> Result<ReloadReport, String> {
         Ok(self.opened()?.reload())
+    }
+
+    fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
+        self.opened()?.volume(request)
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {

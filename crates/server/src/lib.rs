@@ -31,6 +31,7 @@ mod state_dir;
 mod tell;
 mod udp;
 mod under_way;
+mod volumes;
 
 pub use cache::CacheReady;
 pub use error::Error;

@@ -89,10 +89,7 @@ fn answer(listen: &[SocketAddr], portmapper: Portmapper) -> Result<Found, Error>
     let sockets = addresses.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
     let config = Config { threads: 1, max_record: 4096, max_connections: 256, ..Config::default() };
     let server = Server::bind(&addresses, config, Arc::new(portmapper.clone()));
-    let tcp = server.and_then(Server::spawn).map_err(|error| match error {
-        forebay_rpc::StartError::Listen { addr, source } => listen_error(addr, source),
-        forebay_rpc::StartError::Loop(source) => Error::System(source),
-    })?;
+    let tcp = server.and_then(Server::spawn).map_err(crate::serve::start_error)?;
     for socket in sockets {
         let portmapper = portmapper.clone();
         udp::serve("portmap-udp", socket, move |call, from, reply| {

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use forebay_config::{Mode, Settings, format_size};
-use forebay_control::{EventLog, HandleMode, Severity};
+use forebay_control::{EventLog, Figures, HandleMode, Handler, Severity};
+use forebay_http::{Listener, Web};
 use forebay_rpc::StartError;
 use forebay_vfs::Vfs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -33,6 +35,8 @@ pub struct Ready {
     pub cache: CacheReady,
     /// The mode in force.
     pub mode: Mode,
+    /// Duplicates of the listening sockets, in the order of `listen`.
+    pub sockets: Vec<OwnedFd>,
 }
 
 /// The size of the stack of a start in bytes: the usual size for the first thread of a process.
@@ -65,8 +69,14 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     host.privileges_dropped();
     let reports = Reports::start(&under_way, &host)?;
     let writer = events.write_behind()?;
-    let front = Arc::new(Front::new(&settings, started, (&events, &host), &under_way, sandbox));
+    let figures = Arc::new(Figures::new(&settings.state_dir));
+    let web = Arc::new(Web::new(settings.http.clone(), figures.clone()));
+    let front =
+        Arc::new(Front::new(&settings, started, (&events, &host), &under_way, (sandbox, web.clone())));
     let control_server = forebay_control::Server::start(&settings.state_dir, front.clone())?;
+    let sampled = front.clone();
+    let past = figures.write_behind(move || sampled.sample())?;
+    let http = Listener::start(&web, front.clone())?;
     signals.add_signal(SIGTERM)?;
     signals.add_signal(SIGINT)?;
     let decided = Arc::new(OnceLock::new());
@@ -92,6 +102,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         host.stopping();
         let message = format!("a signal ended the start ({})", under_way.shown());
         events.add(Severity::Info, "start-ended", message, &[]);
+        drop((past, http));
         drop(control_server);
         drop(writer);
         // The lock ends with the process: threads of the start may still work in the state directory.
@@ -104,9 +115,10 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
     let Served { vfs, nfs, control, running, found, owned: _owned } = served;
     found.end();
-    running.shutdown(settings.limits.drain_timeout);
+    running.shutdown(control.limits().drain_timeout);
     nfs.stop();
     // From here on no administrator may flush, add or remove a device.
+    drop((past, http));
     drop(control_server);
     stop(&vfs, control.cache(), &events)
 }
@@ -174,10 +186,19 @@ impl Reload {
 
 /// Makes the unstable data of clients durable, and stops the cache.
 fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error> {
+    let failures = cache.map(|cache| cache.volumes.stop()).unwrap_or_default();
+    for failure in failures {
+        let message = format!("what was not flushed may be lost: {failure}");
+        events.add(Severity::Error, "volume-stop", message, &[]);
+    }
     let stopped = vfs.stop()?;
     let dirty = stopped.dirty.map_err(Error::CacheStop)?;
     if let Some(cache) = cache {
         cache.stopped(dirty)?;
+        if let Err(error) = cache.volumes.rest() {
+            let message = format!("the state directory cannot be written: {error}");
+            events.add(Severity::Warning, "volume-stop", message, &[]);
+        }
     }
     if dirty > 0 {
         let message = format!(

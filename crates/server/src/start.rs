@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_config::{Access, Export, Settings};
 use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
-use forebay_nfs::{CacheLimits, GssLimits, GssSettings, LockConfig, Nfs, NfsConfig, Ports};
+use forebay_nfs::{GssLimits, GssSettings, LockConfig, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Running, Server};
 use forebay_tls::Keyring;
 use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
@@ -26,6 +26,7 @@ use crate::host::Host;
 use crate::identity::Identities;
 use crate::linger::Linger;
 use crate::portmap::Found;
+use crate::reload;
 use crate::serve::{Ready, start_error};
 use crate::tell::tell_elsewhere;
 use crate::udp;
@@ -107,16 +108,18 @@ impl Start {
         if settings.takes_kerberos() {
             nfs.serve_kerberos(&kerberos_settings(&settings))?;
         }
+        let inherited = host.inherited();
         let server = linger.take(
             "the port",
             |error| matches!(error, Error::PortInUse(_)),
             || {
                 let config = transport_config(&settings, &keyring);
-                let bound = Server::bind(&settings.listen, config, nfs.clone());
+                let bound = Server::bind_or_take(&settings.listen, &inherited, config, nfs.clone());
                 bound.map_err(start_error)
             },
         )?;
-        let listen = server.local_addrs().to_vec();
+        drop(inherited);
+        let (listen, sockets) = (server.local_addrs().to_vec(), server.sockets()?);
         let port = listen.first().map_or(0, std::net::SocketAddr::port);
         let ports = Ports { port, nfs4: settings.nfs4, locks: settings.locks };
         let parts = Parts {
@@ -127,6 +130,7 @@ impl Start {
             host: host.clone(),
             under_way: under_way.clone(),
             sandbox: self.sandbox,
+            open_files: self.open_files,
         };
         let control = Arc::new(Control::new(settings.clone(), front.started, listen.clone(), parts));
         front.hand_over(control.clone());
@@ -167,6 +171,7 @@ impl Start {
             handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
             cache: said.unwrap_or_default(),
             mode: control.effective_mode(),
+            sockets,
         });
         Ok(Some(Served { vfs, nfs, control, running, found, owned }))
     }
@@ -249,11 +254,8 @@ fn open_vfs(
             ExportSpec { id: export.id, name, path, watch }
         })
         .collect();
-    // Descriptors reserved for connections and the server's own files.
-    let reserved = settings.limits.connections as u64 + 256;
-    let files =
-        (settings.limits.open_files as u64).min(open_files.saturating_sub(reserved).max(open_files / 2));
-    let budget = Budget::new(files as usize, settings.limits.metadata_memory as usize);
+    let files = reload::open_files(settings, open_files);
+    let budget = Budget::new(files, settings.limits.metadata_memory as usize);
     let begin = |spec: &ExportSpec| under_way.waits_for(&spec.path);
     let deliver = |answers: &mut dyn FnMut()| forebay_rpc::batch(answers);
     let opened = Vfs::open_telling(&specs, key, verifier, budget, deliver, begin);
@@ -279,10 +281,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
         lease: limits.lease,
         nfs4_delegations: settings.nfs4_delegations,
         state_dir: Some(settings.state_dir.clone()),
-        reply_cache: CacheLimits {
-            entries: limits.reply_cache_entries,
-            bytes: limits.reply_cache_memory as usize,
-        },
+        reply_cache: reload::reply_cache(settings),
         refused: Box::new(move |address, why| {
             let message = format!("client {address} was refused: {}", why.explain());
             let fields: [(&str, &dyn ToString); 2] = [("client", &address), ("reason", &why.name())];
@@ -297,7 +296,8 @@ pub(crate) fn kerberos_settings(settings: &Settings) -> GssSettings {
     GssSettings { keytab, realms, limits: GssLimits::default() }
 }
 
-fn transport_config(settings: &Settings, keyring: &Arc<Keyring>) -> Config {
+/// Returns the limits of the transport.
+pub(crate) fn transport_config(settings: &Settings, keyring: &Arc<Keyring>) -> Config {
     let limits = &settings.limits;
     Config {
         threads: limits.threads,

@@ -13,6 +13,7 @@ use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::world::{Crash, World};
 
+mod blocks;
 mod damaged;
 mod devices;
 mod early;

@@ -14,6 +14,7 @@ use crate::{
     suites::{self, Counts, SUITES, Target},
     untar,
     vm::Version,
+    watched,
 };
 
 /// Returns the checks of a quick run: some minutes, without root, and without anything to install.
@@ -138,6 +139,8 @@ fn guests() -> Vec<Step> {
         step("mounts", "mounts without options, and locks of NFSv3 and NFSv4", mounts::check)
             .after(&["release"]),
         step("quota", "quotas of the served file system, in a guest", quota::check).after(&["release"]),
+        step("watched", "metrics and alerts in Prometheus, and the page in a browser", watched::check)
+            .after(&["release"]),
         step("boot", "the shipped unit under systemd", boot::check).after(&["release"]),
         step(
             "packages",

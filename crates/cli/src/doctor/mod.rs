@@ -3,7 +3,7 @@
 mod device;
 mod directory;
 mod host;
-mod mounts;
+pub(crate) mod mounts;
 mod network;
 
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use anyhow::bail;
 use forebay_config::{Flags, Limits, Resolved, default_listen, parse_listen, resolve};
 use serde::Serialize;
 
-use crate::args::DoctorArgs;
+use crate::monitor_args::DoctorArgs;
 use crate::output::{self, Align, BAD, GOOD, Table, WARN, paint};
 use crate::{Exit, control, serve};
 

@@ -4,10 +4,11 @@ use forebay_wire::nfs3::{self, Procedure};
 use forebay_wire::nfs4::{
     self, Attributes, BindConnArgs, Bitmap, CbNotifyLockArgs, CbOp, CbResult, CbSequenceArgs, CbSequenceOk,
     ChannelAttrs, ChannelDirFromClient, ClientOwner, CompoundRes, CompoundWriter, CreateHow,
-    CreateSessionArgs, Delegation, ExchangeIdArgs, Fattr, HandleArgs, LockArgs, LockRes, LockType, Locker,
-    NameArgs, Nfsstat4, ObjectAttributes, Op, OpResult, OpenArgs, OpenClaim, OpenHow, OpenToLockOwner,
-    ReaddirArgs, ReclaimCompleteArgs, SequenceArgs, StateOwner, StateProtectArgs, Stateid, TestStateidArgs,
-    attr, create_session, open_result, seq_status, share,
+    CreateSessionArgs, Delegation, ExchangeIdArgs, Fattr, GetattrArgs, HandleArgs, LockArgs, LockRes,
+    LockType, Locker, NameArgs, Nfsstat4, Nfstime4, ObjectAttributes, Op, OpResult, OpenArgs, OpenClaim,
+    OpenHow, OpenToLockOwner, ReaddirArgs, ReclaimCompleteArgs, SequenceArgs, StableHow4, StateOwner,
+    StateProtectArgs, Stateid, TestStateidArgs, WriteArgs, attr, create_session, open_result, seq_status,
+    share,
 };
 use forebay_wire::rpc::{MessageKind, ReplyHeader, ReplyStatus, message_kind};
 use forebay_wire::xdr::{Decode, Encode, Reader};
@@ -22,6 +23,7 @@ const PROGRAM: u32 = 0x4000_0001;
 #[derive(Debug, Clone, PartialEq)]
 enum Seen {
     Recall(Stateid),
+    Getattr,
     NotifyLock(Vec<u8>),
 }
 
@@ -32,6 +34,8 @@ struct Backed {
     session: [u8; 16],
     sequence: u32,
     seen: Vec<Seen>,
+    /// The change attribute and the size that it states of its file; `None` for an error.
+    states: Option<(u64, u64)>,
     /// The requests to which the last call-back refers: slot and number.
     referring: Vec<(u32, u32)>,
     /// The status flags of the last SEQUENCE.
@@ -59,6 +63,7 @@ impl Backed {
             session: [0; 16],
             sequence: 0,
             seen: Vec::new(),
+            states: None,
             referring: Vec::new(),
             flags: 0,
         };
@@ -138,7 +143,7 @@ impl Backed {
         let calls = sequence.referring.iter().flat_map(|list| list.calls.iter().collect::<Vec<_>>());
         self.referring = calls.map(|call| (call.slot, call.sequence)).collect();
         self.seen.push(seen);
-        let reply = reply_to(xid, &sequence, &self.seen[self.seen.len() - 1]);
+        let reply = reply_to(xid, &sequence, &self.seen[self.seen.len() - 1], self.states);
         self.connection.send(&reply);
     }
 
@@ -233,6 +238,10 @@ fn decode_callback(record: &[u8]) -> (u32, CbSequenceArgs<'_>, Seen) {
     let CbOp::Sequence(sequence) = CbOp::decode(&mut reader).unwrap() else { panic!("no CB_SEQUENCE") };
     let seen = match CbOp::decode(&mut reader).unwrap() {
         CbOp::Recall(recall) => Seen::Recall(recall.stateid),
+        CbOp::Getattr(asked) => {
+            assert_eq!(asked.request, Bitmap::of(&[attr::CHANGE, attr::SIZE]));
+            Seen::Getattr
+        }
         CbOp::NotifyLock(CbNotifyLockArgs { lock_owner, .. }) => {
             Seen::NotifyLock(lock_owner.owner.0.to_vec())
         }
@@ -241,10 +250,12 @@ fn decode_callback(record: &[u8]) -> (u32, CbSequenceArgs<'_>, Seen) {
     (call.xid, sequence, seen)
 }
 
-fn reply_to(xid: u32, sequence: &CbSequenceArgs<'_>, seen: &Seen) -> Vec<u8> {
+fn reply_to(xid: u32, sequence: &CbSequenceArgs<'_>, seen: &Seen, states: Option<(u64, u64)>) -> Vec<u8> {
+    const BADHANDLE: u32 = 10001;
     let mut out = Vec::new();
     ReplyHeader { xid, status: ReplyStatus::Success }.encode(&mut out);
-    for word in [0, 0, 2u32] {
+    let status = if *seen == Seen::Getattr && states.is_none() { BADHANDLE } else { 0 };
+    for word in [status, 0, 2u32] {
         word.encode(&mut out);
     }
     let ok = CbSequenceOk {
@@ -255,9 +266,17 @@ fn reply_to(xid: u32, sequence: &CbSequenceArgs<'_>, seen: &Seen) -> Vec<u8> {
         target_highest_slot: sequence.highest_slot,
     };
     CbResult::Sequence(Ok(ok)).encode(&mut out);
-    let number = if let Seen::Recall(_) = seen { 4u32 } else { 13 };
+    let number = match seen {
+        Seen::Getattr => 3u32,
+        Seen::Recall(_) => 4,
+        Seen::NotifyLock(_) => 13,
+    };
     number.encode(&mut out);
-    0u32.encode(&mut out);
+    status.encode(&mut out);
+    if let (Seen::Getattr, Some((change, size))) = (seen, states) {
+        let values = Attributes { change: Some(change), size: Some(size), ..Attributes::default() };
+        Fattr::encoded(&mut Vec::new(), &values).encode(&mut out);
+    }
     out
 }
 
@@ -361,6 +380,92 @@ fn attributes_that_a_holder_may_have_changed_are_not_shown() {
     assert_eq!(list(&mut two, attr::SIZE), Nfsstat4::Ok);
     assert_eq!(getattr(&mut three, &file), Ok(0));
     assert!(listed(&mut three) && three.lookup(&root, b"file").unwrap().obj_attributes.is_some());
+}
+
+/// Returns the change attribute, the size and the modification time of a file.
+fn look(client: &mut Backed, file: &[u8]) -> Result<(u64, u64, Nfstime4), Nfsstat4> {
+    let request = Bitmap::of(&[attr::CHANGE, attr::SIZE, attr::TIME_MODIFY]);
+    client.run(&[putfh(file), Op::Getattr(GetattrArgs { request })], |status, results| match results[1] {
+        OpResult::Getattr(Ok(got)) => {
+            let got = got.attributes.attributes().unwrap();
+            Ok((got.change.unwrap(), got.size.unwrap(), got.time_modify.unwrap()))
+        }
+        _ => Err(status),
+    })
+}
+
+/// Looks at a file as one client while the other one answers a call-back.
+fn look_and_answer(
+    two: &mut Backed,
+    file: &[u8],
+    one: &mut Backed,
+) -> Result<(u64, u64, Nfstime4), Nfsstat4> {
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| look(two, file));
+        assert_eq!(one.wait(), Seen::Getattr);
+        looking.join().unwrap()
+    })
+}
+
+#[test]
+fn the_holder_of_a_write_delegation_is_asked_for_the_size_and_keeps_it() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    let granted = look(&mut one, &file).unwrap();
+    one.states = Some((granted.0, 0));
+    assert_eq!(look_and_answer(&mut two, &file, &mut one), Ok(granted), "the holder has changed nothing");
+    one.states = Some((granted.0 + 1, 5));
+    let mut last = granted;
+    for _ in 0..3 {
+        let next = look_and_answer(&mut two, &file, &mut one).unwrap();
+        assert!(next.0 > last.0 && next.1 == 5 && next.2 > last.2, "{next:?} after {last:?}");
+        last = next;
+    }
+    let stable = StableHow4::FileSync;
+    let write = Op::Write(WriteArgs { stateid, offset: 0, stable, data: b"12345678" });
+    assert_eq!(one.status(&[putfh(&file), write]), Nfsstat4::Ok);
+    one.states = Some((granted.0, 8));
+    let written = look_and_answer(&mut two, &file, &mut one).unwrap();
+    assert!(written.0 > last.0 && written.1 == 8, "{written:?} after {last:?}");
+    assert_eq!(look(&mut one, &file), Ok(written));
+    one.status(&[Op::Putrootfh(())]);
+    assert_eq!(one.seen, [], "the delegation was not recalled");
+    let verify = {
+        let mut buffer = Vec::new();
+        let values = Attributes { size: Some(8), ..Attributes::default() };
+        let verify = Op::Verify(ObjectAttributes { attributes: Fattr::encoded(&mut buffer, &values) });
+        std::thread::scope(|scope| {
+            let verifying = scope.spawn(|| two.status(&[putfh(&file), verify]));
+            assert_eq!(one.wait(), Seen::Getattr);
+            verifying.join().unwrap()
+        })
+    };
+    assert_eq!(verify, Nfsstat4::Ok);
+}
+
+#[test]
+fn a_holder_that_gives_no_size_gets_a_recall() {
+    let server = served("90s");
+    let (mut one, mut two) = (Backed::connect(&server, b"one"), Backed::connect(&server, b"two"));
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    assert_eq!(
+        look_and_answer(&mut two, &file, &mut one),
+        Err(Nfsstat4::Delay),
+        "the holder answers with an error"
+    );
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    assert!(look(&mut two, &file).is_ok());
+
+    // Opens by the name `file` in the other client's way.
+    let (file, stateid) = with_delegation(&mut one, share::BOTH);
+    assert_eq!(look(&mut two, &file), Err(Nfsstat4::Delay), "the holder is silent");
+    assert_eq!(one.wait(), Seen::Getattr);
+    assert_eq!(one.wait(), Seen::Recall(stateid));
+    assert_eq!(look(&mut two, &file), Err(Nfsstat4::Delay), "nobody asks again");
+    assert_eq!(one.give_back(&file, stateid), Nfsstat4::Ok);
+    assert!(look(&mut two, &file).is_ok());
 }
 
 #[test]

@@ -131,6 +131,30 @@ fn rename_moves_replaces_and_refuses() {
 }
 
 #[test]
+fn a_rename_to_another_name_of_the_same_inode_changes_no_directory() {
+    for way in [Serve::new().plain(), Serve::new().cached()] {
+        let server = way.start();
+        let mut c = server.connect();
+        let root = c.root();
+        let (a, b) = (c.new_dir(&root, b"a", 0o777), c.new_dir(&root, b"b", 0o777));
+        let file = c.new_file(&a, b"f", 0o644);
+        c.link(&file, &a, b"g").unwrap();
+        c.link(&file, &b, b"h").unwrap();
+        let all = [&root, &a, &b, &file];
+        let before = all.map(|object| c.attr(object));
+        for (from, to) in [
+            ((&root, "a"), (&root, "a")),
+            ((&a, "f"), (&a, "f")),
+            ((&a, "f"), (&a, "g")),
+            ((&a, "f"), (&b, "h")),
+        ] {
+            rename_around(&mut c, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes())).unwrap();
+            assert_eq!(all.map(|object| c.attr(object)), before, "{} to {}", from.1, to.1);
+        }
+    }
+}
+
+#[test]
 fn an_unwritable_directory_is_refused_by_the_kernel_for_everybody_else() {
     needs_root!();
     let server = Serve::unsquashed().start_on(|data| {

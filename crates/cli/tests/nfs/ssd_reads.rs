@@ -125,6 +125,10 @@ fn compounds_read_the_cache_devices() {
         }
     });
     assert!(from_ssd(&server) > 0, "they were not answered from memory");
+    let status = server.status();
+    let procedures = status["procedures"].as_array().unwrap();
+    let read = procedures.iter().find(|one| one["name"] == "NFS4.READ").unwrap();
+    assert_eq!(read["count"], 4 * 500, "every READ is counted");
 }
 
 #[test]

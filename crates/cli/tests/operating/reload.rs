@@ -35,7 +35,7 @@ fn sighup_reads_the_configuration_anew_and_ends_nobody() {
         events.lines().filter(|line| line.contains(" reload ")).map(str::to_owned).collect::<Vec<_>>()
     };
     server.wait_for(|server| !reloads(server).is_empty());
-    assert!(reloads(&server)[0].contains("the log level debug"), "{:?}", reloads(&server));
+    assert!(reloads(&server)[0].contains("[log] level: \"info\" -> \"debug\""), "{:?}", reloads(&server));
 
     // A mistake changes nothing and is reported.
     write(server.dir(), "mod = 1\n[log]\nlevel = \"info\"\n");
@@ -50,14 +50,37 @@ fn sighup_reads_the_configuration_anew_and_ends_nobody() {
 }
 
 #[test]
-fn what_cannot_change_in_service_is_named() {
+fn each_change_is_told_with_its_values_and_a_restart_is_named_where_it_is_needed() {
     let server = configured(TempDir::new().unwrap(), "");
     assert_eq!(server.json(&["reload"])["changed"].as_array().map(Vec::len), Some(0));
-    write(server.dir(), "listen = [\"127.0.0.1:1\"]\n[limits]\nconnections = 77\n");
+    let limits = "[limits]\nconnections = 77\nidle_timeout = \"2h\"\nlease = \"45s\"\n";
+    write(server.dir(), &format!("listen = [\"127.0.0.1:1\"]\n{limits}"));
     let report = server.json(&["reload"]);
-    let later = report["at_next_start"].to_string();
+    let lines =
+        |key: &str| report[key].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned());
+    let changed: Vec<_> = lines("changed").collect();
+    assert_eq!(changed, ["[limits] connections: 16384 -> 77", "[limits] idle_timeout: \"1h\" -> \"2h\""]);
     // A flag of this server overrides the addresses of the file.
-    assert!(later.contains("`connections`") && !later.contains("`listen`"), "{report}");
+    assert_eq!(lines("at_next_start").collect::<Vec<_>>(), ["[limits] lease: \"90s\" -> \"45s\""]);
+    assert_eq!(server.json(&["status"])["connections_limit"], 77, "the limit is in force");
+    let output = server.ask(&["reload"]);
+    let told = text(&output.stderr);
+    assert_eq!(told, "At the next start: [limits] lease: \"90s\" -> \"45s\".\n");
+    server.stop();
+}
+
+#[test]
+fn a_limit_read_anew_holds_for_the_connections_there_are() {
+    let stall = "[limits]\nstall_timeout = \"1s\"\n";
+    let server = configured(TempDir::new().unwrap(), stall);
+    let address = server.json(&["status"])["listen"][0].as_str().unwrap().to_owned();
+    let mut connection = TcpStream::connect(&address).unwrap();
+    mount(&mut connection).unwrap();
+    write(server.dir(), &format!("{stall}idle_timeout = \"1s\"\n"));
+    assert_eq!(server.json(&["reload"])["changed"][0], "[limits] idle_timeout: \"1h\" -> \"1s\"");
+    // Before, the connection would have lasted for an hour.
+    connection.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    assert_eq!(connection.read(&mut [0]).unwrap(), 0, "the server has closed the idle connection");
     server.stop();
 }
 
@@ -100,7 +123,9 @@ fn rules_read_anew_hold_for_new_connections_and_those_there_are() {
     let rule = "[[export.client]]\nnetworks = [\"192.0.2.0/24\"]\n";
     let text = format!("[[export]]\npath = {data:?}\nname = \"/\"\n{rule}");
     std::fs::write(server.dir().join("forebay.toml"), text).unwrap();
-    assert_eq!(server.json(&["reload"])["changed"].as_array().map(Vec::len), Some(1));
+    let report = server.json(&["reload"]);
+    let told = report["changed"][0].as_str().unwrap();
+    assert!(told.starts_with("[[export.client]] / rule 1 networks: ["), "{told}");
     // MNT3ERR_ACCES and NFS3ERR_ACCES. A connection from an address without any rule is closed when it is accepted.
     assert_eq!((mount(&mut connection).unwrap().0, getattr(&mut connection)), (13, 13));
     assert!(mount(&mut TcpStream::connect(&address).unwrap()).is_err());

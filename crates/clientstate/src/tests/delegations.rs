@@ -188,3 +188,20 @@ fn a_lock_granted_by_the_passage_of_time_is_in_the_next_piece() {
     rig.log.extend(rig.state.take_revoked());
     assert_eq!(described(&rig.recovered()), described(&rig.state));
 }
+
+#[test]
+fn the_holder_of_a_write_delegation_can_be_asked_until_it_is_recalled() {
+    let mut rig = Rig::new();
+    let (a, b) = (rig.client("a"), rig.client("b"));
+    let granted = open(&mut rig, a, READ | WRITE, Want::Write).unwrap().delegation.unwrap();
+    let holder = |rig: &mut Rig, by| rig.call(|state, now, _| state.holder(by, &file("f"), now));
+    assert_eq!(holder(&mut rig, b), None, "its change attribute is unknown");
+    rig.state.note_change(a, granted.stateid, 7);
+    let known = holder(&mut rig, b).unwrap();
+    assert_eq!((known.client, known.change), (a, 7));
+    assert_eq!(holder(&mut rig, a), None, "the holder itself looks");
+    let look = rig.call(|state, now, fx| state.announce(Some(b), &file("f"), false, now, fx));
+    assert_eq!((look, holder(&mut rig, b)), (Err(Error::Delay), None));
+    rig.call(|state, now, fx| state.return_delegation(a, granted.stateid, now, fx)).unwrap();
+    assert_eq!(holder(&mut rig, b), None);
+}

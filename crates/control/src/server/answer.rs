@@ -10,6 +10,7 @@ use super::handler::Handler;
 use crate::client::Past;
 use crate::event::{EventLog, Severity};
 use crate::protocol::{Call, PROTOCOL_VERSION, PoolRequest, Request, Response};
+use crate::volume::VolumeRequest;
 
 /// Longest request line in bytes.
 const LONGEST_CALL: u64 = 64 * 1024;
@@ -50,9 +51,13 @@ pub(super) fn answer(
         request,
         Request::Status
             | Request::Sample
+            | Request::Config
+            | Request::Metrics
+            | Request::Invite { .. }
             | Request::Mode
             | Request::Events { .. }
             | Request::Pool(PoolRequest::Status)
+            | Request::Volume(VolumeRequest::List { .. })
     );
     if let (false, Err(message)) = (only_looks, handler.serving()) {
         return send(stream, &Response::Error { message });
@@ -68,6 +73,9 @@ pub(super) fn answer(
     let response = match request {
         Request::Status => Response::Status(Box::new(handler.status())),
         Request::Sample => Response::Sample(Box::new(handler.sample())),
+        Request::Config => Response::Config { entries: handler.config() },
+        Request::Metrics => text(handler.metrics()),
+        Request::Invite { who } => text(handler.invite(&who)),
         Request::Mode => mode_of(handler),
         Request::SetMode { mode } => match handler.set_mode(mode) {
             Ok(()) => mode_of(handler),
@@ -76,15 +84,7 @@ pub(super) fn answer(
         Request::Flush { wait: false } => {
             send(stream, &Response::Done)?;
             stream.shutdown(std::net::Shutdown::Both)?;
-            let (severity, kind, message) = match handler.flush(&mut |_| {}) {
-                Ok(_) => (
-                    Severity::Info,
-                    "flush-done",
-                    "flush: everything written before it is durable".to_owned(),
-                ),
-                Err(message) => (Severity::Error, "flush-failed", format!("flush: {message}")),
-            };
-            handler.events().add(severity, kind, message, &[]);
+            flush_and_tell(handler);
             return Ok(());
         }
         Request::Flush { wait: true } => {
@@ -96,6 +96,10 @@ pub(super) fn answer(
             let pool = handler.pool(request).map(Box::new);
             pool.map_or_else(|message| Response::Error { message }, Response::Pool)
         }
+        Request::Volume(request) => match handler.volume(request) {
+            Ok(volumes) => Response::Volumes { volumes },
+            Err(message) => Response::Error { message },
+        },
         Request::Reload => {
             handler.reload().map_or_else(|message| Response::Error { message }, Response::Reloaded)
         }
@@ -111,18 +115,36 @@ pub(super) fn answer(
     send(stream, &response)
 }
 
+/// Makes all changes durable on the backing store. An event reports the end.
+pub fn flush_and_tell(handler: &dyn Handler) {
+    let (severity, kind, message) = match handler.flush(&mut |_| {}) {
+        Ok(_) => (Severity::Info, "flush-done", "flush: everything written before it is durable".to_owned()),
+        Err(message) => (Severity::Error, "flush-failed", format!("flush: {message}")),
+    };
+    handler.events().add(severity, kind, message, &[]);
+}
+
+fn text(result: Result<String, String>) -> Response {
+    result.map_or_else(|message| Response::Error { message }, |text| Response::Text { text })
+}
+
 /// Returns true if an answer takes as long as a disk, a file system or the client's patience.
 fn takes_long(request: &Request) -> bool {
     match request {
         Request::Status
         | Request::Sample
+        | Request::Config
+        | Request::Metrics
+        | Request::Invite { .. }
         | Request::Mode
         | Request::Pool(PoolRequest::Status)
+        | Request::Volume(VolumeRequest::List { .. })
         | Request::Events { follow: false, .. } => false,
         Request::Events { follow: true, .. }
         | Request::SetMode { .. }
         | Request::Flush { .. }
         | Request::Pool(_)
+        | Request::Volume(_)
         | Request::Reload
         | Request::Cached { .. } => true,
     }

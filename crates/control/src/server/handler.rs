@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use forebay_config::Mode;
+use forebay_config::{Entry, Mode};
 
 use crate::event::EventLog;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
 use crate::sample::StatSample;
 use crate::status::Status;
+use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The operations that a server offers to its control clients. Several threads call them at once. Each error is one
 /// sentence.
@@ -16,6 +17,23 @@ pub trait Handler: Send + Sync + 'static {
     fn status(&self) -> Status;
     /// Returns the server's counters since its start.
     fn sample(&self) -> StatSample;
+    /// Returns every figure in the text format of Prometheus, version 0.0.4.
+    ///
+    /// # Errors
+    /// This part of a server has no metrics.
+    fn metrics(&self) -> Result<String, String> {
+        Err("this server has no metrics; ask a whole server".to_owned())
+    }
+    /// Returns a URL that opens the page with the rights of an administrator, once. `who` is the administrator's name
+    /// in later events.
+    ///
+    /// # Errors
+    /// No page is served; the error says how to have one.
+    fn invite(&self, who: &str) -> Result<String, String> {
+        Err(format!(
+            "this server has no page for {who}; add `[http]` to its configuration, and start it again"
+        ))
+    }
     /// Returns the server's event log.
     fn events(&self) -> &EventLog;
     /// Succeeds if the server serves NFS clients. Before that, control clients may look at the server but not change
@@ -24,6 +42,8 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// The error says how far the start has come.
     fn serving(&self) -> Result<(), String>;
+    /// Returns the settings in force.
+    fn config(&self) -> Vec<Entry>;
     /// Returns the configured mode.
     fn mode(&self) -> Mode;
     /// Returns the mode in force. It differs from the configured mode when cache devices are missing.
@@ -43,6 +63,11 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// The error says why the pool cannot be changed.
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String>;
+    /// Shows or changes block volumes. Returns the volumes that the request was about, after the change.
+    ///
+    /// # Errors
+    /// The error says why the volume cannot be changed.
+    fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String>;
     /// Reads the configuration again and applies the settings that can change in service.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::io::{Key, Time};
 use crate::request::bypass::BypassWrite;
 use crate::request::outcome::Outcome;
 use crate::request::write::Logged;
-use crate::request::{bypass, external_change, read, truncate, write};
+use crate::request::{bypass, external_change, read, sync, truncate, write};
 use crate::{Result, Seq};
 
 impl Engine {
@@ -111,6 +111,15 @@ impl Engine {
         now: Time,
     ) -> Result<Seq> {
         bypass::end_direct(&self.core, object, direct, written, size, now).await
+    }
+
+    /// Makes every bypass write of the object durable that has ended. Costs nothing if there is none.
+    ///
+    /// # Errors
+    /// A sync of the backing store has failed. The error is repeated until the blocks that the sync may have lost are
+    /// written again.
+    pub async fn sync_bypassed(&self, object: &Arc<CachedObject>) -> Result<()> {
+        sync::sync_bypassed(&self.core, object).await
     }
 
     /// Sets the modification time that destaging must leave behind. Has no effect on an object that never was in the

@@ -147,6 +147,25 @@ impl CachedObject {
         Some(first * BLOCK as u64..end * BLOCK as u64)
     }
 
+    /// Returns the first run of cached bytes within `range`, in whole blocks. A long run may be returned in parts.
+    pub fn cached_run(&self, range: Range<u64>) -> Option<Range<u64>> {
+        /// The highest number of blocks that are examined, so that the lock is held for a short time.
+        const MOST: u64 = 4096;
+        let state = self.lock();
+        let (mut first, end) = (range.start / BLOCK as u64, range.end.div_ceil(BLOCK as u64));
+        while first < end {
+            let piece = first..end.min(first + MOST);
+            let mut found = state.cached(piece.clone()).into_iter();
+            if let Some(start) = found.next() {
+                let last = found.zip(start + 1..).take_while(|(block, next)| block == next).last();
+                let end = last.map_or(start, |(block, _)| block) + 1;
+                return Some(start * BLOCK as u64..end * BLOCK as u64);
+            }
+            first = piece.end;
+        }
+        None
+    }
+
     /// Returns the number of blocks whose contents the backing store does not have yet.
     pub fn dirty_blocks(&self) -> u64 {
         self.lock().dirty

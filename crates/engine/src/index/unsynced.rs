@@ -11,16 +11,37 @@ pub(crate) struct UnsyncedBlocks {
     blocks: Ranges,
     /// The blocks covered by each sync that is in flight or failed, by the sync's number. After a failed sync, no
     /// later sync tells what became of these blocks, until they are written again.
-    syncs: Vec<(u64, Ranges)>,
+    syncs: Vec<Sync>,
     last: u64,
+}
+
+/// A sync that is in flight or failed.
+#[derive(Debug)]
+struct Sync {
+    number: u64,
+    covered: Ranges,
+    failed: bool,
 }
 
 impl UnsyncedBlocks {
     /// Records a write of these blocks.
     pub(crate) fn wrote(&mut self, range: Range<u64>) {
-        self.syncs.iter_mut().for_each(|(_, covered)| drop(covered.take(&range)));
-        self.syncs.retain(|(_, covered)| !covered.is_empty());
+        self.syncs.iter_mut().for_each(|sync| drop(sync.covered.take(&range)));
+        self.syncs.retain(|sync| !sync.covered.is_empty());
         self.blocks.add(range);
+    }
+
+    /// Records that the log has new contents of these blocks. What a failed sync has lost of them does not count any
+    /// more: destaging writes them again.
+    pub(crate) fn logged(&mut self, range: &Range<u64>) {
+        let failed = self.syncs.iter_mut().filter(|sync| sync.failed);
+        failed.for_each(|sync| drop(sync.covered.take(range)));
+        self.syncs.retain(|sync| !sync.covered.is_empty());
+    }
+
+    /// Returns true if a failed sync may have lost a block that was not written again since.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.syncs.iter().any(|sync| sync.failed)
     }
 
     /// Begins a sync of `range`. Returns its number, for [`UnsyncedBlocks::end`].
@@ -28,7 +49,7 @@ impl UnsyncedBlocks {
         self.last += 1;
         let covered = self.blocks.take(&range);
         if !covered.is_empty() {
-            self.syncs.push((self.last, covered));
+            self.syncs.push(Sync { number: self.last, covered, failed: false });
         }
         self.last
     }
@@ -36,15 +57,16 @@ impl UnsyncedBlocks {
     /// Ends a sync.
     pub(crate) fn end(&mut self, number: u64, succeeded: bool) {
         if succeeded {
-            self.syncs.retain(|(other, _)| *other != number);
+            self.syncs.retain(|sync| sync.number != number);
         }
+        self.syncs.iter_mut().filter(|sync| sync.number == number).for_each(|sync| sync.failed = true);
     }
 
     pub(crate) fn contains(&self, block: u64) -> bool {
         if crate::planted_bugs::active("what a power cut may take back of the backing file is cached") {
             return false;
         }
-        self.blocks.contains(block) || self.syncs.iter().any(|(_, covered)| covered.contains(block))
+        self.blocks.contains(block) || self.syncs.iter().any(|sync| sync.covered.contains(block))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -80,11 +102,25 @@ mod tests {
         for succeeded in [false, true] {
             let sync = volatile.begin(0..2);
             volatile.end(sync, succeeded);
-            assert!(volatile.contains(0) && volatile.contains(1));
+            assert!(volatile.contains(0) && volatile.contains(1) && volatile.has_lost());
         }
         volatile.wrote(0..1);
         let sync = volatile.begin(0..2);
         volatile.end(sync, true);
         assert_eq!([0, 1].map(|block| volatile.contains(block)), [false, true]);
+    }
+
+    #[test]
+    fn a_block_that_a_failed_sync_lost_is_whole_again_once_the_log_has_it() {
+        let mut volatile = UnsyncedBlocks::default();
+        volatile.wrote(0..2);
+        let sync = volatile.begin(0..u64::MAX);
+        volatile.logged(&(0..2));
+        assert!(volatile.contains(0) && !volatile.has_lost(), "the sync is in flight");
+        volatile.end(sync, false);
+        volatile.logged(&(0..1));
+        assert!(volatile.has_lost());
+        volatile.logged(&(1..2));
+        assert!(!volatile.has_lost() && volatile.is_empty());
     }
 }

@@ -35,6 +35,17 @@ pub struct BypassWrite {
     synced: bool,
     /// The number of failed syncs of the file before it was written.
     failed: u64,
+    /// True if the written blocks are cached in any mode.
+    caching: bool,
+}
+
+impl BypassWrite {
+    /// Has [`Engine::end_direct`](crate::Engine::end_direct) cache whole written blocks, although the engine's mode is
+    /// another one than write-through.
+    pub fn caching(mut self) -> Self {
+        self.caching = true;
+        self
+    }
 }
 
 /// A bypass write that may begin.
@@ -68,7 +79,16 @@ pub(crate) async fn begin_direct(
             };
             let frame = frame.inspect_err(|_| leave(object, fetch))?;
             let asked = ask(core, &object.volume);
-            return Ok(BypassWrite { range, frame, fetch, mended, asked, synced: false, failed });
+            return Ok(BypassWrite {
+                range,
+                frame,
+                fetch,
+                mended,
+                asked,
+                synced: false,
+                failed,
+                caching: false,
+            });
         }
         let ready = || {
             let state = object.lock();
@@ -130,7 +150,7 @@ pub(crate) async fn end_direct(
     size: u64,
     now: Time,
 ) -> Result<Seq> {
-    let BypassWrite { range, mut frame, fetch, mended, asked, synced, failed } = direct;
+    let BypassWrite { range, mut frame, fetch, mended, asked, synced, failed, caching } = direct;
     answered(core, &object.volume, asked);
     if !synced {
         object.lock().volatile.wrote(range.clone());
@@ -144,7 +164,8 @@ pub(crate) async fn end_direct(
             }
         }
     }
-    let logged = leave_direct(core, object, &range, fetch, written, size, now);
+    let cached = written.filter(|_| caching || core.effective_mode() == Mode::WriteThrough);
+    let logged = leave_direct(core, object, &range, fetch, cached, size, now);
     trim_ram(core);
     if !logged {
         return Ok(frame);
@@ -188,7 +209,8 @@ async fn mend(core: &Core, object: &Arc<CachedObject>, mended: Vec<u64>, failed:
     Ok(last)
 }
 
-/// Ends a bypass write. Returns true if the log has a modification time of the object.
+/// Ends a bypass write, and caches the whole blocks of `written`. Returns true if the log has a modification time of the
+/// object.
 fn leave_direct(
     core: &Core,
     object: &Arc<CachedObject>,
@@ -206,7 +228,7 @@ fn leave_direct(
     if state.mtime.is_some() {
         state.mtime = Some(now);
     }
-    if let Some((offset, data)) = written.filter(|_| alone && core.effective_mode() == Mode::WriteThrough) {
+    if let Some((offset, data)) = written.filter(|_| alone) {
         core.totals.direct.add(data.len() as u64);
         cache_written(core, object, &mut state, offset, data);
     }

@@ -9,6 +9,9 @@ use crate::index::object::{CachedObject, State};
 use crate::io::{BackingError, BackingResult};
 use crate::planted_bugs;
 
+/// The error of a sync that failed for another caller.
+const EIO: i32 = 5;
+
 /// An object whose file was written, and the number of failed syncs before the write.
 pub(crate) struct Unsynced<'a> {
     pub(crate) object: &'a Arc<CachedObject>,
@@ -48,6 +51,25 @@ pub(crate) async fn sync_file(core: &Core, file: Unsynced<'_>) -> BackingResult<
     sync_files(core, &[file]).await.pop().unwrap_or(Err(BackingError::Gone))
 }
 
+/// Makes every bypass write of an object durable that has ended. Asks the backing store only if there is one.
+///
+/// # Errors
+/// A sync has failed. The error is repeated until the blocks that it may have lost are written again.
+pub(crate) async fn sync_bypassed(core: &Core, object: &Arc<CachedObject>) -> crate::Result<()> {
+    let failed = {
+        let state = object.lock();
+        if state.volatile.is_empty() {
+            return Ok(());
+        }
+        state.syncs.failed()
+    };
+    sync_file(core, Unsynced { object, failed }).await?;
+    match object.lock().volatile.has_lost() {
+        true => Err(BackingError::Io(EIO).into()),
+        false => Ok(()),
+    }
+}
+
 /// Waits for the syncs up to `last`, and fails if a sync has failed since the file was written. An overlapping
 /// sync may have failed first, and have dropped the data that this sync was to make durable.
 async fn none_failed(file: &Unsynced<'_>, last: u64) -> BackingResult<()> {
@@ -57,5 +79,5 @@ async fn none_failed(file: &Unsynced<'_>, last: u64) -> BackingResult<()> {
     }
     let ended = || object.lock().syncs.are_ended(last);
     object.changed.until(|| ended().then_some(())).await;
-    if object.lock().syncs.failed() == *failed { Ok(()) } else { Err(BackingError::Io(5)) }
+    if object.lock().syncs.failed() == *failed { Ok(()) } else { Err(BackingError::Io(EIO)) }
 }

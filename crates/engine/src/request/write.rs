@@ -275,6 +275,7 @@ fn attempt(
     state.size = size;
     state.mtime = Some(write.now);
     state.outdate(&range);
+    state.volatile.logged(&range);
     for loaded in write.loaded.drain(..) {
         state.end_fetch(loaded.fetch);
     }

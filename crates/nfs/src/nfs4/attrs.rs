@@ -251,6 +251,7 @@ impl Compound {
         scratch: &'a mut Scratch,
         list: &'a mut acl::Buffer,
     ) -> Result<Attributes<'a>, Stop> {
+        let held = self.look(cx, request)?;
         let place = self.place()?;
         let needs_list = !(*request & LIST).is_empty();
         if let Place::Above(number) = place {
@@ -265,7 +266,7 @@ impl Compound {
             // The file system has to be asked, and may not answer.
             may_wait(cx)?;
         }
-        let attr = cx.shared.vfs.getattr(&at.target)?;
+        let attr = held.map_or_else(|| cx.shared.vfs.getattr(&at.target), Ok)?;
         let export = &at.target.export;
         let mounted_on = mounted_on(cx, at);
         let object = Described { attr: &attr, export, handle, mounted_on };
@@ -292,7 +293,6 @@ impl Compound {
         if !(*request & attr::WRITE_ONLY).is_empty() {
             return Err(Stop::Fail(Nfsstat4::Inval));
         }
-        self.announce_look(cx, request)?;
         let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
         let attributes = self.attributes(cx, request, &mut scratch, &mut list)?;
         self.reply.start(reply.head(), Opcode::Getattr);
@@ -315,7 +315,6 @@ impl Compound {
         if wanted.unknown || !wanted.mask.is_subset(&SUPPORTED) {
             return Err(Stop::Fail(Nfsstat4::Attrnotsupp));
         }
-        self.announce_look(cx, &wanted.mask)?;
         let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
         let attributes = self.attributes(cx, &wanted.mask, &mut scratch, &mut list)?;
         let equal = attributes.matches(wanted, &mut Vec::new());

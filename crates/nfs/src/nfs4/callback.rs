@@ -1,4 +1,4 @@
-//! Call-backs: CB_RECALL and CB_NOTIFY_LOCK, each behind a CB_SEQUENCE (RFC 8881 sections 2.10.6 and 20).
+//! Call-backs: CB_RECALL, CB_GETATTR and CB_NOTIFY_LOCK, each behind a CB_SEQUENCE (RFC 8881 sections 2.10.6 and 20).
 //!
 //! A call-back waits in the queue of its client until a session has a connection and a free slot. Nothing blocks: the
 //! end of a call-back runs on the event loop that receives its reply.
@@ -14,6 +14,7 @@ mod body;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
 
 use forebay_clientstate::{CallbackEnd, ClientId, Effects, FileKey, OwnerName, RequestId, Session, StateId};
 use forebay_common::lock::Mutex;
@@ -24,6 +25,7 @@ use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use self::body::body;
 use super::compound::{Compound, Context, Stop};
+use super::holder::{Told, told};
 
 /// Call-backs that wait for one client. Further ones are dropped: a delegation is revoked then, and a client that waits
 /// for a lock asks again.
@@ -38,6 +40,8 @@ pub(super) enum Message {
     /// It refers to the request that got the delegation if the client may not have the reply yet: the client then
     /// waits for the reply first (RFC 8881 section 2.10.6.3).
     Recall { stateid: StateId, file: FileKey, granted_in: Option<RequestId> },
+    /// CB_GETATTR. The sender gets the answer, or is dropped without one. It refers to a request as a recall does.
+    Getattr { file: FileKey, granted_in: Option<RequestId>, answered: Sender<Option<Told>> },
     /// CB_NOTIFY_LOCK.
     NotifyLock { owner: OwnerName, file: FileKey },
 }
@@ -192,8 +196,13 @@ impl Callbacks {
             }
             return self.pump(client);
         };
-        let (end, is_done) = judge(reply);
+        let (end, mut is_done) = judge(reply);
         sent.session.end_callback(sent.slot, end);
+        if let (Message::Getattr { answered, .. }, CallbackEnd::Moved) = (&sent.job.message, end) {
+            // The request may have given up waiting.
+            let _ = answered.send(told(reply).filter(|_| is_done));
+            is_done = true;
+        }
         sent.job.attempts += 1;
         if is_done {
             self.answered.fetch_add(1, Relaxed);

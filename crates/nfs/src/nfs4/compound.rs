@@ -4,16 +4,21 @@
 //! not repeated. Changes are carried out one after another; a further change waits until the one before is durable, and
 //! the reply waits for the last.
 
-use std::sync::{Arc, mpsc};
+mod answer;
+mod change;
+mod classes;
 
-use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, RequestId, Session};
-use forebay_rpc::{OwnedReply, Reply, Ticket};
-use forebay_vfs::{CommitRequest, Error, Export, SsdRead, Target, Wait};
+use std::sync::Arc;
+
+use forebay_clientstate::{Effects, Now, RequestId, Session};
+use forebay_rpc::{Reply, Ticket};
+use forebay_vfs::{Error, SsdRead, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
 use forebay_wire::xdr::{Decode, Encode, Reader};
 
-use super::convert::status;
-use super::durable::Passage;
+use self::change::Pending;
+pub(super) use self::change::{Change, Commit};
+use self::classes::{has_records, is_change, is_of_version_2, kind};
 use super::measured::Measured;
 use super::place::Current;
 use super::server::Server;
@@ -78,62 +83,6 @@ impl InSlot {
     }
 }
 
-/// A change whose durability the reply waits for.
-pub(super) struct Change {
-    pub(super) export: Arc<Export>,
-    pub(super) request: CommitRequest,
-    pub(super) commit: Option<Commit>,
-}
-
-/// A COMMIT: its result gets the verifier in force after the sync.
-pub(super) struct Commit {
-    pub(super) target: Target,
-    pub(super) seen: u64,
-    /// The position of the verifier in the reply.
-    pub(super) verifier_at: usize,
-}
-
-impl Change {
-    /// Returns the result of a change, and the commit that its reply waits for. After a failure nobody waits, but a
-    /// part of the change may have happened, and other changes in the log stand behind it.
-    pub(super) fn of<T>(
-        cx: &Context<'_>,
-        export: &Arc<Export>,
-        result: Result<T, Error>,
-        request: Option<CommitRequest>,
-    ) -> Result<(T, Option<Self>), Stop> {
-        let change = request.map(|request| Change { export: export.clone(), request, commit: None });
-        match result {
-            Ok(done) => Ok((done, change)),
-            Err(error) => {
-                change.into_iter().for_each(|change| change.abandon(cx));
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Makes a change durable of which no reply tells.
-    pub(super) fn abandon(self, cx: &Context<'_>) {
-        cx.shared.vfs.commit(&self.export, self.request, &[], Box::new(drop));
-    }
-
-    /// Waits until the change is durable.
-    pub(super) fn wait(self, cx: &Context<'_>) -> Result<Option<Commit>, Error> {
-        let (sender, receiver) = mpsc::channel();
-        let done = Box::new(move |result| _ = sender.send(result));
-        cx.shared.vfs.commit(&self.export, self.request, &[], done);
-        receiver.recv().unwrap_or(Err(Error::Busy)).map(|()| self.commit)
-    }
-}
-
-/// A change, and the reply as it was before.
-struct Pending {
-    change: Change,
-    number: Opcode,
-    before: CompoundReply,
-    len_before: usize,
-}
-
 /// A COMPOUND in execution.
 pub(crate) struct Compound {
     xid: u32,
@@ -158,7 +107,7 @@ pub(crate) struct Compound {
     pub(super) has_changed: bool,
     /// True if the log has the reply.
     pub(super) is_logged: bool,
-    measured: Measured,
+    pub(super) measured: Measured,
 }
 
 impl Compound {
@@ -202,7 +151,12 @@ impl Compound {
         reply: &mut Reply<'_>,
         wait: Wait,
     ) -> Progress {
-        let cx = Context { shared, server, call, wait, now: server.now() };
+        let now = match wait {
+            Wait::No => server.at(self.measured.now()),
+            // The request has waited for a worker.
+            Wait::Yes => server.now(),
+        };
+        let cx = Context { shared, server, call, wait, now };
         let mut operations = Operations::<Op<'_>>::resume(call.record, self.position);
         loop {
             let Some(decoded) = operations.next() else { return Progress::Complete };
@@ -296,40 +250,6 @@ impl Compound {
         }
     }
 
-    /// Waits until the change before is durable.
-    fn settle(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
-        if self.pending.is_none() {
-            return Ok(());
-        }
-        super::place::may_wait(cx)?;
-        let Some(Pending { change, number, before, len_before }) = self.pending.take() else { return Ok(()) };
-        match change.wait(cx) {
-            Ok(commit) => {
-                confirm(cx.shared, commit, reply.head());
-                Ok(())
-            }
-            Err(error) => {
-                self.undo(reply.head(), number, before, len_before, error);
-                self.measured.finish(&cx.shared.stats, true);
-                Err(Stop::Appended)
-            }
-        }
-    }
-
-    /// Replaces the result of a change that did not become durable, and all later ones, by a failure.
-    fn undo(
-        &mut self,
-        out: &mut Vec<u8>,
-        number: Opcode,
-        before: CompoundReply,
-        len_before: usize,
-        error: Error,
-    ) {
-        out.truncate(len_before);
-        self.reply = before;
-        self.reply.push_failure(out, number, status(error));
-    }
-
     /// Returns the status for a result that does not fit.
     pub(super) fn too_big(&self) -> Nfsstat4 {
         match &self.slot {
@@ -348,104 +268,6 @@ impl Compound {
         self.has_payload = true;
     }
 
-    /// Replaces all results by the reply that the slot has kept.
-    pub(super) fn replay(&self, out: &mut Vec<u8>, kept: &[u8]) {
-        out.truncate(self.body_at);
-        out.extend_from_slice(kept);
-    }
-
-    /// Returns true if the reply has to wait for a change, or for the log.
-    pub(crate) fn has_to_commit(&self, shared: &Shared) -> bool {
-        self.pending.is_some() || self.has_records(shared)
-    }
-
-    /// Returns true if the record of the last change keeps the reply.
-    pub(super) fn change_keeps_reply(&self) -> bool {
-        self.pending.as_ref().is_some_and(|pending| pending.change.request.keeps_answer())
-    }
-
-    /// Makes the effects of the request durable, then answers. The request is off the event loop.
-    pub(crate) fn commit_and_answer(self: Box<Self>, shared: Arc<Shared>, reply: OwnedReply) {
-        self.log_and_commit(shared, reply);
-    }
-
-    /// Makes the last change durable. Answers then, once the passage is open.
-    pub(super) fn commit_change(
-        mut self: Box<Self>,
-        shared: Arc<Shared>,
-        mut reply: OwnedReply,
-        passage: Arc<Passage>,
-    ) {
-        let answer = match self.change_keeps_reply() {
-            true => self.logged_answer(&shared, reply.head()),
-            false => Vec::new(),
-        };
-        let Some(Pending { change, number, before, len_before }) = self.pending.take() else {
-            return passage.pass(move || self.answer(&shared, reply));
-        };
-        let Change { export, request, commit } = change;
-        let after = shared.clone();
-        let done = Box::new(move |result: Result<(), Error>| {
-            match result {
-                Ok(()) => confirm(&after, commit, reply.head()),
-                Err(error) => {
-                    self.is_logged = false;
-                    self.undo(reply.head(), number, before, len_before, error);
-                    self.measured.finish(&after.stats, true);
-                }
-            }
-            passage.pass(move || self.answer(&after, reply));
-        });
-        shared.vfs.commit(&export, request, &answer, done);
-    }
-
-    /// Answers a COMPOUND for which no worker is free: the client shall try the next operation later.
-    pub(crate) fn turn_away(mut self: Box<Self>, shared: &Arc<Shared>, record: &[u8], mut reply: OwnedReply) {
-        let next = Operations::<Op<'_>>::resume(record, self.position).peek().unwrap_or(Opcode::Illegal);
-        self.reply.push_failure(reply.head(), next, Nfsstat4::Delay);
-        self.commit_and_answer(shared.clone(), reply);
-    }
-
-    /// Answers through the ticket.
-    fn answer(mut self: Box<Self>, shared: &Shared, mut reply: OwnedReply) {
-        self.complete(shared, reply.head());
-        match self.ticket.take() {
-            Some(ticket) => shared.send(ticket, reply),
-            None => shared.done(),
-        }
-    }
-
-    /// Ends the request in its slot, and answers its retransmissions. `head` is the reply up to a payload.
-    pub(crate) fn complete(&mut self, shared: &Shared, head: &[u8]) {
-        let Some(server) = shared.serves_nfs4() else { return };
-        let body = head.get(self.body_at..).unwrap_or_default();
-        if let Some(InSlot { session, slot, .. }) = self.slot.take() {
-            let logged = self.is_logged.then_some(Durability::Loose);
-            // Its record is in the log already.
-            let fx = &mut Effects::default();
-            let waiters = session.complete(slot, self.kept_reply(head), logged, server.now(), fx);
-            for (ticket, xid) in server.take_waiting(&waiters) {
-                let mut again = ticket.reply();
-                success(again.head(), xid);
-                if self.has_payload {
-                    let reply = &mut CompoundReply::begin(again.head(), 0, &[]);
-                    reply.push_failure(again.head(), Opcode::Sequence, Nfsstat4::Delay);
-                } else {
-                    again.head().extend_from_slice(body);
-                }
-                shared.send(ticket, again);
-            }
-        }
-        self.measured.finish(&shared.stats, false);
-        server.act(&mut self.effects);
-        server.tick(&shared.vfs);
-    }
-
-    /// Returns the results that the slot keeps, of a reply up to its payload.
-    pub(super) fn kept_reply<'a>(&self, head: &'a [u8]) -> &'a [u8] {
-        if self.has_payload { &NOT_KEPT } else { head.get(self.body_at..).unwrap_or_default() }
-    }
-
     /// Returns true in a COMPOUND of minor version 2.
     pub(super) fn is_version_2(&self) -> bool {
         self.minor_version >= 2
@@ -458,53 +280,6 @@ impl Compound {
 
     pub(super) fn xid(&self) -> u32 {
         self.xid
-    }
-}
-
-/// A reply that no slot keeps: its data is not in the buffer.
-static NOT_KEPT: [u8; REPLY_MAX + 1] = [0; REPLY_MAX + 1];
-
-/// Completes the result of a COMMIT whose data is durable.
-fn confirm(shared: &Shared, commit: Option<Commit>, out: &mut [u8]) {
-    let Some(Commit { target, seen, verifier_at }) = commit else { return };
-    shared.vfs.committed(&target, seen);
-    let verifier = shared.vfs.verifier.get();
-    if let Some(place) = out.get_mut(verifier_at..verifier_at + verifier.len()) {
-        place.copy_from_slice(&verifier);
-    }
-}
-
-/// Returns true for operations that change names, attributes or data.
-fn is_change(op: &Op<'_>) -> bool {
-    match op {
-        Op::Write(_) | Op::Commit(_) | Op::Setattr(_) | Op::Create(_) => true,
-        Op::Remove(_) | Op::Rename(_) | Op::Link(_) => true,
-        Op::Setxattr(_) | Op::Removexattr(_) => true,
-        Op::Allocate(_) | Op::Deallocate(_) | Op::Copy(_) | Op::Clone(_) => true,
-        Op::Open(open) => matches!(open.how, nfs4::OpenHow::Create(_)),
-        _ => false,
-    }
-}
-
-/// Returns true for the operations that minor version 2 has added.
-fn is_of_version_2(number: Opcode) -> bool {
-    (Opcode::Allocate as u32..=Opcode::Removexattr as u32).contains(&(number as u32))
-}
-
-/// Returns true for operations that change the state of clients: the log gets records of them.
-fn has_records(op: &Op<'_>) -> bool {
-    let of_client = matches!(op, Op::ExchangeId(_) | Op::CreateSession(_) | Op::ReclaimComplete(_))
-        || matches!(op, Op::DestroySession(_) | Op::DestroyClientid(_));
-    let of_file = matches!(op, Op::Open(_) | Op::OpenDowngrade(_) | Op::Close(_) | Op::Delegreturn(_))
-        || matches!(op, Op::Lock(_) | Op::Locku(_) | Op::FreeStateid(_));
-    of_client || of_file
-}
-
-fn kind(number: Opcode) -> Kind {
-    match number {
-        Opcode::Read | Opcode::Commit | Opcode::Seek => Kind::Data,
-        Opcode::Write | Opcode::Allocate | Opcode::Deallocate | Opcode::Copy | Opcode::Clone => Kind::Writes,
-        _ => Kind::Names,
     }
 }
 

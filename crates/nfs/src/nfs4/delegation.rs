@@ -9,7 +9,6 @@ use forebay_wire::nfs4::{
 
 use super::compound::{Compound, Context, Stop};
 use super::convert::{file_key, wire_id};
-use super::place::Place;
 use super::server::Server;
 use crate::caller::At;
 use crate::request::Call;
@@ -41,7 +40,8 @@ pub(super) fn answer(granted: Option<Delegated>, access: u32, has_path: bool) ->
 }
 
 /// The attributes that the holder of a write delegation may know better than the server.
-const HELD: Bitmap = Bitmap::of(&[attr::SIZE, attr::CHANGE, attr::TIME_MODIFY, attr::TIME_METADATA]);
+pub(super) const HELD: Bitmap =
+    Bitmap::of(&[attr::SIZE, attr::CHANGE, attr::TIME_MODIFY, attr::TIME_METADATA]);
 
 impl Compound {
     /// Begins a change of a file, and recalls delegations of other clients. The operation fails with NFS4ERR_DELAY
@@ -72,26 +72,13 @@ impl Compound {
         }
     }
 
-    /// Recalls a write delegation of the current file before its size or its times are read.
-    pub(super) fn announce_look(&mut self, cx: &Context<'_>, request: &Bitmap) -> Result<(), Stop> {
-        if !cx.server.has_write_delegations() || (*request & HELD).is_empty() {
-            return Ok(());
-        }
-        match self.place()? {
-            Place::Above(_) => Ok(()),
-            Place::Inode(wire, _) => {
-                let wire = *wire;
-                self.announce(cx, wire.as_bytes(), false)
-            }
-        }
-    }
-
     /// Recalls the write delegations of files in a listing whose size or times it would show.
     pub(super) fn announce_listed(&mut self, cx: &Context<'_>, files: &[FileHandle]) -> Result<(), Stop> {
         files.iter().map(|file| self.announce(cx, file.as_bytes(), false)).fold(Ok(()), Result::and)
     }
 
-    fn announce(&mut self, cx: &Context<'_>, handle: &[u8], writes: bool) -> Result<(), Stop> {
+    /// Announces a change of a file, or a look at its size or its times.
+    pub(super) fn announce(&mut self, cx: &Context<'_>, handle: &[u8], writes: bool) -> Result<(), Stop> {
         let (client, file) = (self.client()?, file_key(handle)?);
         Ok(cx.server.state().announce(Some(client), &file, writes, cx.now, &mut self.effects)?)
     }

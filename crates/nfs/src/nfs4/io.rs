@@ -142,8 +142,20 @@ impl Compound {
         Ok(())
     }
 
+    /// Appends the result of a READ, the last operation, whose data the event loop has read from the cache devices.
+    pub(super) fn end_read(
+        &mut self,
+        shared: &Shared,
+        client: &ClientStats,
+        reply: &mut Reply<'_>,
+        out: &ReadOut,
+    ) {
+        self.put_read_of_payload(shared, client, reply, out);
+        self.measured.ended(&shared.stats, Opcode::Read, false);
+    }
+
     /// Appends the result of a READ, the last operation, whose data is the payload of the reply.
-    pub(super) fn put_read_of_payload(
+    fn put_read_of_payload(
         &mut self,
         shared: &Shared,
         client: &ClientStats,

@@ -7,10 +7,11 @@
 //! | `durable.rs` | this state and replies in the cache's log, and the way back |
 //! | `place.rs`, `pseudo.rs` | the current and the saved handle; the directories above the exports |
 //! | `session.rs` | clients, sessions and slots |
-//! | `names.rs`, `dir.rs` | LOOKUP, CREATE, REMOVE, RENAME, LINK; READDIR |
+//! | `names.rs`, `entries.rs`, `dir.rs` | LOOKUP, ACCESS, READLINK; CREATE, REMOVE, RENAME, LINK; READDIR |
 //! | `attrs.rs`, `set_attrs.rs` | GETATTR, VERIFY, ACCESS; SETATTR |
 //! | `open.rs`, `lock.rs` | opens, delegations, byte-range locks |
 //! | `callback.rs`, `delegation.rs` | call-backs to clients; the recalls that operations cause |
+//! | `holder.rs` | questions to the holder of a write delegation |
 //! | `removed.rs` | files that lose their name while clients have them open |
 //! | `io.rs` | READ, WRITE, COMMIT |
 //! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
@@ -33,7 +34,9 @@ mod copy;
 mod delegation;
 mod dir;
 mod durable;
+mod entries;
 mod execute;
+mod holder;
 mod io;
 mod known;
 mod lock;

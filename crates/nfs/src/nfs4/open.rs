@@ -1,6 +1,8 @@
 //! OPEN, OPEN_DOWNGRADE, CLOSE and the return of delegations (RFC 8881 sections 18.16, 18.18, 18.2, 18.6).
 
-use forebay_clientstate::{Claim, OpenArgs as StateOpen, Opened, OwnerName, READ, Share, WRITE, Want};
+use forebay_clientstate::{
+    Claim, Delegated, OpenArgs as StateOpen, Opened, OwnerName, READ, Share, WRITE, Want,
+};
 use forebay_rpc::Reply;
 use forebay_vfs::{Access, Create, FileType, SetAttr, Wcc};
 use forebay_wire::nfs4::{
@@ -11,10 +13,11 @@ use forebay_wire::nfs4::{
 use super::acl::{self, set_attr_of_new};
 use super::attrs::EXCLUSIVE_CREATE;
 use super::compound::{Change, Compound, Context, InSlot, Stop, put};
-use super::convert::{file_key, state_id, wire_id};
+use super::convert::{change, file_key, state_id, wire_id};
 use super::delegation::answer;
+use super::entries::change_info;
 use super::io::require_file;
-use super::names::{change_info, check};
+use super::names::check;
 use super::place::{Place, may_wait};
 use super::set_attrs::{set_attr, set_mask};
 use crate::caller::At;
@@ -60,6 +63,12 @@ impl Compound {
                 return Err(stop);
             }
         };
+        if let Some(Delegated { stateid, write: true }) = delegation {
+            // The client takes this value as that of its delegation.
+            let attr = cx.shared.vfs.getattr(&found.place.resolve(cx)?.target);
+            let change = attr.map(|attr| change(&attr)).ok();
+            change.into_iter().for_each(|change| cx.server.state().note_change(client, stateid, change));
+        }
         let has_path = self.slot.as_ref().is_some_and(|slot| slot.session.lease().has_back_channel());
         let delegation = answer(delegation, args.share_access, has_path);
         let notifies = if has_path { open_result::MAY_NOTIFY_LOCK } else { 0 };

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -64,6 +64,8 @@ pub(crate) struct Server {
     next_waiter: AtomicU64,
     pub(super) counters: Arc<Counters>,
     pub(crate) callbacks: Arc<Callbacks>,
+    /// The number of requests that wait for the answer of a delegation's holder.
+    pub(super) asking: AtomicUsize,
     pub(crate) remover: Remover,
     /// Requests that a killed server carried out, and that no client was told of.
     pub(super) carried_out: Mutex<HashSet<Key>>,
@@ -101,6 +103,7 @@ impl Server {
         Ok(Server {
             counters,
             callbacks: Arc::default(),
+            asking: AtomicUsize::new(0),
             remover: Remover::default(),
             state: Mutex::new(state),
             has_lost_locks,
@@ -169,7 +172,12 @@ impl Server {
 
     /// Returns the time for clients' state.
     pub(crate) fn now(&self) -> Now {
-        self.started.elapsed().as_nanos() as u64
+        self.at(Instant::now())
+    }
+
+    /// Returns the time for clients' state at `instant`.
+    pub(super) fn at(&self, instant: Instant) -> Now {
+        instant.saturating_duration_since(self.started).as_nanos() as u64
     }
 
     /// Sets the function that is called for each blocked lock of NFSv3 that is granted.
@@ -227,12 +235,7 @@ impl Server {
                     self.forget_ended_sessions();
                 }
                 Action::Recall { client, stateid, file, granted_in } => {
-                    // If the client has used the slot since, it has the reply.
-                    let is_last = |request: &RequestId| {
-                        let session = self.session(request.session);
-                        session.is_some_and(|session| session.is_last(request.slot, request.sequence))
-                    };
-                    let granted_in = granted_in.filter(is_last);
+                    let granted_in = self.unseen(granted_in);
                     self.callbacks.send(client, Message::Recall { stateid, file, granted_in });
                 }
                 Action::NotifyLock { client, owner, file } => {
@@ -248,9 +251,17 @@ impl Server {
         }
     }
 
-    /// Ends what has expired, at most once a second. Requests call it: without any, nobody misses what has expired.
-    pub(crate) fn tick(&self, vfs: &Vfs) {
-        let now = self.now();
+    /// Returns a request unless its client certainly has the reply: it has used the slot since.
+    pub(super) fn unseen(&self, request: Option<RequestId>) -> Option<RequestId> {
+        request.filter(|request| {
+            let session = self.session(request.session);
+            session.is_some_and(|session| session.is_last(request.slot, request.sequence))
+        })
+    }
+
+    /// Ends what has expired at `now`, at most once a second. Requests call it: without any, nobody misses what has
+    /// expired.
+    pub(crate) fn tick(&self, vfs: &Vfs, now: Now) {
         let last = self.last_tick.load(Ordering::Relaxed);
         let is_due = now.saturating_sub(last) >= SECOND;
         if !is_due
@@ -304,6 +315,10 @@ impl Server {
 
     /// Returns the tickets and the transaction numbers of retransmissions that wait.
     pub(super) fn take_waiting(&self, waiters: &[Waiter]) -> Vec<(Ticket, u32)> {
+        // Nearly no request has a retransmission, and the lock is shared by all requests.
+        if waiters.is_empty() {
+            return Vec::new();
+        }
         let mut waiting = self.waiting.lock();
         waiters.iter().filter_map(|waiter| waiting.remove(waiter)).collect()
     }

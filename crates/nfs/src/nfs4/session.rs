@@ -81,7 +81,7 @@ impl Compound {
         // A new client is written down.
         may_wait(cx)?;
         // No request may have come for long, and the record of the client may have expired.
-        cx.server.tick(&cx.shared.vfs);
+        cx.server.tick(&cx.shared.vfs, cx.now);
         let security = security(self.minor(), args.sec_parms.iter());
         let request = CreateSession {
             client: ClientId(args.clientid),

@@ -8,7 +8,7 @@ use forebay_wire::nfs4::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::compound::{Change, Compound, Context, Stop, put};
-use super::names::{at_to_change, change_info};
+use super::entries::{at_to_change, change_info};
 use super::place::{Place, may_wait};
 use crate::caller::At;
 

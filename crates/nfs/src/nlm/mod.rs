@@ -136,7 +136,7 @@ impl Shared {
         let result = change(&mut server.state(), server.now(), &mut effects);
         server.log_and_wait(&self.vfs, &mut effects);
         server.act(&mut effects);
-        server.tick(&self.vfs);
+        server.tick(&self.vfs, server.now());
         Ok(result)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Conn;
-use crate::config::Config;
+use crate::bounds::Bounds;
 use crate::drive::Wire;
 use crate::stats::CloseReason;
 
@@ -29,7 +29,7 @@ impl Conn {
     /// stall.
     pub(crate) fn overdue(
         &mut self,
-        config: &Config,
+        bounds: &Bounds,
         patience: Duration,
         now: Instant,
     ) -> Option<CloseReason> {
@@ -58,7 +58,7 @@ impl Conn {
             let late = !self.is_settled() && now.duration_since(opened) >= patience;
             return late.then_some(CloseReason::Idle);
         }
-        let idle = config.idle_timeout.is_some_and(|limit| now.duration_since(self.last_active) >= limit);
+        let idle = bounds.idle_timeout().is_some_and(|limit| now.duration_since(self.last_active) >= limit);
         (idle && self.quiet()).then_some(CloseReason::Idle)
     }
 }

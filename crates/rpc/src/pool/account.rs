@@ -34,7 +34,7 @@ impl Account {
         if self.held() + more <= pool.share() {
             usize::MAX
         } else {
-            pool.unpromised().saturating_sub(pool.limit / SHARED)
+            pool.unpromised().saturating_sub(pool.limit() / SHARED)
         }
     }
 
@@ -46,7 +46,7 @@ impl Account {
     /// Returns true if a buffer of `size` bytes is available and three quarters of the memory stay free. Then the
     /// announced length of a record may be reserved before the record has arrived.
     pub(crate) fn has_plenty(&self, size: usize) -> bool {
-        self.pool.used() + size <= self.pool.limit / SHARED && self.held() + size <= self.pool.limit / 8
+        self.pool.used() + size <= self.pool.limit() / SHARED && self.held() + size <= self.pool.limit() / 8
     }
 
     /// Counts a request in flight that may call [`lease_payload`](Self::lease_payload).
@@ -104,7 +104,7 @@ impl Account {
                 map
             }
             None => {
-                pool.shrink_cache(pool.limit.saturating_sub(before + size));
+                pool.shrink_cache(pool.limit().saturating_sub(before + size));
                 match Mapping::new(size) {
                     Some(map) => map,
                     None => {

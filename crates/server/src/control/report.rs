@@ -183,6 +183,7 @@ impl Control {
 
     pub(super) fn health(&self, durability: &DurabilityStatus, exports: &[ExportStatus]) -> Health {
         let mut reasons = self.cache().map(health).unwrap_or_default();
+        reasons.extend(self.cache().map(|cache| cache.volumes.troubles()).unwrap_or_default());
         if durability.failures > 0 {
             reasons.push(format!(
                 "{} requests failed to become durable on the backing file system; see the kernel's log",
@@ -260,7 +261,7 @@ pub(super) fn procedures(nfs: &Nfs) -> Vec<ProcedureStatus> {
     let status = |(name, stats): (String, &ProcedureStats)| {
         let latency = stats.latency.snapshot();
         let (count, errors) = (latency.count(), stats.errors.load(Relaxed));
-        ProcedureStatus { name, count, errors, latency: latency.summary() }
+        ProcedureStatus { name, count, errors, latency: latency.summary(), latencies: latency }
     };
     all.chain(operations).map(status).filter(|procedure| procedure.count > 0).collect()
 }

@@ -17,6 +17,30 @@ const FINDERS: &[(&str, fn())] = &[
         "a change of size is answered though its checkpoint was late",
         crate::joined::scenarios::a_size_that_was_answered_survives_a_removal_that_the_log_lost,
     ),
+    (
+        "a flush is answered before the frame is durable",
+        blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
+    ),
+    (
+        "a write with FUA is answered before the frame is durable",
+        blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
+    ),
+    (
+        "a flush does not sync what went past the log",
+        blocks::a_volume_with_a_mode_of_its_own_keeps_what_was_flushed,
+    ),
+    (
+        "a discard drops what only the log has",
+        blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
+    ),
+    (
+        "zeros past the log leave older copies",
+        blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
+    ),
+    (
+        "the key of a volume is taken for a file's",
+        blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
+    ),
     ("a stale leg counts at recovery", log::r19_a_leg_that_lacks_a_frame_before_the_last_one_does_not_count),
     ("frames of an older epoch count", log::r12_a_frame_of_another_epoch_does_not_count),
     (
@@ -94,7 +118,11 @@ const FINDERS: &[(&str, fn())] = &[
 
 #[test]
 fn each_bug_that_is_planted_for_scenarios_is_found_by_one() {
-    let bugs = [forebay_engine::planted_bugs::IN_SCENARIOS, crate::joined::planted_bugs::IN_SCENARIOS];
+    let bugs = [
+        forebay_engine::planted_bugs::IN_SCENARIOS,
+        forebay_volume::planted_bugs::IN_SCENARIOS,
+        crate::joined::planted_bugs::IN_SCENARIOS,
+    ];
     for bug in bugs.into_iter().flatten() {
         let finder = FINDERS.iter().find(|(found, _)| found == bug);
         let (_, scenario) = finder.unwrap_or_else(|| panic!("no scenario looks for: {bug}"));

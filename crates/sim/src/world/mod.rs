@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 use forebay_engine::Engine;
+use forebay_engine::io::Backing;
 
 use crate::backing::Store;
 use crate::client::{Allowed, Shared};
@@ -73,6 +74,8 @@ pub struct World {
     headless: Option<usize>,
     /// True if some dirty blocks have no readable copy, so the backing store has older contents.
     damaged: bool,
+    /// The engine's backing store, if it has more than the files of the world.
+    pub(crate) backing: Option<Arc<dyn Backing>>,
 }
 
 /// Runs the world of `seed` to its end.
@@ -151,6 +154,7 @@ impl World {
             stopped: false,
             headless: None,
             damaged: false,
+            backing: None,
         }
     }
 

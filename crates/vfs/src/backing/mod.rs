@@ -7,7 +7,6 @@
 //! - The contents of a file that vanished in any other way are set aside ([`Lost`]).
 
 mod files;
-pub(crate) mod io_pool;
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -18,11 +17,12 @@ use std::sync::Arc;
 use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned as What, Io, Key, Time};
+use forebay_runtime::IoPool;
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::backing::files::{Missing, Place, Written};
-use crate::backing::io_pool::IoPool;
+
 use crate::caches::budget::Budget;
 use crate::caches::link::parse_key;
 use crate::error::{Error, io_error};
@@ -115,7 +115,7 @@ impl Store {
         &self.0.filesystems
     }
 
-    /// Begins `work` on the object's file system, beside whatever else is done there (`backing/io_pool.rs`).
+    /// Begins `work` on the object's file system, beside whatever else is done there.
     fn begin<T: Send + 'static>(
         &self,
         object: Option<&Key>,

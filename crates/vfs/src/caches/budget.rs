@@ -14,7 +14,7 @@ pub struct Budget(Arc<BudgetInner>);
 #[derive(Debug)]
 struct BudgetInner {
     open: AtomicUsize,
-    limit: usize,
+    limit: AtomicUsize,
     names: AtomicUsize,
     names_limit: usize,
     listings: Arc<Listings>,
@@ -28,6 +28,7 @@ pub const NAME_COST: usize = 162;
 impl Budget {
     /// Creates a budget of `limit` descriptors, and of `memory` bytes for names and attributes.
     pub fn new(limit: usize, memory: usize) -> Self {
+        let limit = AtomicUsize::new(limit);
         let none = || AtomicUsize::new(0);
         let listings = Arc::new(Listings::new(memory / 4));
         let known = Arc::new(AttrCache::new(memory / 8 * 3));
@@ -44,6 +45,15 @@ impl Budget {
     pub(crate) fn count(&self, fd: OwnedFd) -> CountedFd {
         self.0.open.fetch_add(1, Ordering::Relaxed);
         CountedFd { fd, budget: self.clone() }
+    }
+
+    fn limit(&self) -> usize {
+        self.0.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the number of descriptors. Descriptors beyond a lower number are closed as the next files are opened.
+    pub fn set_limit(&self, limit: usize) {
+        self.0.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Descriptors open now.
@@ -80,7 +90,7 @@ impl Budget {
 
     /// Takes room for one more file with uncommitted data, which keeps its descriptors; false if there is none.
     pub(crate) fn take_uncommitted(&self) -> bool {
-        let taken = self.0.uncommitted.fetch_add(1, Ordering::Relaxed) < self.0.limit / 4;
+        let taken = self.0.uncommitted.fetch_add(1, Ordering::Relaxed) < self.limit() / 4;
         if !taken {
             self.give_uncommitted();
         }
@@ -93,7 +103,7 @@ impl Budget {
 
     /// Returns true if inodes hold more descriptors than they may.
     pub(crate) fn exceeded(&self) -> bool {
-        self.open() > self.0.limit
+        self.open() > self.limit()
     }
 }
 

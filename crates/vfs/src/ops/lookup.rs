@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::attr::Attr;
+use crate::attr::{Attr, Wcc};
 use crate::caches::access_cache::{is_past_tick, want};
 use crate::caches::attr_cache::record::CachedAttr;
 use crate::caches::dentry_cache;
@@ -60,6 +60,14 @@ impl Vfs {
     /// Returns the attributes of a target. Does not wait.
     pub fn getattr(&self, target: &Target) -> Result<Attr> {
         target.attr()
+    }
+
+    /// Moves the change time that clients see of a file, and changes nothing else: a client has newer contents than the
+    /// server. The attributes before are there if no change overlapped.
+    pub fn outdate(&self, target: &Target) -> Wcc {
+        let change = target.object.begin_change();
+        change.made();
+        change.end()
     }
 
     /// Returns the part of `asked` that the caller has, and the attributes.

@@ -127,7 +127,8 @@ impl Vfs {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
         });
-        let done = result.is_ok();
+        // For two names of one inode rename(2) succeeds and does nothing.
+        let done = result.is_ok() && (moves || moved.is_none());
         let kept_dir = kept.end(fs, done, &mut bindings);
         changing.into_iter().flatten().filter(|_| done && moves).for_each(NamedChange::made);
         let request = request.and_then(|request| request.carried_out(done));

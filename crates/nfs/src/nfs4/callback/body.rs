@@ -2,8 +2,8 @@
 
 use forebay_clientstate::RequestId;
 use forebay_wire::nfs4::{
-    CbNotifyLockArgs, CbOp, CbRecallArgs, CbSequenceArgs, MAX_REFERRING, ReferringCall, ReferringCallList,
-    StateOwner,
+    CbGetattrArgs, CbNotifyLockArgs, CbOp, CbRecallArgs, CbSequenceArgs, MAX_REFERRING, ReferringCall,
+    ReferringCallList, StateOwner,
 };
 use forebay_wire::rpc::OpaqueAuth;
 use forebay_wire::xdr::Encode;
@@ -11,6 +11,7 @@ use forebay_wire::{Array, Opaque};
 
 use super::{Message, Sent};
 use crate::nfs4::convert::wire_id;
+use crate::nfs4::holder::ASKED;
 
 /// Returns the record of a call-back after its transaction number.
 pub(super) fn body(sent: &Sent) -> Option<Vec<u8>> {
@@ -28,7 +29,7 @@ pub(super) fn body(sent: &Sent) -> Option<Vec<u8>> {
         word.encode(&mut out);
     }
     let referring = match &sent.job.message {
-        Message::Recall { granted_in, .. } => *granted_in,
+        Message::Recall { granted_in, .. } | Message::Getattr { granted_in, .. } => *granted_in,
         Message::NotifyLock { .. } => None,
     };
     let (mut calls, mut lists) = (Vec::new(), Vec::new());
@@ -45,6 +46,9 @@ pub(super) fn body(sent: &Sent) -> Option<Vec<u8>> {
         Message::Recall { stateid, file, .. } => {
             let (stateid, fh) = (wire_id(*stateid), Opaque(file.as_bytes()));
             CbOp::Recall(CbRecallArgs { stateid, truncate: false, fh }).encode(&mut out);
+        }
+        Message::Getattr { file, .. } => {
+            CbOp::Getattr(CbGetattrArgs { fh: Opaque(file.as_bytes()), request: ASKED }).encode(&mut out);
         }
         Message::NotifyLock { owner, file } => {
             let clientid = sent.session.client().0;

@@ -1,9 +1,9 @@
-//! The I/O pool: threads that carry out the engine's requests to a served file system. They work in parallel while one
-//! thread waits for all of them: the writes of a destage batch, or the reads that one request needs.
+//! The I/O pool: threads that carry out the engine's requests to a served file system or block device. They work in
+//! parallel while one thread waits for all of them: the writes of a destage batch, or the reads that one request needs.
 //!
 //! Nothing queues here. If all threads are busy, the requesting thread does the work itself when it waits for the
-//! result. So reads of clients never stand behind a destage batch. Each file system has threads of its own, so a file
-//! system that does not answer does not block another's.
+//! result. So reads of clients never stand behind a destage batch. Each file system or device has threads of its own,
+//! so one that does not answer does not block another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use std::task::{Poll, Waker};
 use forebay_common::lock::{Condvar, Mutex};
 use forebay_engine::io::Io;
 
-/// Threads of a file system.
+/// Threads of a file system or device.
 const THREADS: usize = 8;
 /// Bytes of a thread's stack: nothing here recurses.
 const STACK: usize = 256 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads of one file system. When the value is dropped, each thread ends after its present work.
-pub(crate) struct IoPool(Arc<Shared>);
+/// The threads of one file system or device. When the value is dropped, each thread ends after its present work.
+pub struct IoPool(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -42,9 +42,15 @@ struct Outcome<T> {
     waker: Option<Waker>,
 }
 
+impl Default for IoPool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl IoPool {
     /// Starts the threads. If the system refuses some, the remaining ones do the work.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let shared = Arc::new(Shared::default());
         for _ in 0..THREADS {
             let theirs = shared.clone();
@@ -60,7 +66,7 @@ impl IoPool {
     }
 
     /// Begins `work` on another thread. If none is idle, the thread that first polls the result does the work.
-    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Io<T> {
+    pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Io<T> {
         let outcome = Arc::new(Mutex::new(Outcome { value: None, waker: None }));
         let theirs = outcome.clone();
         let job = Box::new(move || {
@@ -138,7 +144,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use std::time::Duration;
 
-    use forebay_runtime::block_on;
+    use crate::block_on;
 
     use super::*;
 

@@ -1,0 +1,116 @@
+//! Arguments of the verbs about files: their cached data, data that was set aside, and adopted file systems.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
+
+use crate::args::Target;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay cached /srv/data/results
+  forebay cached /srv/data/results/run7.h5 --json")]
+pub(crate) struct PathArgs {
+    /// File or directory in a served directory, as this host names it
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Dirty data is first written to the directory, so nothing is lost. Cached names and attributes are dropped as well. Use this \
+after changing files in the served directory directly, to be sure that clients see the changes.
+
+Examples:
+  forebay invalidate /srv/data/results/run7.h5
+  forebay invalidate /srv/data           # everything: the cache is cold afterwards")]
+pub(crate) struct InvalidateArgs {
+    #[command(flatten)]
+    pub(crate) of: PathArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Dirty data whose file no longer exists is set aside in the state directory, unless a client removed the file. \
+Dirty data for a file system that `forebay adopt` gave up is set aside as well. These verbs work with or without a running \
+server.
+
+Examples:
+  forebay lost list --json
+  forebay lost show 3f9c
+  forebay lost restore 3f9c /srv/data/recovered.bin
+  forebay lost drop 3f9c")]
+pub(crate) struct LostArgs {
+    #[command(subcommand)]
+    pub(crate) command: LostCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LostCommand {
+    /// List the data that was set aside, oldest first
+    List {
+        #[command(flatten)]
+        target: Target,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one entry: its last path, its ranges, and when and why it was set aside
+    Show {
+        /// Id as `lost list` shows it; its beginning is enough
+        id: String,
+        #[command(flatten)]
+        target: Target,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy data that was set aside to a new file, which only its owner may read
+    Restore {
+        /// Id as `lost list` shows it; its beginning is enough
+        id: String,
+        /// File to make
+        #[arg(value_hint = ValueHint::FilePath)]
+        path: PathBuf,
+        /// Write the ranges over an existing file; other parts of the file stay
+        #[arg(long)]
+        over: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Remove data that was set aside permanently
+    Drop {
+        /// Id as `lost list` shows it; its beginning is enough
+        id: String,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A server does not start if it finds another file system at DIR than before, because its cache holds data of that one. \
+Mount the former file system and start the server. Use `adopt` only if that file system no longer exists or was replaced on purpose. The next start \
+then serves the present file system and sets aside the cached data of the former one (`forebay lost list`). File handles that clients \
+already have become stale.
+
+Examples:
+  forebay adopt /srv/data --state-dir /var/lib/forebay/main
+  forebay adopt /srv/data --same         # a copy that replaces the original; it gets the cached data as well")]
+pub(crate) struct AdoptArgs {
+    /// Served directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// The file system is the former one, although it looks different: write the cached data to it
+    #[arg(long)]
+    pub(crate) same: bool,
+    /// State directory of the server [default: that of a server of this directory alone]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) state_dir: Option<PathBuf>,
+}

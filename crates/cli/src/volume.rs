@@ -1,0 +1,195 @@
+//! `forebay volume`: block volumes of a running server.
+
+use anyhow::bail;
+use forebay_config::format_size;
+use forebay_control::{VolumeRequest, VolumeStatus};
+
+use crate::output::{self, Align, Table, printable};
+use crate::volume_args::{Common, ModeChoice, VolumeCommand};
+use crate::{Exit, control};
+
+/// Runs `forebay volume`.
+pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<Exit> {
+    match command {
+        VolumeCommand::List { common } => {
+            let volumes = control::find(&common.target)?.volume(VolumeRequest::List { name: None })?;
+            match common.json {
+                true => output::json(&volumes)?,
+                false if volumes.is_empty() => {
+                    output::note("There is no volume; `forebay volume create` makes one.")
+                }
+                false => output::result(&table(&volumes).render(0))?,
+            }
+        }
+        VolumeCommand::Show { name, common } => {
+            let volume = ask(&common, VolumeRequest::List { name: Some(name.name) })?;
+            show(&common, &volume, |volume| output::result(&describe(volume)))?;
+        }
+        VolumeCommand::Create { name, backing, mode, read_only, common } => {
+            let (name, backing) = (name.name, std::path::absolute(backing)?);
+            let volume = ask(&common, VolumeRequest::Create { name, backing, mode, read_only })?;
+            show(&common, &volume, |volume| {
+                let (name, size) = (&volume.name, format_size(volume.size_bytes));
+                output::note(&format!(
+                    "Volume {name} is {} ({size}); `forebay volume attach {name}` says how a client gets it.",
+                    volume.backing.display()
+                ));
+                Ok(())
+            })?;
+        }
+        VolumeCommand::Remove { name, give_up, common } => {
+            let request = VolumeRequest::Remove { name: name.name.clone(), give_up };
+            let left = control::find(&common.target)?.volume(request)?;
+            match common.json {
+                true => output::json(&left)?,
+                false => output::note(&format!(
+                    "Volume {} is removed. Its backing device is an ordinary device again.",
+                    name.name
+                )),
+            }
+        }
+        VolumeCommand::Resize { name, size, common } => {
+            let volume = ask(&common, VolumeRequest::Resize { name: name.name, size })?;
+            show(&common, &volume, |volume| {
+                output::note(&format!("Volume {} has {}.", volume.name, format_size(volume.size_bytes)));
+                Ok(())
+            })?;
+        }
+        VolumeCommand::Mode { name, mode: None, common } => {
+            let volume = ask(&common, VolumeRequest::List { name: Some(name.name) })?;
+            show(&common, &volume, |volume| output::result(&format!("{}\n", shown_mode(volume))))?;
+        }
+        VolumeCommand::Mode { name, mode: Some(ModeChoice(mode)), common } => {
+            let volume = ask(&common, VolumeRequest::Mode { name: name.name, mode })?;
+            show(&common, &volume, |volume| output::result(&format!("{}\n", shown_mode(volume))))?;
+        }
+        VolumeCommand::Flush { name, common } => {
+            let volume = ask(&common, VolumeRequest::Flush { name: name.name })?;
+            show(&common, &volume, |volume| {
+                output::note(&format!(
+                    "{} has everything that was written before.",
+                    volume.backing.display()
+                ));
+                Ok(())
+            })?;
+        }
+        VolumeCommand::Attach { name, common } => {
+            let volume = ask(&common, VolumeRequest::List { name: Some(name.name) })?;
+            let line = attach_line(&volume)?;
+            show(&common, &volume, |_| output::result(&format!("{line}\n")))?;
+        }
+        VolumeCommand::Detach { name, common } => {
+            let volume = ask(&common, VolumeRequest::Flush { name: name.name })?;
+            show(&common, &volume, |volume| {
+                output::note(&format!(
+                    "{} has everything. End the client's device with:",
+                    volume.backing.display()
+                ));
+                output::result("nbd-client -d /dev/nbd0\n")
+            })?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Sends a request about one volume.
+fn ask(common: &Common, request: VolumeRequest) -> anyhow::Result<VolumeStatus> {
+    let mut volumes = control::find(&common.target)?.volume(request)?;
+    let Some(volume) = volumes.pop() else { bail!("the server has answered without a volume") };
+    Ok(volume)
+}
+
+fn show(
+    common: &Common,
+    volume: &VolumeStatus,
+    human: impl FnOnce(&VolumeStatus) -> std::io::Result<()>,
+) -> anyhow::Result<()> {
+    Ok(if common.json { output::json(volume)? } else { human(volume)? })
+}
+
+/// Returns the command that gives a client a device of the volume.
+fn attach_line(volume: &VolumeStatus) -> anyhow::Result<String> {
+    if let Some(reason) = &volume.reason {
+        bail!("volume {} is not served: {reason}", volume.name);
+    }
+    let Some(address) = &volume.nbd else {
+        bail!(
+            "volume {} has no door: the server does not serve NBD; start it with `--nbd 127.0.0.1:10809`",
+            volume.name
+        );
+    };
+    Ok(match address.rsplit_once(':') {
+        Some((host, port)) if !address.starts_with('/') => {
+            format!(
+                "nbd-client {} {port} /dev/nbd0 -N {} -b 4096",
+                host.trim_matches(['[', ']']),
+                volume.name
+            )
+        }
+        _ => format!("nbd-client -unix {address} /dev/nbd0 -N {} -b 4096", volume.name),
+    })
+}
+
+fn shown_mode(volume: &VolumeStatus) -> String {
+    match volume.own_mode {
+        None => format!("{} (the server's)", volume.mode),
+        Some(own) if own == volume.mode => own.to_string(),
+        Some(own) => format!("{} (chosen: {own})", volume.mode),
+    }
+}
+
+/// Returns the table of volumes.
+pub(crate) fn table(volumes: &[VolumeStatus]) -> Table {
+    let columns = [
+        ("VOLUME", Align::Left),
+        ("BACKING", Align::Left),
+        ("SIZE", Align::Right),
+        ("DIRTY", Align::Right),
+        ("MODE", Align::Left),
+        ("STATE", Align::Left),
+    ];
+    let mut table = Table::new(&columns);
+    for volume in volumes {
+        table.row(vec![
+            printable(&volume.name),
+            printable(&volume.backing.to_string_lossy()),
+            format_size(volume.size_bytes),
+            format_size(volume.dirty_bytes),
+            shown_mode(volume),
+            printable(&volume.state),
+        ]);
+    }
+    table
+}
+
+fn describe(volume: &VolumeStatus) -> String {
+    let mut lines = vec![
+        ("volume", printable(&volume.name)),
+        ("uuid", printable(&volume.uuid)),
+        ("backing", printable(&volume.backing.to_string_lossy())),
+        ("size", format_size(volume.size_bytes)),
+        ("mode", shown_mode(volume)),
+        ("dirty", format_size(volume.dirty_bytes)),
+        (
+            "requests",
+            format!(
+                "{} reads ({}), {} writes ({}), {} flushes, {} discarded, {} failed",
+                output::count(volume.reads),
+                format_size(volume.read_bytes),
+                output::count(volume.writes),
+                format_size(volume.written_bytes),
+                output::count(volume.flushes),
+                format_size(volume.discarded_bytes),
+                output::count(volume.errors)
+            ),
+        ),
+        ("state", printable(&volume.state)),
+    ];
+    lines.extend(volume.serial.iter().map(|serial| ("serial", printable(serial))));
+    lines.extend(volume.nbd.iter().map(|address| ("nbd", printable(address))));
+    lines.extend(volume.reason.iter().map(|reason| ("refused", printable(reason))));
+    if volume.read_only {
+        lines.push(("access", "read-only".to_owned()));
+    }
+    lines.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+}

@@ -1,0 +1,372 @@
+//! The backing device of a volume in production: a block device or a regular file, by direct I/O where it has that.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_engine::buffer::{BLOCK, Buffer, Slice};
+use forebay_engine::io::{BackingError, BackingResult, Io};
+use forebay_runtime::IoPool;
+use forebay_volume::device::BackingDevice;
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom as Place};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Setter, ioctl, opcode};
+
+const BLKSSZGET: rustix::ioctl::Opcode = opcode::none(0x12, 104);
+const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(0x12, 119);
+
+/// The bytes of zeros that one write has, where the device cannot zero a range.
+const ZEROS: u64 = 1 << 20;
+
+/// An open backing device. No other program can claim it meanwhile: a block device is opened with `O_EXCL`, a file is
+/// locked.
+pub(crate) struct DeviceFile {
+    open: Arc<Open>,
+    pool: IoPool,
+    is_rotational: bool,
+}
+
+struct Open {
+    file: File,
+    is_block: bool,
+    /// Offsets, lengths and addresses of direct I/O are multiples of this; 1 without direct I/O.
+    align: u64,
+    size: AtomicU64,
+}
+
+impl DeviceFile {
+    /// Opens the device at `path`, for reads only if it is `read_only`.
+    ///
+    /// # Errors
+    /// A sentence: the device is in use, or cannot be opened.
+    pub(crate) fn open(path: &Path, read_only: bool, is_rotational: bool) -> Result<Self, String> {
+        let failed = |errno: Errno| format!("{} cannot be opened: {errno}", path.display());
+        let meta = std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let is_block = meta.file_type().is_block_device();
+        let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let exclusive = if is_block { OFlags::EXCL } else { OFlags::empty() };
+        let open = |more: OFlags| {
+            let flags = access | exclusive | more | OFlags::CLOEXEC;
+            rustix::fs::openat(CWD, path, flags, Mode::empty()).map(File::from)
+        };
+        let opened = match open(OFlags::DIRECT) {
+            Err(Errno::INVAL) => open(OFlags::empty()).map(|file| (file, false)),
+            opened => opened.map(|file| (file, true)),
+        };
+        let (mut file, direct) = opened.map_err(|errno| match errno {
+            Errno::BUSY => in_use(path),
+            errno => failed(errno),
+        })?;
+        if !is_block {
+            let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+            lock.map_err(|errno| if errno == Errno::WOULDBLOCK { in_use(path) } else { failed(errno) })?;
+        }
+        let size = size_of(&mut file).map_err(|error| format!("{}: {error}", path.display()))?;
+        let sector = if is_block { sector_size(&file).map_err(failed)? } else { BLOCK as u64 };
+        let usable = direct && size.is_multiple_of(sector) && reads(&file);
+        if direct && !usable {
+            let flags = rustix::fs::fcntl_getfl(&file).map_err(failed)?;
+            rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT).map_err(failed)?;
+        }
+        let open =
+            Open { file, is_block, align: if usable { sector } else { 1 }, size: AtomicU64::new(size) };
+        Ok(DeviceFile { open: Arc::new(open), pool: IoPool::new(), is_rotational })
+    }
+
+    /// Looks up the size again. Returns the size in bytes, which never becomes smaller here.
+    ///
+    /// # Errors
+    /// The system cannot tell the size.
+    pub(crate) fn measure(&self) -> std::io::Result<u64> {
+        let size = size_of(&mut self.open.file.try_clone()?)?;
+        self.open.size.fetch_max(size, Ordering::AcqRel);
+        Ok(self.size())
+    }
+
+    /// Makes a file `size` bytes long, durably. A shorter size, and any size of a block device, is refused.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn grow(&self, size: u64) -> Result<(), String> {
+        let now = self.measure().map_err(|error| error.to_string())?;
+        if size < now {
+            return Err(format!("it has {now} bytes, and a volume cannot become smaller"));
+        }
+        if self.open.is_block {
+            return Err(format!("it is a block device of {now} bytes; grow the device, then name no size"));
+        }
+        if !size.is_multiple_of(self.open.align.max(512)) {
+            return Err(format!("{size} bytes are not a multiple of {} bytes", self.open.align.max(512)));
+        }
+        rustix::fs::ftruncate(&self.open.file, size).map_err(|errno| errno.to_string())?;
+        self.open.file.sync_all().map_err(|error| error.to_string())?;
+        self.measure().map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    fn run<T: Send + 'static>(&self, work: impl FnOnce(&Open) -> T + Send + 'static) -> Io<T> {
+        let open = self.open.clone();
+        self.pool.run(move || work(&open))
+    }
+}
+
+fn in_use(path: &Path) -> String {
+    format!("{} is in use, by a mount or another program; end that use", path.display())
+}
+
+/// Returns the size in bytes of a file or block device.
+fn size_of(file: &mut File) -> std::io::Result<u64> {
+    file.seek(SeekFrom::End(0))
+}
+
+fn sector_size(file: &File) -> Result<u64, Errno> {
+    // SAFETY: BLKSSZGET stores an int.
+    let size = unsafe { ioctl(file, Getter::<BLKSSZGET, i32>::new()) }?;
+    Ok(u64::try_from(size).unwrap_or(BLOCK as u64))
+}
+
+/// Returns true if direct I/O works. Some file systems accept `O_DIRECT` when a file is opened and refuse it later.
+fn reads(file: &File) -> bool {
+    let mut buffer = Buffer::zeroed(1);
+    rustix::io::pread(file, &mut buffer[..], 0).is_ok()
+}
+
+fn backing(errno: Errno) -> BackingError {
+    match errno {
+        Errno::NOSPC => BackingError::NoSpace,
+        Errno::DQUOT => BackingError::Quota,
+        errno => BackingError::Io(errno.raw_os_error()),
+    }
+}
+
+impl Open {
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::pread(&self.file, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                // Direct I/O reads a part only at the end of the device.
+                Ok(n) if self.align > 1 && !(n as u64).is_multiple_of(self.align) => return Ok(done + n),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        if offset + data.len() as u64 > self.size() {
+            return Err(Errno::NOSPC);
+        }
+        let is_aligned = [offset, data.len() as u64, data.as_ptr() as u64];
+        if is_aligned.iter().all(|value| value.is_multiple_of(self.align)) {
+            return self.write_all(offset, data);
+        }
+        // The caller has no other write of these blocks in flight.
+        let start = offset / self.align * self.align;
+        let end = (offset + data.len() as u64).next_multiple_of(self.align);
+        let mut buffer = Buffer::zeroed(((end - start) as usize).div_ceil(BLOCK));
+        let whole = &mut buffer[..(end - start) as usize];
+        let skipped = (offset - start) as usize;
+        if skipped > 0 || data.len() < whole.len() {
+            self.read(start, whole)?;
+        }
+        whole[skipped..][..data.len()].copy_from_slice(data);
+        self.write_all(start, whole)
+    }
+
+    fn write_all(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < data.len() {
+            match rustix::io::pwrite(&self.file, &data[done..], offset + done as u64) {
+                Ok(0) => return Err(Errno::NOSPC),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        let done = match self.is_block {
+            // SAFETY: BLKDISCARD reads two u64.
+            true => unsafe { ioctl(&self.file, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) },
+            false => self.punch(offset, len),
+        };
+        match done {
+            // The device has no such operation, so its contents stay.
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, keep: bool) -> Result<(), Errno> {
+        let range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        let done = match keep {
+            true => rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, range, offset, len)),
+            false => self.punch(offset, len),
+        };
+        match done {
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                let zeros = Buffer::zeroed((ZEROS.min(len) as usize).div_ceil(BLOCK));
+                let mut at = offset;
+                while at < offset + len {
+                    let part = (zeros.len() as u64).min(offset + len - at);
+                    self.write(at, &zeros[..part as usize])?;
+                    at += part;
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn allocated(&self, offset: u64, len: u64) -> Result<Vec<Range<u64>>, Errno> {
+        let end = offset + len;
+        if self.is_block {
+            return Ok(std::iter::once(offset..end).collect());
+        }
+        let (mut found, mut at) = (Vec::new(), offset);
+        while at < end {
+            let data = match rustix::fs::seek(&self.file, Place::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => break,
+                Err(Errno::INVAL) => return Ok(std::iter::once(offset..end).collect()),
+                Err(errno) => return Err(errno),
+            };
+            if data >= end {
+                break;
+            }
+            let hole = rustix::fs::seek(&self.file, Place::Hole(data))?;
+            found.push(data..hole.min(end));
+            at = hole;
+        }
+        Ok(found)
+    }
+}
+
+impl BackingDevice for DeviceFile {
+    fn size(&self) -> u64 {
+        self.open.size()
+    }
+
+    fn is_rotational(&self) -> bool {
+        self.is_rotational
+    }
+
+    fn read(&self, offset: u64, mut buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
+        self.run(move |open| {
+            let read = open.read(offset, &mut buffer).map_err(backing);
+            (buffer, read)
+        })
+    }
+
+    fn write(&self, offset: u64, data: Slice) -> Io<BackingResult<()>> {
+        self.run(move |open| open.write(offset, &data).map_err(backing))
+    }
+
+    fn sync(&self) -> Io<BackingResult<()>> {
+        self.run(|open| rustix::fs::fdatasync(&open.file).map_err(backing))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Io<BackingResult<()>> {
+        self.run(move |open| open.discard(offset, len).map_err(backing))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, keep: bool) -> Io<BackingResult<()>> {
+        self.run(move |open| open.write_zeroes(offset, len, keep).map_err(backing))
+    }
+
+    fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>> {
+        self.run(move |open| open.allocated(offset, len).map_err(backing))
+    }
+}
+
+/// Returns the path of a backing device as the system resolves it.
+///
+/// # Errors
+/// A sentence: nothing is there.
+pub(crate) fn resolved(path: &Path) -> Result<PathBuf, String> {
+    path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_runtime::block_on;
+
+    use super::*;
+
+    fn device(dir: &Path, contents: &[u8]) -> DeviceFile {
+        let path = dir.join("image");
+        std::fs::write(&path, contents).unwrap();
+        DeviceFile::open(&path, false, false).unwrap()
+    }
+
+    fn get(device: &DeviceFile, blocks: usize) -> Vec<u8> {
+        let (buffer, read) = block_on(device.read(0, Buffer::zeroed(blocks)));
+        buffer[..read.unwrap()].to_vec()
+    }
+
+    #[test]
+    fn unaligned_writes_leave_the_bytes_around_them() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        for size in [5 * BLOCK, 5 * BLOCK + 512] {
+            let mut expected = vec![7; size];
+            let device = device(dir.path(), &expected);
+            for (offset, len) in [(0, 1), (511, 2), (4095, 2), (5000, 9000), (size - 3, 3)] {
+                let data = Slice::new(Arc::new(Buffer::from_bytes(&vec![9; len])), 0..len);
+                block_on(device.write(offset as u64, data)).unwrap();
+                expected[offset..offset + len].fill(9);
+            }
+            block_on(device.sync()).unwrap();
+            assert!(
+                get(&device, 6) == expected && std::fs::read(dir.path().join("image")).unwrap() == expected
+            );
+            let beyond = Slice::new(Arc::new(Buffer::from_bytes(&[1; 2])), 0..2);
+            assert_eq!(block_on(device.write(size as u64 - 1, beyond)), Err(BackingError::NoSpace));
+            assert_eq!(device.measure().unwrap(), size as u64, "a write never makes it longer");
+        }
+    }
+
+    #[test]
+    fn zeroed_and_discarded_ranges_read_as_zeros_and_the_rest_stays() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let device = device(dir.path(), &[7; 8 * BLOCK]);
+        block_on(device.write_zeroes(BLOCK as u64, BLOCK as u64, true)).unwrap();
+        block_on(device.write_zeroes(3 * BLOCK as u64, BLOCK as u64, false)).unwrap();
+        block_on(device.discard(5 * BLOCK as u64, BLOCK as u64)).unwrap();
+        let zeroed = |block: usize| get(&device, 8)[block * BLOCK..][..BLOCK].iter().all(|byte| *byte == 0);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5, 6, 7].map(zeroed),
+            [false, true, false, true, false, true, false, false]
+        );
+        let allocated = block_on(device.allocated(0, 8 * BLOCK as u64)).unwrap();
+        assert!(allocated.iter().all(|part| part.start < part.end) && !allocated.is_empty());
+    }
+
+    #[test]
+    fn a_device_in_use_is_not_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = device(dir.path(), &[0; BLOCK]);
+        let second = DeviceFile::open(&dir.path().join("image"), true, false);
+        assert!(second.err().unwrap().contains("in use"));
+        drop(first);
+        // The threads of the first opening end with it, and hold nothing.
+        assert!(DeviceFile::open(&dir.path().join("image"), true, false).is_ok());
+    }
+}

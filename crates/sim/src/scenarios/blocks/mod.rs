@@ -1,0 +1,316 @@
+//! Worlds with a block volume: clients write, flush, discard and read it, through crashes and the loss of a device.
+
+mod model;
+
+use std::ops::Range;
+
+use forebay_common::lock::Mutex;
+use forebay_engine::buffer::{BLOCK, Buffer, Slice};
+use forebay_engine::io::{Backing, BackingResult, Clock as _, Io, Key};
+use forebay_volume::device::BackingDevice;
+use forebay_volume::disk::{Disk as _, DiskError};
+use forebay_volume::store::Store as AllStores;
+use forebay_volume::volume::Volume;
+
+use super::*;
+use crate::backing::{Rates, Store};
+use crate::content::Content;
+use model::{Change, Model, SECTOR, fill, value};
+
+/// The size of the device in bytes: its last block is not whole.
+const SIZE: u64 = (1 << 20) + 3 * SECTOR as u64;
+const UUID: u128 = 7;
+const CLIENTS: u64 = 3;
+
+/// The backing device of the volume: a file of the virtual store, whose faults it has.
+struct Virtual {
+    store: Store,
+    file: Key,
+    /// True if discarded bytes read as zeros.
+    zeroes: bool,
+}
+
+impl BackingDevice for Virtual {
+    fn size(&self) -> u64 {
+        SIZE
+    }
+
+    fn is_rotational(&self) -> bool {
+        false
+    }
+
+    fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
+        self.store.read(&self.file, offset, buffer)
+    }
+
+    fn write(&self, offset: u64, data: Slice) -> Io<BackingResult<()>> {
+        assert!(offset + data.len() as u64 <= SIZE, "a write makes a device longer");
+        self.store.write(&self.file, offset, data)
+    }
+
+    fn sync(&self) -> Io<BackingResult<()>> {
+        let sync = self.store.sync(vec![self.file.clone()]);
+        Box::pin(async move { sync.await.pop().unwrap_or(Ok(())) })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Io<BackingResult<()>> {
+        if self.zeroes { self.write_zeroes(offset, len, false) } else { Box::pin(async { Ok(()) }) }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, _: bool) -> Io<BackingResult<()>> {
+        let zeros = Arc::new(Buffer::zeroed((len as usize).div_ceil(BLOCK)));
+        self.store.write(&self.file, offset, Slice::new(zeros, 0..len as usize))
+    }
+
+    fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>> {
+        Box::pin(async move { Ok(std::iter::once(offset..offset + len).collect()) })
+    }
+}
+
+/// A world with a volume.
+struct Blocks {
+    world: World,
+    model: Arc<Mutex<Model>>,
+    device: Arc<Virtual>,
+    /// True if requests may fail with EIO.
+    fails: bool,
+}
+
+impl Blocks {
+    fn new(seed: u64, zeroes: bool) -> Self {
+        let mut world = world_with(seed, 2, |plan| {
+            plan.destage_after = Duration::from_millis(if seed.is_multiple_of(3) { 20 } else { 600_000 });
+        });
+        let store = world.shared.store.clone();
+        let file = Key::new(b"\0the backing device").unwrap();
+        let mut content = Content::default();
+        content.resize(SIZE);
+        store.create(&file, content);
+        let device = Arc::new(Virtual { store: store.clone(), file, zeroes });
+        let stores = AllStores::new(Arc::new(store), Vec::new());
+        stores.add(UUID, "a volume", SIZE, Some(device.clone()));
+        world.backing = Some(Arc::new(stores));
+        Blocks { world, model: Arc::default(), device, fails: false }
+    }
+
+    fn open(&mut self, mode: Option<Mode>) -> Arc<Volume> {
+        let engine = self.world.start_through(Vec::new()).unwrap();
+        Volume::new(&engine, UUID, self.device.clone(), mode, false)
+    }
+
+    fn client(&mut self, volume: &Arc<Volume>, number: u64) -> BlockClient {
+        let (model, volume, executor) =
+            (self.model.clone(), volume.clone(), self.world.shared.executor.clone());
+        let part = SIZE / SECTOR as u64 / CLIENTS / 8 * 8;
+        let end = if number + 1 == CLIENTS { SIZE / SECTOR as u64 } else { (number + 1) * part };
+        let rng = self.world.rng.fork();
+        BlockClient {
+            model,
+            volume,
+            executor,
+            rng,
+            own: number * part..end,
+            fails: self.fails,
+            failure: None,
+        }
+    }
+
+    /// Reads everything.
+    fn check(&mut self, volume: &Arc<Volume>) -> Result<(), String> {
+        let mut client = self.client(volume, 0);
+        let reading = async move {
+            let all = SIZE / SECTOR as u64;
+            for first in (0..all).step_by(64) {
+                client.read(first..(first + 64).min(all)).await;
+            }
+            client.failure
+        };
+        match self.world.shared.executor.block_on(LIMIT, reading) {
+            Ok(failure) => failure.map_or(Ok(()), Err),
+            Err(stop) => Err(format!("the volume does not answer: {stop:?}")),
+        }
+    }
+
+    /// Has clients work until they end, or until a crash after `steps` steps.
+    fn work(&mut self, volume: &Arc<Volume>, operations: u32, steps: Option<u64>) -> Result<(), String> {
+        let failures = Arc::new(Mutex::new((0, Vec::new())));
+        for number in 0..CLIENTS {
+            let (mut client, failures) = (self.client(volume, number), failures.clone());
+            let run = async move {
+                for _ in 0..operations {
+                    client.act().await;
+                    if client.failure.is_some() {
+                        break;
+                    }
+                }
+                let mut failures = failures.lock();
+                failures.0 += 1;
+                failures.1.extend(client.failure);
+            };
+            self.world.shared.executor.start("client", Box::pin(run));
+        }
+        self.world.shared.executor.crash_in(steps);
+        let all = failures.clone();
+        let stop = until(&self.world, move || all.lock().0 == CLIENTS);
+        self.world.shared.executor.crash_in(None);
+        if let Some(failure) = failures.lock().1.first() {
+            return Err(failure.clone());
+        }
+        match stop {
+            Stop::Done | Stop::Crashed => Ok(()),
+            stop => Err(format!("the volume does not answer: {stop:?}")),
+        }
+    }
+}
+
+struct BlockClient {
+    model: Arc<Mutex<Model>>,
+    volume: Arc<Volume>,
+    executor: crate::executor::Executor,
+    rng: Rng,
+    /// The sectors that no other client changes.
+    own: Range<u64>,
+    fails: bool,
+    failure: Option<String>,
+}
+
+impl BlockClient {
+    async fn act(&mut self) {
+        let range = self.range();
+        let fua = self.rng.chance(2000);
+        match self.rng.below(12) {
+            0..=4 => self.change(range, Change::Put, fua).await,
+            5 => self.change(range, Change::Zero, fua).await,
+            6 => self.change(range, Change::Discard, fua).await,
+            7 | 8 => self.flush().await,
+            9 | 10 => self.read(range).await,
+            _ => {
+                let rest = self.rng.time(Duration::ZERO, Duration::from_millis(30));
+                self.executor.sleep(rest).await;
+            }
+        }
+    }
+
+    fn range(&mut self) -> Range<u64> {
+        let longest = self.rng.pick(&[1, 3, 8, 9, 40, 200, 640]);
+        let len = self.rng.within(1, longest).min(self.own.end - self.own.start);
+        let start = self.rng.within(self.own.start, self.own.end - len);
+        let start = if self.rng.chance(5000) { start / 8 * 8 } else { start };
+        start.max(self.own.start)..(start + len).min(self.own.end)
+    }
+
+    async fn change(&mut self, sectors: Range<u64>, change: Change, fua: bool) {
+        // A discard covers whole blocks only. The last block of the device is whole at the device's end.
+        let changed = match change {
+            Change::Discard => {
+                let end = if sectors.end == SIZE / SECTOR as u64 { sectors.end } else { sectors.end / 8 * 8 };
+                sectors.start.next_multiple_of(8)..end
+            }
+            _ => sectors.clone(),
+        };
+        let changed = changed.start..changed.end.max(changed.start);
+        let number = self.model.lock().begin(changed.clone(), change);
+        let (offset, len) = (sectors.start * SECTOR as u64, (sectors.end - sectors.start) * SECTOR as u64);
+        let result = match change {
+            Change::Put => {
+                let mut data = vec![0; len as usize];
+                for (sector, bytes) in sectors.clone().zip(data.chunks_exact_mut(SECTOR)) {
+                    fill(bytes, value(number, sector));
+                }
+                self.volume.write(offset, &data, fua).await
+            }
+            Change::Zero => self.volume.write_zeroes(offset, len, false, fua).await,
+            Change::Discard => self.volume.discard(offset, len, fua).await,
+        };
+        match result {
+            Ok(()) => self.model.lock().end(number, changed, fua),
+            Err(error) => self.failed("a change", error),
+        }
+    }
+
+    async fn flush(&mut self) {
+        let answered = self.model.lock().answered();
+        match self.volume.flush().await {
+            Ok(()) => self.model.lock().durable(&answered),
+            Err(error) => self.failed("a flush", error),
+        }
+    }
+
+    async fn read(&mut self, sectors: Range<u64>) {
+        let mut buffer = vec![0xee; (sectors.end - sectors.start) as usize * SECTOR];
+        let offset = sectors.start * SECTOR as u64;
+        let ready = self.rng.chance(5000) && self.volume.try_read(offset, &mut buffer) == Ok(true);
+        if !ready && let Err(error) = self.volume.read(offset, &mut buffer).await {
+            return self.failed("a read", error);
+        }
+        if let Err(failure) = self.model.lock().check(sectors.start, &buffer) {
+            self.failure = Some(failure);
+        }
+    }
+
+    fn failed(&mut self, what: &str, error: DiskError) {
+        if !self.fails {
+            self.failure = Some(format!("{what} failed: {error}"));
+        }
+    }
+}
+
+/// Sessions with clients end by crashes. One of two cache devices is missing after the last one.
+fn through_crashes(seed: u64, mode: Option<Mode>) -> Result<(), String> {
+    let mut blocks = Blocks::new(seed, seed.is_multiple_of(2));
+    for session in 0..4 {
+        let volume = blocks.open(mode);
+        blocks.check(&volume)?;
+        let steps = blocks.world.rng.within(1, 3000);
+        blocks.work(&volume, 60, Some(steps))?;
+        drop(volume);
+        let how = blocks.world.rng.pick(&[Crash::Kill, Crash::PowerCut, Crash::PowerCut]);
+        blocks.world.crash(how);
+        blocks.model.lock().crash();
+        if session == 3 {
+            blocks.world.disks[seed as usize % 2].vanish();
+        }
+    }
+    let volume = blocks.open(mode);
+    blocks.check(&volume)?;
+    blocks.work(&volume, 20, None)?;
+    let leaving = volume.clone();
+    let destaged = blocks.world.shared.executor.block_on(LIMIT, async move { leaving.destage().await });
+    assert_eq!((destaged, volume.dirty_bytes()), (Ok(Ok(())), 0));
+    blocks.check(&volume)?;
+    // The device has everything.
+    let content = blocks.world.shared.store.durable(&blocks.device.file).unwrap();
+    for block in 0..SIZE.div_ceil(BLOCK as u64) {
+        let len = (SIZE - block * BLOCK as u64).min(BLOCK as u64) as usize;
+        blocks.model.lock().check(block * 8, &content.page(block)[..len])?;
+    }
+    Ok(())
+}
+
+#[test]
+pub(super) fn no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be() {
+    for seed in 0..40 {
+        assert_eq!(through_crashes(seed, None), Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
+pub(super) fn a_volume_with_a_mode_of_its_own_keeps_what_was_flushed() {
+    for (seed, mode) in (100..).zip([Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough].repeat(6)) {
+        assert_eq!(through_crashes(seed, Some(mode)), Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_failing_backing_device_loses_nothing_that_was_flushed_and_heals() {
+    for seed in 0..20 {
+        let mut blocks = Blocks::new(seed, true);
+        blocks.fails = true;
+        let volume = blocks.open(None);
+        let rates = Rates { error: 1500, sync_error: 1500, ..Rates::default() };
+        blocks.world.shared.store.set_rates(rates);
+        let worked = blocks.work(&volume, 80, None);
+        blocks.world.shared.store.set_rates(Rates::default());
+        assert_eq!(worked, Ok(()), "seed {seed}");
+    }
+}

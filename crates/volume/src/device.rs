@@ -1,0 +1,27 @@
+//! The backing device of a volume.
+
+use std::ops::Range;
+
+use forebay_engine::buffer::{Buffer, Slice};
+use forebay_engine::io::{BackingResult, Io};
+
+/// A backing block device or file. Offsets and lengths are bytes. No operation makes the device longer.
+pub trait BackingDevice: Send + Sync + 'static {
+    /// Returns the size in bytes.
+    fn size(&self) -> u64;
+    /// Returns true if the device is slow at random access, as a spinning disk is.
+    fn is_rotational(&self) -> bool;
+    /// Reads at `offset` into the front of `buffer`. Fewer bytes come only at the end of the device.
+    fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)>;
+    /// Writes all of `data`. The data is durable after [`BackingDevice::sync`].
+    fn write(&self, offset: u64, data: Slice) -> Io<BackingResult<()>>;
+    /// Makes everything done before this call durable. A failed sync may have lost any of it.
+    fn sync(&self) -> Io<BackingResult<()>>;
+    /// Says that the range is not needed: later reads of it give zeros or the old contents. Durable after
+    /// [`BackingDevice::sync`]. A device that has no such operation does nothing.
+    fn discard(&self, offset: u64, len: u64) -> Io<BackingResult<()>>;
+    /// Makes the range read as zeros. With `keep` its space stays allocated. Durable after [`BackingDevice::sync`].
+    fn write_zeroes(&self, offset: u64, len: u64, keep: bool) -> Io<BackingResult<()>>;
+    /// Returns the parts of the range that have space allocated, in order. Other parts read as zeros.
+    fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>>;
+}

@@ -1,0 +1,11 @@
+//! Deliberate bugs, one at a time, to prove that the simulator finds them.
+
+forebay_common::planted_bugs![
+    ; in scenarios:
+    "a flush is answered before the frame is durable",
+    "a write with FUA is answered before the frame is durable",
+    "a flush does not sync what went past the log",
+    "a discard drops what only the log has",
+    "zeros past the log leave older copies",
+    "the key of a volume is taken for a file's",
+];

@@ -1,0 +1,273 @@
+//! The requests of a volume, as the engine carries them out.
+
+use std::ops::Range;
+
+use forebay_common::lock::atomic::Ordering;
+use forebay_engine::buffer::{BLOCK, Buffer, Slice};
+use forebay_engine::io::{BackingResult, Io, Time};
+use forebay_engine::{Error, Logged, Mode, Outcome, Seq};
+
+use crate::disk::Extent;
+use crate::planted_bugs;
+use crate::volume::Volume;
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// The longest run of zeros in bytes that goes through the log. A longer run goes past it.
+const LOGGED_ZEROS: u64 = 64 * BLOCK as u64;
+/// The most bytes that one change past the log covers: writes to the range wait meanwhile.
+const PIECE: u64 = 1 << 30;
+/// The bytes that a prefetch reads at once.
+const PREFETCH: u64 = 1 << 20;
+
+/// A part of a change that went past the log, or of one that did not.
+#[derive(Clone, Copy, Default)]
+struct Changed {
+    frame: Seq,
+    /// True if the backing device has the change, perhaps only in its own cache.
+    bypassed: bool,
+}
+
+impl Changed {
+    fn and(self, other: Changed) -> Changed {
+        Changed { frame: self.frame.max(other.frame), bypassed: self.bypassed || other.bypassed }
+    }
+}
+
+impl Volume {
+    pub(crate) async fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        if self.mode() == Mode::PassThrough
+            && matches!(self.engine.try_read(&self.object, offset, buf), Outcome::FromBacking(()))
+        {
+            return self.read_device(offset, buf).await;
+        }
+        let read = self.engine.read(&self.object, offset, buf).await?;
+        // The device cannot become shorter. Bytes behind its end would be zeros.
+        buf[read..].fill(0);
+        Ok(())
+    }
+
+    /// Reads without the cache, which has no block of the range.
+    async fn read_device(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let start = offset / BLOCK as u64 * BLOCK as u64;
+        let skipped = (offset - start) as usize;
+        let blocks = (skipped + buf.len()).div_ceil(BLOCK);
+        let (mut buffer, read) = self.device.read(start, Buffer::zeroed(blocks)).await;
+        let read = read?;
+        buffer[read..].fill(0);
+        buf.copy_from_slice(&buffer[skipped..][..buf.len()]);
+        Ok(())
+    }
+
+    pub(crate) async fn write_now(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        self.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        let changed = self.put(offset, data).await?;
+        self.settle(changed, fua).await
+    }
+
+    /// Writes into the log or to the device, as the mode and the engine decide.
+    async fn put(&self, offset: u64, data: &[u8]) -> Result<Changed> {
+        let mode = self.mode();
+        let mut logged = Logged { len: 0, frame: 0 };
+        if mode == Mode::WriteBack && !data.is_empty() {
+            let (engine, object) = (&self.engine, &self.object);
+            logged = match engine.try_write(object, offset, data, Time::default())? {
+                Outcome::Done(frame) => Logged { len: data.len(), frame },
+                Outcome::Wait => engine.write_log(object, offset, data, Time::default()).await?,
+                Outcome::FromBacking(()) => logged,
+            };
+        }
+        let done = Changed { frame: logged.frame, bypassed: false };
+        let rest = &data[logged.len..];
+        if rest.is_empty() {
+            return Ok(done);
+        }
+        let offset = offset + logged.len as u64;
+        let slice = Slice::new(std::sync::Arc::new(Buffer::from_bytes(rest)), 0..rest.len());
+        let write = || self.device.write(offset, slice);
+        let kept = (mode != Mode::WriteAround && mode != Mode::PassThrough).then_some(rest);
+        let range = offset..offset + rest.len() as u64;
+        Ok(done.and(self.bypass(range, kept, mode == Mode::WriteThrough, write).await?))
+    }
+
+    /// Changes the device past the log. No dirty block of the range is left before that, and no older copy counts.
+    /// `written` are the new contents, if they may be cached. They are in any case with `caching`.
+    async fn bypass(
+        &self,
+        range: Range<u64>,
+        written: Option<&[u8]>,
+        caching: bool,
+        change: impl FnOnce() -> Io<BackingResult<()>>,
+    ) -> Result<Changed> {
+        let (engine, object) = (&self.engine, &self.object);
+        let mut direct = engine.begin_direct(object, range.start, range.end - range.start).await?;
+        if caching {
+            direct = direct.caching();
+        }
+        let result = change().await;
+        let written = written.filter(|_| result.is_ok()).map(|data| (range.start, data));
+        let frame = engine.end_direct(object, direct, written, range.end, Time::default()).await?;
+        // The record of the new contents is durable before the answer: a later flush of another range must not depend
+        // on it.
+        engine.commit(frame).await?;
+        result?;
+        Ok(Changed { frame, bypassed: true })
+    }
+
+    /// Ends a change: with `fua` it is durable now.
+    async fn settle(&self, changed: Changed, fua: bool) -> Result<()> {
+        self.answered(changed.frame);
+        if !fua || planted_bugs::active("a write with FUA is answered before the frame is durable") {
+            return Ok(());
+        }
+        self.engine.commit(changed.frame).await?;
+        if changed.bypassed { self.engine.sync_bypassed(&self.object).await } else { Ok(()) }
+    }
+
+    pub(crate) async fn flush_now(&self) -> Result<()> {
+        if !planted_bugs::active("a flush is answered before the frame is durable") {
+            self.engine.commit(self.last_frame()).await?;
+        }
+        if planted_bugs::active("a flush does not sync what went past the log") {
+            return Ok(());
+        }
+        self.engine.sync_bypassed(&self.object).await
+    }
+
+    /// Discards the whole blocks of the range. Bytes of other blocks keep their contents.
+    pub(crate) async fn discard_now(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        let mut all = Changed::default();
+        for piece in pieces(self.whole_blocks(offset, len)) {
+            let (at, len) = (piece.start, piece.end - piece.start);
+            if planted_bugs::active("a discard drops what only the log has") {
+                self.forget().await;
+            }
+            all = all.and(self.bypass(piece, None, false, || self.device.discard(at, len)).await?);
+            self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);
+        }
+        self.settle(all, fua).await
+    }
+
+    pub(crate) async fn write_zeroes_now(&self, offset: u64, len: u64, keep: bool, fua: bool) -> Result<()> {
+        let whole = self.whole_blocks(offset, len);
+        let end = offset + len;
+        if len <= LOGGED_ZEROS || whole.is_empty() {
+            let changed = self.put_zeros(offset..end).await?;
+            return self.settle(changed, fua).await;
+        }
+        let mut all = self.put_zeros(offset..whole.start).await?;
+        for piece in pieces(whole.clone()) {
+            let (at, len) = (piece.start, piece.end - piece.start);
+            if planted_bugs::active("zeros past the log leave older copies") {
+                self.device.write_zeroes(at, len, keep).await?;
+                continue;
+            }
+            let zero = || self.device.write_zeroes(at, len, keep);
+            all = all.and(self.bypass(piece, None, false, zero).await?);
+            self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);
+        }
+        all = all.and(self.put_zeros(whole.end..end).await?);
+        self.settle(all, fua).await
+    }
+
+    async fn put_zeros(&self, range: Range<u64>) -> Result<Changed> {
+        let zeros = vec![0; (range.end - range.start) as usize];
+        self.put(range.start, &zeros).await
+    }
+
+    pub(crate) async fn prefetch_now(&self, offset: u64, len: u64) -> Result<()> {
+        if self.mode() == Mode::PassThrough {
+            return Ok(());
+        }
+        let (mut at, end) = (offset, offset + len);
+        let mut buffer = vec![0; PREFETCH.min(len) as usize];
+        while at < end {
+            let part = PREFETCH.min(end - at) as usize;
+            self.engine.read(&self.object, at, &mut buffer[..part]).await?;
+            at += part as u64;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn extents_now(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>> {
+        let allocated = self.device.allocated(offset, len).await?;
+        let (mut at, end, mut found) = (offset, offset + len, Vec::<Extent>::new());
+        while at < end {
+            let (hole, to) = part_of(&allocated, at, end);
+            let dirty = self.object.dirty_run(at);
+            let (dirty, to) = split(dirty, at, to);
+            let (cached, to) = split(self.object.cached_run(at..to), at, to);
+            let hole = hole && !dirty;
+            let next = Extent { len: to - at, hole, zero: hole, cached, dirty };
+            let goes_on = found.last().is_some_and(|last| Extent { len: next.len, ..*last } == next);
+            if goes_on {
+                found.last_mut().into_iter().for_each(|last| last.len += next.len);
+            } else if found.len() < most {
+                found.push(next);
+            } else {
+                break;
+            }
+            at = to;
+        }
+        Ok(found)
+    }
+
+    /// Returns the whole blocks of a range, in bytes. The last block of the device counts as whole at the device's end.
+    fn whole_blocks(&self, offset: u64, len: u64) -> Range<u64> {
+        let block = BLOCK as u64;
+        let end = offset + len;
+        let start = offset.next_multiple_of(block);
+        let end = if end == self.object.size() { end } else { end / block * block };
+        start..end.max(start)
+    }
+}
+
+fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    range.clone().step_by(PIECE as usize).map(move |start| start..(start + PIECE).min(range.end))
+}
+
+/// Returns true if `at` is in a hole of the device, and the end of that hole or of the allocated part, at most `end`.
+fn part_of(allocated: &[Range<u64>], at: u64, end: u64) -> (bool, u64) {
+    match allocated.iter().find(|part| part.end > at) {
+        Some(part) if part.start <= at => (false, part.end.min(end)),
+        Some(part) => (true, part.start.min(end)),
+        None => (true, end),
+    }
+}
+
+/// Returns true if `at` is in the run, and the end of the part of `at..end` that is wholly in the run or wholly
+/// outside of it.
+fn split(run: Option<Range<u64>>, at: u64, end: u64) -> (bool, u64) {
+    match run {
+        Some(run) if run.start <= at && at < run.end => (true, run.end.min(end)),
+        Some(run) if run.start > at => (false, run.start.min(end)),
+        _ => (false, end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_split_where_a_property_changes() {
+        let allocated = [0..4, 8..12];
+        assert_eq!(part_of(&allocated, 0, 20), (false, 4));
+        assert_eq!(part_of(&allocated, 4, 20), (true, 8));
+        assert_eq!(part_of(&allocated, 9, 10), (false, 10));
+        assert_eq!(part_of(&allocated, 12, 20), (true, 20));
+        assert_eq!(split(Some(4..8), 0, 20), (false, 4));
+        assert_eq!(split(Some(4..8), 4, 20), (true, 8));
+        assert_eq!(split(Some(4..8), 5, 6), (true, 6));
+        assert_eq!(split(None, 5, 6), (false, 6));
+    }
+
+    #[test]
+    fn a_long_range_is_changed_in_pieces() {
+        assert_eq!(pieces(5..5).count(), 0);
+        assert_eq!(pieces(0..PIECE + 1).collect::<Vec<_>>(), [0..PIECE, PIECE..PIECE + 1]);
+    }
+}

@@ -1,0 +1,309 @@
+//! A volume: the engine's object and the backing device of one block device.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use forebay_common::lock::Mutex;
+use forebay_common::lock::atomic::{AtomicBool, AtomicU64, Ordering};
+use forebay_engine::wait::Gate;
+use forebay_engine::{CachedObject, Engine, Error, Mode, Outcome, Seq};
+
+use crate::device::BackingDevice;
+use crate::disk::{Disk, DiskError, DiskFuture, Extent, Shape};
+use crate::key::key;
+
+/// The longest request in bytes.
+const PAYLOAD: u32 = 32 << 20;
+
+/// A cached block device in service.
+///
+/// A write is accepted when it is in the open frame of the log, and durable when the frame is. [`Disk::flush`] waits
+/// for the last frame that has a write of this volume, and syncs what went past the log. So any subset of unflushed
+/// writes may be lost, and no flushed one.
+pub struct Volume {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) object: Arc<CachedObject>,
+    pub(crate) device: Arc<dyn BackingDevice>,
+    read_only: bool,
+    mode: Mutex<Option<Mode>>,
+    /// The last frame with a change of this volume that was answered.
+    frame: AtomicU64,
+    pub(crate) counters: Counters,
+    /// Number of requests in progress.
+    running: AtomicU64,
+    stopped: AtomicBool,
+    /// Wakes the task that waits for the end of the requests in progress.
+    left: Gate,
+}
+
+/// The requests since the volume is in service.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) discarded_bytes: AtomicU64,
+    pub(crate) errors: AtomicU64,
+}
+
+/// A copy of [`Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Read requests.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes that were discarded, or zeroed past the log.
+    pub discarded_bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// A request in progress.
+struct Running<'a>(&'a Volume);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        if self.0.stopped.load(Ordering::SeqCst) {
+            self.0.left.wake();
+        }
+    }
+}
+
+impl Volume {
+    /// Makes the volume with this UUID, whose key the engine's backing store leads to `device`. Without a `mode` of its
+    /// own the volume has the engine's.
+    pub fn new(
+        engine: &Arc<Engine>,
+        uuid: u128,
+        device: Arc<dyn BackingDevice>,
+        mode: Option<Mode>,
+        read_only: bool,
+    ) -> Arc<Self> {
+        let object = engine.object(&key(uuid), device.size());
+        Arc::new(Volume {
+            engine: engine.clone(),
+            object,
+            device,
+            read_only,
+            mode: Mutex::new(mode),
+            frame: AtomicU64::new(0),
+            counters: Counters::default(),
+            running: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            left: Gate::default(),
+        })
+    }
+
+    /// Returns the mode in force: the volume's own or the engine's, whichever uses the cache less.
+    pub fn mode(&self) -> Mode {
+        let rank = |mode: Mode| match mode {
+            Mode::WriteBack => 0,
+            Mode::WriteThrough => 1,
+            Mode::WriteAround => 2,
+            Mode::PassThrough => 3,
+        };
+        let engine = self.engine.effective_mode();
+        self.own_mode().filter(|own| rank(*own) > rank(engine)).unwrap_or(engine)
+    }
+
+    /// Returns the volume's own mode; `None` if it follows the engine's.
+    pub fn own_mode(&self) -> Option<Mode> {
+        *self.mode.lock()
+    }
+
+    /// Sets the volume's own mode. Data that was accepted earlier is destaged in any mode.
+    pub fn set_mode(&self, mode: Option<Mode>) {
+        *self.mode.lock() = mode;
+    }
+
+    /// Returns true if every change is refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Returns the bytes that the backing device does not have yet.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.object.dirty_blocks() * forebay_engine::buffer::BLOCK as u64
+    }
+
+    /// Returns the counters since the volume is in service.
+    pub fn counted(&self) -> Counted {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counted {
+            reads: count(&self.counters.reads),
+            read_bytes: count(&self.counters.read_bytes),
+            writes: count(&self.counters.writes),
+            written_bytes: count(&self.counters.written_bytes),
+            flushes: count(&self.counters.flushes),
+            discarded_bytes: count(&self.counters.discarded_bytes),
+            errors: count(&self.counters.errors),
+        }
+    }
+
+    /// Drops clean copies, durably, because another program may have changed the backing device. Returns false, and
+    /// does nothing, if the device lacks changes that the log has.
+    ///
+    /// # Errors
+    /// No cache device is left.
+    pub async fn changed_outside(&self) -> Result<bool, Error> {
+        self.engine.changed_outside(&self.object, self.device.size(), 0).await
+    }
+
+    /// Takes over a larger size of the backing device.
+    ///
+    /// # Errors
+    /// The log takes no records.
+    pub async fn grown(&self) -> Result<(), Error> {
+        let size = self.device.size();
+        if size <= self.object.size() {
+            return Ok(());
+        }
+        self.engine.truncate(&self.object, size, forebay_engine::io::Time::default()).await
+    }
+
+    /// Destages everything that is dirty now, durably.
+    ///
+    /// # Errors
+    /// The backing device or the cache fails. Destaging is tried again in the background.
+    pub async fn destage(&self) -> Result<(), Error> {
+        self.flush_now().await?;
+        if self.object.dirty_blocks() > 0 {
+            self.engine.destage_object(&self.object).await?;
+        }
+        self.engine.sync_bypassed(&self.object).await
+    }
+
+    /// Refuses all further requests with [`DiskError::Stopping`], and waits until no request is in progress.
+    pub async fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.left.until(|| (self.running.load(Ordering::SeqCst) == 0).then_some(())).await;
+    }
+
+    /// Accepts requests again after [`Volume::stop`].
+    pub fn resume(&self) {
+        self.stopped.store(false, Ordering::Release);
+    }
+
+    /// Has the engine forget the volume, whose data is destaged or given up. The UUID must never be used again.
+    pub async fn forget(&self) {
+        self.engine.forget(&self.object).await;
+    }
+
+    /// Records that a change of this frame was answered.
+    pub(crate) fn answered(&self, frame: Seq) {
+        self.frame.fetch_max(frame, Ordering::AcqRel);
+    }
+
+    /// Returns the last frame with an answered change.
+    pub(crate) fn last_frame(&self) -> Seq {
+        self.frame.load(Ordering::Acquire)
+    }
+
+    fn enter(&self) -> Result<Running<'_>, DiskError> {
+        // Each side writes its own flag before it looks at the other's: either the request sees the stop, or the stop
+        // sees the request. Weaker orders allow that neither does.
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let running = Running(self);
+        if self.stopped.load(Ordering::SeqCst) { Err(DiskError::Stopping) } else { Ok(running) }
+    }
+
+    fn check(&self, offset: u64, len: u64, changes: bool) -> Result<(), DiskError> {
+        if changes && self.read_only {
+            return Err(DiskError::ReadOnly);
+        }
+        let end = offset.checked_add(len).ok_or(DiskError::Invalid)?;
+        if end > self.object.size() { Err(DiskError::Invalid) } else { Ok(()) }
+    }
+
+    /// Carries out a request of `len` bytes at `offset`.
+    fn request<'a, T: Send + 'a>(
+        &'a self,
+        (offset, len, changes): (u64, u64, bool),
+        work: impl Future<Output = Result<T, Error>> + Send + 'a,
+    ) -> DiskFuture<'a, T> {
+        Box::pin(async move {
+            let _running = self.enter()?;
+            self.check(offset, len, changes)?;
+            let work: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(work);
+            work.await.map_err(|error| {
+                self.counters.errors.fetch_add(1, Ordering::Relaxed);
+                disk_error(error)
+            })
+        })
+    }
+}
+
+fn disk_error(error: Error) -> DiskError {
+    use forebay_engine::io::BackingError;
+    match error {
+        Error::Backing(BackingError::NoSpace | BackingError::Quota) => DiskError::NoSpace,
+        Error::Closing => DiskError::Stopping,
+        Error::Backing(BackingError::Gone | BackingError::Io(_)) => DiskError::Io,
+        Error::Late | Error::Damaged | Error::NoDevice => DiskError::Io,
+    }
+}
+
+impl Disk for Volume {
+    fn shape(&self) -> Shape {
+        Shape {
+            size: self.object.size(),
+            read_only: self.read_only,
+            minimum_block: 1,
+            preferred_block: forebay_engine::buffer::BLOCK as u32,
+            maximum_payload: PAYLOAD,
+            rotational: self.device.is_rotational(),
+        }
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, DiskError> {
+        let _running = self.enter()?;
+        self.check(offset, buf.len() as u64, false)?;
+        let whole = buf.len();
+        let read =
+            matches!(self.engine.try_read(&self.object, offset, buf), Outcome::Done(len) if len == whole);
+        if read {
+            self.counters.reads.fetch_add(1, Ordering::Relaxed);
+            self.counters.read_bytes.fetch_add(whole as u64, Ordering::Relaxed);
+        }
+        Ok(read)
+    }
+
+    fn read<'a>(&'a self, offset: u64, buf: &'a mut [u8]) -> DiskFuture<'a, ()> {
+        self.request((offset, buf.len() as u64, false), self.read_now(offset, buf))
+    }
+
+    fn write<'a>(&'a self, offset: u64, data: &'a [u8], fua: bool) -> DiskFuture<'a, ()> {
+        self.request((offset, data.len() as u64, true), self.write_now(offset, data, fua))
+    }
+
+    fn flush(&self) -> DiskFuture<'_, ()> {
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.request((0, 0, false), self.flush_now())
+    }
+
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DiskFuture<'_, ()> {
+        self.request((offset, len, true), self.discard_now(offset, len, fua))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, keep: bool, fua: bool) -> DiskFuture<'_, ()> {
+        self.request((offset, len, true), self.write_zeroes_now(offset, len, keep, fua))
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        self.request((offset, len, false), self.prefetch_now(offset, len))
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> DiskFuture<'_, Vec<Extent>> {
+        self.request((offset, len, false), self.extents_now(offset, len, most))
+    }
+}
