@@ -12,8 +12,11 @@ mod imports;
 mod ladder;
 mod mounts;
 mod mutants;
+mod nfstest;
 mod package;
 mod process;
+mod protection;
+mod pynfs;
 mod quota;
 mod readme;
 mod server;
@@ -92,6 +95,10 @@ enum Verb {
     Mounts(mounts::Mounts),
     /// Run the Connectathon tests (cthon04) from a Linux client on a network of its own (as root)
     Cthon(cthon::Cthon),
+    /// Run nfstest_posix from a Linux client on a network of its own (as root)
+    Nfstest(nfstest::Nfstest),
+    /// Run the tests of pynfs against new servers on the loopback (as root)
+    Pynfs(pynfs::Pynfs),
     /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
     Boot(boot::Boot),
     /// Watch a server with Prometheus and the shipped alert rules, and open its page in a browser
@@ -262,6 +269,8 @@ fn main() -> ExitCode {
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),
         Verb::Cthon(cthon) => cthon.run().map(|counts| status(&counts)),
+        Verb::Nfstest(nfstest) => nfstest.run().map(|counts| status(&counts)),
+        Verb::Pynfs(pynfs) => pynfs.run().map(|counts| status(&counts)),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
         Verb::Watched(watched) => watched.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),

@@ -21,6 +21,7 @@ use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::nfs4;
 use crate::nlm::{LockConfig, Locks};
+use crate::owners::Owners;
 use crate::program::{Kind, Served};
 use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
@@ -107,6 +108,7 @@ impl Nfs {
             stats: Stats::default(),
             refusals: Refusals::new(config.refused),
             groups: Groups::default(),
+            owners: Owners::default(),
             nfs4,
             locks,
             served,

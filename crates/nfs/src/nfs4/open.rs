@@ -165,23 +165,23 @@ impl Compound {
         let mut unchecked = None;
         let acls = match how {
             CreateHow::Unchecked(wire) | CreateHow::Guarded(wire) => {
-                acl::wanted(wire, &at.target, FileType::RegularFile)?
+                acl::wanted(cx, wire, &at.target, FileType::RegularFile)?
             }
             CreateHow::Exclusive(_) | CreateHow::Exclusive41(_) => None,
         };
         let (how, attrset, then) = match how {
             CreateHow::Unchecked(wire) => {
-                let set = *unchecked.insert(set_attr_of_new(wire)?);
+                let set = *unchecked.insert(set_attr_of_new(cx, wire)?);
                 if let Some(found) = self.find_existing(cx, name, &set)? {
                     return Ok(found);
                 }
                 (Create::Guarded(set), set_mask(wire), None)
             }
-            CreateHow::Guarded(wire) => (Create::Guarded(set_attr_of_new(wire)?), set_mask(wire), None),
+            CreateHow::Guarded(wire) => (Create::Guarded(set_attr_of_new(cx, wire)?), set_mask(wire), None),
             CreateHow::Exclusive(verifier) => (Create::Exclusive(*verifier), times(), None),
             CreateHow::Exclusive41(both) => {
                 exclusive(&both.attributes)?;
-                let set = set_attr(&both.attributes)?;
+                let set = set_attr(cx, &both.attributes)?;
                 let attrset = set_mask(&both.attributes) | times();
                 (Create::Exclusive(both.verifier), attrset, Some(set))
             }
