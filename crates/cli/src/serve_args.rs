@@ -38,6 +38,10 @@ pub(crate) struct ServeArgs {
     /// Address for NFS and MOUNT, port 2049 unless given; may be repeated [default: both loopback addresses]
     #[arg(long, value_name = "ADDR[:PORT]")]
     listen: Vec<String>,
+    /// Address for NBD clients of block volumes, port 10809 unless given, or path of a Unix socket; may be repeated
+    /// [default: none]
+    #[arg(long, value_name = "ADDR[:PORT]|PATH")]
+    nbd: Vec<String>,
     /// Further name of the export of DIR, in addition to `/`
     #[arg(long, value_name = "/NAME")]
     export: Option<String>,
@@ -203,6 +207,7 @@ impl ServeArgs {
             export: self.export,
             config: self.config,
             listen: self.listen,
+            nbd: self.nbd,
             state_dir: self.state_dir,
             mode: self.mode,
             cache: self.cache,

@@ -50,6 +50,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         mode,
         cache,
         exports,
+        nbd: draft.nbd,
         volumes: draft.volumes.into_iter().map(|(_, volume)| volume).collect(),
         locks: draft.locks.unwrap_or(true),
         nfs4: draft.nfs4.unwrap_or(true),

@@ -11,6 +11,7 @@ use crate::client_rule::{ClientRule, PrivilegedPort};
 use crate::export::Export;
 use crate::http::Http;
 use crate::limits::LIMITS;
+use crate::nbd::Nbd;
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
 use crate::sources::Source;
 use crate::units::format_size_exactly;
@@ -185,6 +186,7 @@ impl Settings {
             cache,
             exports,
             volumes,
+            nbd,
             portmap,
             locks,
             nfs4,
@@ -236,6 +238,7 @@ impl Settings {
         all.add(&table, "format", quoted(format), NeedsRestart);
         all.add_tls(tls.as_ref());
         all.add_http(http.as_ref());
+        all.add_nbd(nbd);
         for (number, export) in exports.iter().enumerate() {
             all.add_export(number, export);
         }
@@ -286,6 +289,16 @@ impl List<'_> {
             let of = format!("{name} rule {}", rule + 1);
             self.add_client(&Table::numbered("export.client", &[number, rule], of), client);
         }
+    }
+
+    fn add_nbd(&mut self, nbd: &Nbd) {
+        let (table, places) = (Table::single("nbd"), list(nbd.places()));
+        // Without a place there is no door, and nothing else to show.
+        let flag = |flag: bool| places.is_some().then(|| flag.to_string());
+        let (insecure, certificate) = (flag(nbd.insecure), flag(nbd.client_certificate));
+        self.add(&table, "listen", places, Change::NeedsRestart);
+        self.add(&table, "insecure", insecure, Change::NeedsRestart);
+        self.add(&table, "client_certificate", certificate, Change::NeedsRestart);
     }
 
     fn add_volume(&mut self, number: usize, volume: &Volume) {

@@ -12,6 +12,7 @@ use crate::export::TlsPolicy;
 use crate::http::{self, DraftHttp};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
+use crate::nbd::{Nbd, read_nbd};
 use crate::problem::{Collector, Origin};
 use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
@@ -44,6 +45,7 @@ pub(crate) struct Draft {
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
+    pub(crate) nbd: Nbd,
 }
 
 /// The files of TLS as written in the file or on the command line.
@@ -130,6 +132,9 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
         table.finish(problems);
     }
     draft.http = root.table("http", "[http]", problems).map(|table| http::read(table, problems));
+    if let Some(table) = root.table("nbd", "[nbd]", problems) {
+        draft.nbd = read_nbd(table, problems);
+    }
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     let volumes = root.tables("volume", "[[volume]]", problems);

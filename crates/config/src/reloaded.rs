@@ -80,6 +80,7 @@ impl Settings {
             cache: self.cache.clone(),
             exports: self.exports.iter().map(|export| export.with_changes_of(&new.exports)).collect(),
             volumes: self.volumes.clone(),
+            nbd: self.nbd.clone(),
             portmap: self.portmap,
             locks: self.locks,
             nfs4: self.nfs4,

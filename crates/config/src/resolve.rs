@@ -10,6 +10,7 @@ use crate::export::TlsPolicy;
 use crate::file::{self, Draft, DraftClient, DraftExport, check_name, parse_realm};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
+use crate::nbd::parse_place;
 use crate::problem::{Collector, Origin, Place, Problem, Problems};
 use crate::settings::{LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings};
 use crate::sources::Sources;
@@ -27,6 +28,8 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// Listen addresses. They replace the addresses of the file.
     pub listen: Vec<String>,
+    /// Addresses and Unix sockets for NBD. They replace those of the file.
+    pub nbd: Vec<String>,
     /// State directory.
     pub state_dir: Option<PathBuf>,
     /// Mode.
@@ -146,6 +149,10 @@ fn read_file(path: &Path) -> Result<String, Problems> {
 fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
     if !flags.listen.is_empty() {
         draft.listen = Some(each("--listen", &flags.listen, problems, parse_listen));
+    }
+    if !flags.nbd.is_empty() {
+        let places = each("--nbd", &flags.nbd, problems, parse_place);
+        draft.nbd.set_places(places.into_iter().map(|place| place.value));
     }
     if let Some(path) = &flags.state_dir {
         match std::path::absolute(path) {

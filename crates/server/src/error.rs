@@ -79,6 +79,9 @@ pub enum Error {
     /// The configuration names a device that must not be a volume's.
     #[error("a volume of the configuration cannot be served: {0}")]
     Volume(String),
+    /// The NBD door cannot be opened.
+    #[error("{0}")]
+    Nbd(String),
     /// The cache cannot be opened.
     #[error("no cache: {0}")]
     Cache(String),

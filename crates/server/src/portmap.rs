@@ -12,7 +12,7 @@ use forebay_wire::portmap::PORT;
 
 use crate::error::Error;
 use crate::rpcbind::{self, Registration};
-use crate::serve::listen_error;
+use crate::serve::{listen_error, start_error};
 use crate::udp;
 
 /// The use of port 111 while clients are served.
@@ -89,7 +89,7 @@ fn answer(listen: &[SocketAddr], portmapper: Portmapper) -> Result<PortmapRole, 
     let sockets = addresses.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
     let config = Config { threads: 1, max_record: 4096, max_connections: 256, ..Config::default() };
     let server = Server::bind(&addresses, config, Arc::new(portmapper.clone()));
-    let tcp = server.and_then(Server::spawn).map_err(crate::serve::start_error)?;
+    let tcp = server.and_then(Server::spawn).map_err(start_error)?;
     for socket in sockets {
         let portmapper = portmapper.clone();
         udp::serve("portmap-udp", socket, move |call, from, reply| {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
+use forebay_block::Door;
 use forebay_config::{Access, Export, Settings};
 use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
 use forebay_nfs::{GssLimits, GssSettings, LockConfig, Nfs, NfsConfig, Ports};
@@ -31,6 +32,7 @@ use crate::reload;
 use crate::serve::{Ready, start_error};
 use crate::udp;
 use crate::under_way::{Reports, UnderWay};
+use crate::volumes;
 
 /// The watches for external changes in each export's file system, once they can be opened.
 pub(crate) struct Watches(Receiver<Vec<Option<Arc<HostWatch>>>>);
@@ -83,6 +85,8 @@ pub(crate) struct Served {
     pub(crate) nfs: Arc<Nfs>,
     pub(crate) control: Arc<Control>,
     pub(crate) running: Running,
+    /// The NBD door.
+    pub(crate) door: Option<Door>,
     pub(crate) found: PortmapRole,
     /// The locks on the exports.
     pub(crate) owned: Vec<Ownership>,
@@ -157,6 +161,10 @@ impl Start {
             return Ok(None);
         }
         let running = server.spawn().map_err(start_error)?;
+        let door = match &cache {
+            Some(cache) => volumes::door::open(&settings, &keyring, &cache.volumes)?,
+            None => None,
+        };
         nfs.notify_hosts();
         let log = events.clone();
         let mounts =
@@ -173,7 +181,7 @@ impl Start {
             mode: control.effective_mode(),
             sockets,
         });
-        Ok(Some(Served { vfs, nfs, control, running, found, owned }))
+        Ok(Some(Served { vfs, nfs, control, running, door, found, owned }))
     }
 }
 

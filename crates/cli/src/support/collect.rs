@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Flags, describe, resolve};
-use forebay_control::{Client, Past, PoolRequest, StatSample, Status};
+use forebay_control::{COLUMNS, Client, Figures, Past, PoolRequest, StatSample, Status};
 use serde::Serialize;
 
 use super::{Piece, host, run};
@@ -14,6 +14,8 @@ use crate::support_args::SupportArgs;
 
 /// Time between the two samples of counters.
 const BETWEEN: Duration = Duration::from_secs(1);
+/// Length of the history.
+const HISTORY: Duration = Duration::from_secs(3600);
 
 /// Collects all pieces. `step` is told what comes next.
 pub(super) fn collect(args: &SupportArgs, step: &mut dyn FnMut(&str)) -> Vec<Piece> {
@@ -62,6 +64,8 @@ fn of_server(
     step("counters");
     let samples = asked(&|client| samples(client).and_then(|samples| text(&Ok(samples))));
     pieces.push(Piece::new("samples.json", "counters twice, one second apart", samples));
+    let figures = state_dir.ok_or("no state directory is known".to_owned()).and_then(figures);
+    pieces.push(Piece::new("history.csv", "figures of each second of the last hour", figures));
     step("events");
     let events = asked(&events).or_else(|reason| kept_events(state_dir).ok_or(reason));
     pieces.push(Piece::new("events.jsonl", "events, oldest first, one per line", events));
@@ -78,6 +82,20 @@ fn samples(client: &Client) -> Result<Vec<StatSample>, String> {
     let first = sample()?;
     std::thread::sleep(BETWEEN);
     Ok(vec![first, sample()?])
+}
+
+/// Returns the figures of the last hour that a server has kept, with one line for each second.
+fn figures(state_dir: &Path) -> Result<String, String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    let kept = Figures::kept_in(state_dir, now)
+        .map_err(|error| format!("the history in {} cannot be read: {error}", state_dir.display()))?;
+    let mut text = format!("time_ms,{}\n", COLUMNS.join(","));
+    for point in kept.last(HISTORY, HISTORY.as_secs() as usize, now).points {
+        let values: Vec<String> = point.values().iter().map(ToString::to_string).collect();
+        text.push_str(&format!("{},{}\n", point.time_ms, values.join(",")));
+    }
+    Ok(text)
 }
 
 fn events(client: &Client) -> Result<String, String> {

@@ -78,4 +78,5 @@ mod start_stop;
 mod tls;
 mod tls_rules;
 mod unprivileged;
+mod volumes;
 mod xattrs;

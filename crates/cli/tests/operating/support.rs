@@ -36,6 +36,8 @@ fn the_archive_of_a_server_has_its_state_and_a_list_of_its_files() {
     let json = |name: &str| serde_json::from_str::<serde_json::Value>(&files[name]).unwrap();
     assert_eq!(json("status.json")["mode"], "pass-through");
     assert_eq!(json("samples.json").as_array().map(Vec::len), Some(2));
+    let history = &files["history.csv"];
+    assert!(history.starts_with("time_ms,seconds,reads"), "{history}");
     assert_eq!(json("pool.json")["configured"], false);
     assert!(files["config.toml"].contains("mode = \"pass-through\""), "{}", files["config.toml"]);
     assert!(

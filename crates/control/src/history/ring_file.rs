@@ -46,6 +46,11 @@ pub(super) const LEVELS: [Level; 3] = [
 pub(super) struct RingFile(File);
 
 impl RingFile {
+    /// Opens the file of a server for reading only.
+    pub(super) fn look(dir: &Path) -> io::Result<Self> {
+        File::open(dir.join(NAME)).map(RingFile)
+    }
+
     /// Opens the file, or makes it.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();

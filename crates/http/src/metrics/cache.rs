@@ -20,7 +20,7 @@ pub(super) fn encode(out: &mut Out<'_>, pool: &PoolStatus) -> Result<(), Error> 
     out.gauge("cache_objects", "Files in the index.", None, pool.objects)?;
     let loaded = f64::from(pool.loaded_percent) / 100.0;
     let about = "Part of the clean data that is loaded since the start.";
-    out.gauge("cache_loaded", about, Some(Unit::Ratios), loaded)?;
+    out.gauge("cache_loaded", about, Some(ratio()), loaded)?;
     let scrub = &pool.scrub;
     out.gauge("scrub_running", "1 if a scrub is in progress.", None, u64::from(scrub.running))?;
     let results =
@@ -35,6 +35,11 @@ pub(super) fn encode(out: &mut Out<'_>, pool: &PoolStatus) -> Result<(), Error> 
         }
     }
     Ok(())
+}
+
+/// Returns the unit of parts of a whole: Prometheus names it in the singular.
+fn ratio() -> Unit {
+    Unit::Other("ratio".to_owned())
 }
 
 /// Adds the devices. A pool has 16 of them at most.
@@ -55,10 +60,10 @@ fn devices(out: &mut Out<'_>, pool: &PoolStatus) -> Result<(), Error> {
     let part = |percent: u8| f64::from(percent) / 100.0;
     let values = wear().filter_map(|(labels, wear)| Some((labels, part(wear.life_used_percent?))));
     let about = "Part of the rated life that is used; it may exceed 1.";
-    out.gauges("cache_device_life_used", about, Some(Unit::Ratios), values)?;
+    out.gauges("cache_device_life_used", about, Some(ratio()), values)?;
     let values = wear().filter_map(|(labels, wear)| Some((labels, part(wear.spare_percent?))));
     let about = "Part of the spare blocks that is left.";
-    out.gauges("cache_device_spare", about, Some(Unit::Ratios), values)?;
+    out.gauges("cache_device_spare", about, Some(ratio()), values)?;
     let values = wear().filter_map(|(labels, wear)| Some((labels, wear.media_errors?)));
     let about = "Times that a device could not return stored data.";
     out.counters("cache_device_media_errors", about, None, values)?;

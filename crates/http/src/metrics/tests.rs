@@ -90,7 +90,7 @@ fn names_units_and_values_follow_the_conventions() {
         "forebay_cache_direct_bytes_total 0",
         "forebay_procedure_duration_seconds_count{procedure=\"READ\"} 3",
         "forebay_procedure_duration_seconds_sum{procedure=\"READ\"} 20.000009005",
-        "forebay_procedure_duration_seconds_bucket{le=\"8.192e-6\",procedure=\"READ\"} 1",
+        "forebay_procedure_duration_seconds_bucket{le=\"0.000008192\",procedure=\"READ\"} 1",
         "forebay_procedure_duration_seconds_bucket{le=\"0.000016384\",procedure=\"READ\"} 2",
         "forebay_procedure_duration_seconds_bucket{le=\"17.179869184\",procedure=\"READ\"} 2",
         "forebay_procedure_duration_seconds_bucket{le=\"+Inf\",procedure=\"READ\"} 3",

@@ -51,10 +51,11 @@ function area(points, x, y, gap) {
 
 /**
  * Returns a chart. `series` is a list of { name, of: (point) => number }. `shape` is "lines", "areas" (stacked), or
- * "signed" (an area around zero).
+ * "signed" (an area around zero). Points without a figure, for which `has` is false, leave a gap.
  */
-export function chart({ title, about, series, shape = "lines", format, base = 10, top }, history, width) {
-  const { points, from, to, gap } = history;
+export function chart({ title, about, series, shape = "lines", format, base = 10, top, has }, history, width) {
+  const { from, to, gap } = history;
+  const points = has ? history.points.filter(has) : history.points;
   const values = points.map((point) => series.map((one) => one.of(point)));
   const sums = shape === "areas" ? values.map((row) => row.reduce((a, b) => a + b, 0)) : values.flat();
   const most = top ?? roundUp(sums.reduce((a, b) => Math.max(a, b), 0), base);

@@ -75,12 +75,17 @@ export function moment(ms) {
 
 /** Returns a table. A column is [heading, is a figure]; cells are texts or elements. */
 export function table(caption, columns, rows, empty) {
-  const head = columns.map(([name, figure]) => el("th", { scope: "col", class: figure && "figure" }, name));
-  const cell = (value, at) =>
-    el(at === 0 ? "th" : "td", { scope: at === 0 && "row", class: columns[at][1] && "figure" }, value);
+  // On a phone a row is a card. The roles keep the table for screen readers there.
+  const head = columns.map(([name, figure]) =>
+    el("th", { scope: "col", role: "columnheader", class: figure && "figure" }, name));
+  const cell = (value, at) => el(at === 0 ? "th" : "td", {
+    scope: at === 0 && "row", role: at === 0 ? "rowheader" : "cell", "data-label": columns[at][0],
+    class: columns[at][1] && "figure" }, value);
+  const row = (cells) => el("tr", { role: "row" }, cells);
   const body = rows.length
-    ? rows.map((row) => el("tr", {}, row.map(cell)))
-    : [el("tr", {}, el("td", { colspan: columns.length, class: "quiet" }, empty))];
+    ? rows.map((cells) => row(cells.map(cell)))
+    : [row(el("td", { role: "cell", colspan: columns.length, class: "quiet" }, empty))];
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
+    el("table", { role: "table" }, el("caption", {}, caption), el("thead", { role: "rowgroup" }, row(head)),
+      el("tbody", { role: "rowgroup" }, body)));
 }

@@ -5,7 +5,7 @@ import { byteRate, bytes, digits, el, latency, moment, percent, perSecond, span,
 
 const column = (name) => (point) => point[name];
 const all = (point) => point.ram_bytes + point.ssd_bytes + point.backing_bytes;
-const part = (name) => (point) => (all(point) > 0 ? (100 * point[name]) / all(point) : 0);
+const part = (name) => (point) => (100 * point[name]) / all(point);
 
 const CHARTS = [
   { title: "Operations", format: perSecond, series: [
@@ -16,7 +16,7 @@ const CHARTS = [
   { title: "Latency", format: latency, series: [
     { name: "READ, median", of: column("read_p50") }, { name: "READ, 99 %", of: column("read_p99") },
     { name: "WRITE, median", of: column("write_p50") }, { name: "WRITE, 99 %", of: column("write_p99") }] },
-  { title: "Where reads come from", format: percent, shape: "areas", top: 100, cache: true, series: [
+  { title: "Where reads come from", format: percent, shape: "areas", top: 100, cache: true, has: (point) => all(point) > 0, series: [
     { name: "Memory", of: part("ram_bytes") }, { name: "Cache devices", of: part("ssd_bytes") },
     { name: "Backing store", of: part("backing_bytes") }] },
   { title: "Spared", about: "Traffic of the cache less the traffic of the backing store that it caused.",

@@ -74,7 +74,7 @@ impl DeviceFile {
         }
         let open =
             Open { file, is_block, align: if usable { sector } else { 1 }, size: AtomicU64::new(size) };
-        Ok(DeviceFile { open: Arc::new(open), pool: IoPool::new(), is_rotational })
+        Ok(DeviceFile { open: Arc::new(open), pool: IoPool::queueing(), is_rotational })
     }
 
     /// Looks up the size again. Returns the size in bytes, which never becomes smaller here.

@@ -4,6 +4,7 @@
 //! it, writes nothing to the device, and keeps the volume's dirty data in the log.
 
 mod device;
+pub(crate) mod door;
 mod identity;
 mod record;
 
@@ -39,6 +40,8 @@ pub(crate) struct Volumes {
     changing: Mutex<()>,
     /// Set once the engine serves.
     serving: OnceLock<Serving>,
+    /// The address of the NBD door.
+    door: OnceLock<String>,
 }
 
 struct Serving {
@@ -69,6 +72,7 @@ impl Volumes {
             all: Mutex::default(),
             changing: Mutex::default(),
             serving: OnceLock::new(),
+            door: OnceLock::new(),
         };
         for mut record in records {
             if let Some(configured) = settings.volumes.iter().find(|volume| volume.name == record.name) {
@@ -126,6 +130,11 @@ impl Volumes {
         *self.all.lock() = served;
         // A crash from here on is no clean stop.
         self.keep().map_err(|source| Error::StateDir { path: self.settings.state_dir.clone(), source })
+    }
+
+    /// Records that NBD clients reach the volumes at `address`.
+    pub(crate) fn has_door(&self, address: String) {
+        let _ = self.door.set(address);
     }
 
     /// Ends the service of clients, and makes all answered writes durable. Sentences tell what could not be done.
@@ -404,7 +413,7 @@ impl Volumes {
             read_only: record.read_only,
             serial: record.identity.serial.clone(),
             dirty_bytes: volume.as_ref().map_or_else(|| self.dirty_of(record), |volume| volume.dirty_bytes()),
-            nbd: None,
+            nbd: self.door.get().filter(|_| volume.is_some()).cloned(),
             reads: counted.reads,
             read_bytes: counted.read_bytes,
             writes: counted.writes,

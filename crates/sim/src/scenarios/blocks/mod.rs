@@ -306,6 +306,7 @@ fn a_failing_backing_device_loses_nothing_that_was_flushed_and_heals() {
     for seed in 0..20 {
         let mut blocks = Blocks::new(seed, true);
         blocks.fails = true;
+        blocks.model.lock().lossy = true;
         let volume = blocks.open(None);
         let rates = Rates { error: 1500, sync_error: 1500, ..Rates::default() };
         blocks.world.shared.store.set_rates(rates);

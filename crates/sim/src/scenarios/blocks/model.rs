@@ -37,6 +37,8 @@ pub(super) struct Model {
     /// Answered changes that are not known to be durable: number, first sector, end.
     answered: Vec<(u64, u64, u64)>,
     last: u64,
+    /// True if a failed sync may take back changes in service that no flush followed.
+    pub(super) lossy: bool,
 }
 
 /// Returns the value of a sector that change `number` put there.
@@ -151,7 +153,10 @@ impl Model {
     pub(super) fn check(&mut self, first: u64, bytes: &[u8]) -> Result<(), String> {
         for (sector, bytes) in (first..).zip(bytes.chunks_exact(SECTOR)) {
             let state = self.sectors.entry(sector).or_insert_with(Sector::new);
-            let possible = state.now(sector);
+            let mut possible = state.now(sector);
+            if self.lossy {
+                possible.extend(state.after_crash(sector));
+            }
             match read(bytes).filter(|found| possible.contains(found)) {
                 Some(found) if state.later.is_empty() => state.base = vec![found],
                 Some(_) => {}

@@ -1,0 +1,315 @@
+//! Tests of block volumes, over the NBD door.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use crate::harness::*;
+
+const BLOCK: usize = 4096;
+/// The size of a backing file: its last block is not whole.
+const SIZE: usize = (4 << 20) + 3 * 512;
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const WRITE_ZEROES: u16 = 6;
+const FUA: u16 = 1;
+
+/// A client of NBD: fixed newstyle negotiation with NBD_OPT_GO, and simple replies.
+struct Nbd {
+    stream: TcpStream,
+    size: u64,
+}
+
+impl Nbd {
+    fn open(address: &str, name: &str) -> Option<Self> {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        let mut go = 3_u32.to_be_bytes().to_vec();
+        go.extend(b"IHAVEOPT");
+        go.extend(7_u32.to_be_bytes());
+        go.extend((name.len() as u32 + 6).to_be_bytes());
+        go.extend((name.len() as u32).to_be_bytes());
+        go.extend(name.as_bytes());
+        go.extend([0; 2]);
+        stream.write_all(&go).unwrap();
+        let mut size = 0;
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head).unwrap();
+            let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            let mut data = vec![0; number(16) as usize];
+            stream.read_exact(&mut data).unwrap();
+            match number(12) {
+                1 => return Some(Nbd { stream, size }),
+                3 if data[..2] == [0, 0] => size = u64::from_be_bytes(data[2..10].try_into().unwrap()),
+                3 => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// Sends a request and returns its error, and its data for a READ.
+    fn call(&mut self, kind: u16, flags: u16, offset: usize, len: usize, data: &[u8]) -> (u32, Vec<u8>) {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend(flags.to_be_bytes());
+        request.extend(kind.to_be_bytes());
+        request.extend(7_u64.to_be_bytes());
+        request.extend((offset as u64).to_be_bytes());
+        request.extend((len as u32).to_be_bytes());
+        request.extend(data);
+        self.stream.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..4], 0x6744_6698_u32.to_be_bytes());
+        let error = u32::from_be_bytes(reply[4..8].try_into().unwrap());
+        let mut data = vec![0; if kind == READ && error == 0 { len } else { 0 }];
+        self.stream.read_exact(&mut data).unwrap();
+        (error, data)
+    }
+
+    #[track_caller]
+    fn read(&mut self, offset: usize, len: usize) -> Vec<u8> {
+        let (error, data) = self.call(READ, 0, offset, len, &[]);
+        assert_eq!(error, 0);
+        data
+    }
+
+    #[track_caller]
+    fn change(&mut self, kind: u16, flags: u16, offset: usize, len: usize, data: &[u8]) {
+        assert_eq!(self.call(kind, flags, offset, len, data).0, 0);
+    }
+
+    #[track_caller]
+    fn write(&mut self, flags: u16, offset: usize, byte: u8, len: usize) {
+        self.change(WRITE, flags, offset, len, &vec![byte; len]);
+    }
+
+    #[track_caller]
+    fn flush(&mut self) {
+        self.change(FLUSH, 0, 0, 0, &[]);
+    }
+
+    #[track_caller]
+    fn holds(&mut self, expected: &[u8]) {
+        let found = self.read(0, expected.len());
+        let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+        assert_eq!(differs.map(|at| (at, found[at], expected[at])), None);
+    }
+}
+
+/// A server with a backing file full of one byte.
+struct Rig {
+    server: Server,
+    image: PathBuf,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let server = Serve::unsquashed().cached().flags(&["--nbd", "127.0.0.1:0"]).start();
+        let image = server.home().join("disk.img");
+        std::fs::write(&image, vec![7; SIZE]).unwrap();
+        Rig { server, image }
+    }
+
+    fn volume(&self, words: &[&str]) -> serde_json::Value {
+        let words = [&["volume"], words, &["--json"]].concat();
+        serde_json::from_str(&self.server.ask(&words)).unwrap()
+    }
+
+    fn create(&self) -> Nbd {
+        let backing = self.image.to_str().unwrap();
+        let created = self.volume(&["create", "scratch", "--backing", backing]);
+        assert_eq!(created["size_bytes"], SIZE);
+        self.open().unwrap()
+    }
+
+    fn open(&self) -> Option<Nbd> {
+        let shown = self.volume(&["show", "scratch"]);
+        Nbd::open(shown["nbd"].as_str()?, "scratch")
+    }
+
+    #[track_caller]
+    fn refused(&self, words: &[&str], says: &str) {
+        let output = self.server.try_ask(&[&["volume"], words].concat());
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && told.contains(says), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn what_was_flushed_survives_a_kill_and_the_loss_of_a_cache_device() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    assert_eq!(nbd.size, SIZE as u64);
+    let mut expected = vec![7; SIZE];
+    nbd.holds(&expected);
+    // Whole blocks and parts of blocks, with FUA and with a flush afterwards.
+    for (flags, offset, byte, len) in
+        [(FUA, 0, 1, BLOCK), (0, 5000, 2, 513), (0, 40_960, 3, 20_000), (0, SIZE - 700, 4, 700)]
+    {
+        nbd.write(flags, offset, byte, len);
+        expected[offset..offset + len].fill(byte);
+    }
+    nbd.change(WRITE_ZEROES, 0, 100_000, 9_000, &[]);
+    expected[100_000..109_000].fill(0);
+    nbd.change(WRITE_ZEROES, FUA, 1 << 20, 1 << 20, &[]);
+    expected[1 << 20..2 << 20].fill(0);
+    nbd.flush();
+    nbd.holds(&expected);
+    // Beyond the end.
+    assert_ne!(nbd.call(READ, 0, SIZE - 1, 2, &[]).0, 0);
+    assert_ne!(nbd.call(WRITE, 0, SIZE, 1, &[9]).0, 0);
+    rig.server.kill();
+    std::fs::remove_file(&rig.server.caches()[0]).unwrap();
+    rig.server.start();
+    rig.open().unwrap().holds(&expected);
+    // The device is an ordinary one after the removal.
+    rig.server.ask(&["volume", "remove", "scratch"]);
+    assert!(std::fs::read(&rig.image).unwrap() == expected, "the file lacks changes");
+    assert_eq!(rig.volume(&["list"]), serde_json::json!([]));
+}
+
+#[test]
+fn another_file_in_place_of_a_backing_file_is_refused_and_not_written() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(FUA, 0, 1, BLOCK);
+    let mut expected = vec![7; SIZE];
+    expected[..BLOCK].fill(1);
+    nbd.holds(&expected);
+    drop(nbd);
+    rig.server.kill();
+    let (away, foreign) = (rig.server.home().join("away.img"), vec![9; SIZE]);
+    std::fs::rename(&rig.image, &away).unwrap();
+    std::fs::write(&rig.image, &foreign).unwrap();
+    rig.server.start();
+    let shown = rig.volume(&["show", "scratch"]);
+    assert_eq!(shown["state"], "refused");
+    assert!(shown["reason"].as_str().unwrap().contains("another file"), "{shown}");
+    assert!(shown["dirty_bytes"].as_u64().unwrap() >= BLOCK as u64, "{shown}");
+    assert!(rig.open().is_none());
+    assert!(rig.server.status()["health"].to_string().contains("scratch"));
+    rig.refused(&["flush", "scratch"], "not served");
+    rig.refused(&["remove", "scratch"], "--give-up");
+    rig.server.stop();
+    assert!(std::fs::read(&rig.image).unwrap() == foreign, "the other file was written");
+    std::fs::rename(&away, &rig.image).unwrap();
+    rig.server.start();
+    rig.open().unwrap().holds(&expected);
+    rig.volume(&["flush", "scratch"]);
+    assert!(std::fs::read(&rig.image).unwrap() == expected, "the right file lacks changes");
+}
+
+#[test]
+fn a_file_that_was_changed_after_a_clean_stop_is_read_as_it_is() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(FUA, 0, 1, BLOCK);
+    assert!(nbd.read(0, 3 * BLOCK)[BLOCK..].iter().all(|byte| *byte == 7));
+    drop(nbd);
+    rig.volume(&["flush", "scratch"]);
+    rig.server.stop();
+    let mut contents = std::fs::read(&rig.image).unwrap();
+    assert_eq!((contents[0], contents[BLOCK]), (1, 7));
+    contents[..2 * BLOCK].fill(5);
+    // The inode stays.
+    std::fs::OpenOptions::new().write(true).open(&rig.image).unwrap().write_all(&contents).unwrap();
+    rig.server.start();
+    rig.open().unwrap().holds(&contents);
+    // Without a change the copies count.
+    rig.server.restart();
+    rig.open().unwrap().holds(&contents);
+}
+
+#[test]
+fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
+    let rig = Rig::new();
+    let mut nbd = rig.create();
+    let backing = rig.image.to_str().unwrap();
+    rig.refused(&["create", "other", "--backing", backing], "volume scratch already");
+    rig.refused(&["create", "scratch", "--backing", "/dev/null"], "already");
+    rig.refused(&["create", "other", "--backing", "/dev/null"], "neither a block device");
+    rig.refused(&["create", "other", "--backing", "/nope"], "/nope");
+    let cache = rig.server.caches()[0].display().to_string();
+    rig.refused(&["create", "other", "--backing", &cache], "cache device");
+    let inside = rig.server.data.join("image");
+    std::fs::write(&inside, vec![0; BLOCK]).unwrap();
+    rig.refused(&["create", "other", "--backing", inside.to_str().unwrap()], "inside of");
+    rig.refused(&["show", "other"], "no volume other");
+    let bad = rig.server.try_ask(&["volume", "show", "../x"]);
+    assert_eq!(bad.status.code(), Some(2), "a name is checked as an argument");
+
+    assert_eq!(rig.volume(&["mode", "scratch", "write-through"])["mode"], "write-through");
+    nbd.write(0, 0, 1, BLOCK);
+    nbd.flush();
+    assert_eq!(rig.volume(&["show", "scratch"])["dirty_bytes"], 0);
+    assert_eq!(std::fs::read(&rig.image).unwrap()[..BLOCK], [1; BLOCK]);
+    assert_eq!(rig.volume(&["mode", "scratch", "server"])["mode"], "write-back");
+    nbd.write(0, 0, 2, BLOCK);
+    nbd.change(TRIM, 0, 2 * BLOCK, 4 * BLOCK, &[]);
+    nbd.flush();
+    let status = rig.server.status();
+    let volume = &status["volumes"][0];
+    assert_eq!((&volume["name"], &volume["state"]), (&"scratch".into(), &"serving".into()));
+    assert!(volume["writes"].as_u64() == Some(2) && volume["flushes"].as_u64() >= Some(2), "{volume}");
+    assert!(rig.server.ask(&["status"]).contains("scratch"));
+    assert!(rig.server.ask(&["status", "--prometheus"]).contains("volume_dirty_bytes{volume=\"scratch\"}"));
+
+    let grown = SIZE + 5 * 512;
+    let size = grown.to_string();
+    rig.refused(&["resize", "scratch", "4096"], "smaller");
+    assert_eq!(rig.volume(&["resize", "scratch", &size])["size_bytes"], grown);
+    let mut again = rig.open().unwrap();
+    assert_eq!(again.size, grown as u64);
+    again.write(FUA, grown - 512, 6, 512);
+    assert_eq!(again.read(SIZE, 5 * 512)[4 * 512 - 1..4 * 512 + 1], [0, 6]);
+    let line = rig.server.ask(&["volume", "attach", "scratch"]);
+    assert!(line.starts_with("nbd-client 127.0.0.1 ") && line.contains("-N scratch"), "{line}");
+    rig.server.ask(&["volume", "detach", "scratch"]);
+    let contents = std::fs::read(&rig.image).unwrap();
+    assert_eq!((contents.len(), contents[0], contents[grown - 1]), (grown, 2, 6));
+}
+
+#[test]
+fn qemu_s_and_libnbd_s_programs_use_a_volume() {
+    let rig = Rig::new();
+    drop(rig.create());
+    let shown = rig.volume(&["show", "scratch"]);
+    let uri = format!("nbd://{}/scratch", shown["nbd"].as_str().unwrap());
+    let run = |program: &str, words: &[&str]| match std::process::Command::new(program).args(words).output() {
+        Err(_) => None,
+        Ok(output) => {
+            assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+            Some(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
+    };
+    let Some(info) = run("nbdinfo", &["--size", &uri]) else {
+        eprintln!("skipped: nbdinfo is not installed");
+        return;
+    };
+    assert_eq!(info.trim(), SIZE.to_string());
+    let patterns = [
+        "write -P 0x11 0 64k",
+        "write -f -P 0x22 4k 4k",
+        "write -z 1M 512k",
+        "discard 2M 64k",
+        "flush",
+        "read -P 0x22 4k 4k",
+        "read -P 0x11 8k 56k",
+        "read -P 0 1M 512k",
+    ];
+    let words: Vec<&str> = patterns.iter().flat_map(|pattern| ["-c", pattern]).collect();
+    let said = run("qemu-io", &[&["-f", "raw"], &words[..], &[&uri]].concat());
+    assert!(said.is_none_or(|said| !said.contains("Pattern verification failed")));
+    let copied = rig.server.home().join("copy.img");
+    std::fs::write(&copied, []).unwrap();
+    if run("nbdcopy", &[&uri, copied.to_str().unwrap()]).is_some() {
+        rig.volume(&["flush", "scratch"]);
+        assert!(std::fs::read(&copied).unwrap() == std::fs::read(&rig.image).unwrap());
+    }
+}
