@@ -104,7 +104,11 @@ fn show(
     volume: &VolumeStatus,
     human: impl FnOnce(&VolumeStatus) -> std::io::Result<()>,
 ) -> anyhow::Result<()> {
-    Ok(if common.json { output::json(volume)? } else { human(volume)? })
+    match common.json {
+        true => output::json(volume)?,
+        false => human(volume)?,
+    }
+    Ok(())
 }
 
 /// Returns the command that gives a client a device of the volume.

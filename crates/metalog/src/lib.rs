@@ -27,8 +27,8 @@
 //! | mechanism | the question | the proof |
 //! |---|---|---|
 //! | reconciliation (`oplog`) | Is the tree equal to the log? | records, checkpoints, rename intents |
-//! | `recover/decide.rs` | ChangeEffects a change without a common journal happen? | its names lead where its record says |
-//! | `recover/cut_short.rs` | ChangeEffects a killed server carry out an unlogged change? | the request journal, its names |
+//! | `recover/decide.rs` | Did a change without a common journal happen? | its names lead where its record says |
+//! | `recover/cut_short.rs` | Did a killed server carry out an unlogged change? | the request journal, its names |
 //! | `ResumableCreates` (`vfs`) | Which inode did an interrupted creation make? | the request journal, its name |
 //! | [`Files::record_lost_log`] | Which changes followed the loss of the log? | a mark in the file system |
 //!

@@ -42,15 +42,16 @@ impl Engine {
         notes::release_user_records(&self.core, upto)
     }
 
-    /// Releases the user records up to `upto`. Records of `bytes` bytes that [`Engine::replace_user_records`] has appended
-    /// replace them. The new records count as needed: a release is due again when the log has grown beside them.
+    /// Releases the user records up to `upto`. Records of `bytes` bytes that [`Engine::replace_user_records`] has
+    /// appended replace them. The new records count as needed: a release is due again when the log has grown beside
+    /// them.
     pub fn let_go_replaced(&self, upto: UserRecordId, bytes: usize) {
         notes::let_go_replaced(&self.core, upto, bytes)
     }
 
-    /// Releases user records up to `upto`, as [`Engine::release_user_records`], except those that are `needed`. The needed records
-    /// are reappended in their order, behind all present records, and are durable before the old ones are released.
-    /// So recovery returns each of them at least once, whatever fails in between.
+    /// Releases user records up to `upto`, as [`Engine::release_user_records`], except those that are `needed`. The
+    /// needed records are reappended in their order, behind all present records, and are durable before the old ones
+    /// are released. So recovery returns each of them at least once, whatever fails in between.
     ///
     /// Returns true if any segment may leave the log now. Returns false without room, or if a segment's records
     /// cannot be read. Then nothing has changed, except that some records may be in the log twice.
@@ -62,8 +63,8 @@ impl Engine {
     }
 
     /// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the
-    /// engine closes. The user that appends records must call this, and answer with [`Engine::release_user_records`]. Flushes and
-    /// removals of devices wait for that.
+    /// engine closes. The user that appends records must call this, and answer with [`Engine::release_user_records`].
+    /// Flushes and removals of devices wait for that.
     pub async fn user_records_due(&self) -> Option<UserRecordId> {
         notes::user_records_due(&self.core).await
     }

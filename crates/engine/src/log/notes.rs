@@ -20,7 +20,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Appends a user record of 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes, and waits for room. While records
 /// must be released, the wait grows as room runs out. The record is durable once
 /// [`Engine::commit`](crate::Engine::commit) of the returned frame has succeeded. Then it is on every device in use,
-/// together with everything accepted before it. Recovery returns it until [`Engine::release_user_records`](crate::Engine::release_user_records).
+/// together with everything accepted before it. Recovery returns it until
+/// [`Engine::release_user_records`](crate::Engine::release_user_records).
 pub(crate) async fn note(core: &Core, bytes: &[u8]) -> Result<(Seq, UserRecordId)> {
     pace_user_records(core).await;
     loop {
@@ -101,9 +102,10 @@ pub(crate) fn let_go_replaced(core: &Core, upto: UserRecordId, bytes: usize) {
     core.notes.changed.wake();
 }
 
-/// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the
-/// engine closes. The user that appends records must call this, and answer with
-/// [`Engine::release_user_records`](crate::Engine::release_user_records). Flushes and removals of devices wait for that.
+/// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the engine
+/// closes. The user that appends records must call this, and answer with
+/// [`Engine::release_user_records`](crate::Engine::release_user_records). Flushes and removals of devices wait for
+/// that.
 pub(crate) async fn user_records_due(core: &Core) -> Option<UserRecordId> {
     let due = || {
         if core.closing() {

@@ -12,9 +12,9 @@ use crate::log::user_records::UserRecordId;
 use crate::log::writer::moving;
 use crate::{Result, Seq};
 
-/// Releases user records up to `upto`, as [`Engine::release_user_records`](crate::Engine::release_user_records), except those that are `needed`.
-/// The needed records are reappended in their order, behind all present records, and are durable before the old ones
-/// are released. So recovery returns each of them at least once, whatever fails in between.
+/// Releases user records up to `upto`, as [`Engine::release_user_records`](crate::Engine::release_user_records), except
+/// those that are `needed`. The needed records are reappended in their order, behind all present records, and are
+/// durable before the old ones are released. So recovery returns each of them at least once, whatever fails in between.
 pub(crate) async fn let_go_but(
     core: &Core,
     upto: UserRecordId,
@@ -45,7 +45,8 @@ pub(crate) async fn let_go_but(
     Ok(moved)
 }
 
-/// Appends a user record that replaces older ones, as [`Engine::replace_user_records`](crate::Engine::replace_user_records).
+/// Appends a user record that replaces older ones, as
+/// [`Engine::replace_user_records`](crate::Engine::replace_user_records).
 pub(crate) async fn replace_user_records(core: &Core, note: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
     loop {
         if let Some(noted) = append_note(core, AppendKind::Moved, note)? {
