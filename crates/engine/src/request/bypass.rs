@@ -209,8 +209,8 @@ async fn mend(core: &Core, object: &Arc<CachedObject>, mended: Vec<u64>, failed:
     Ok(last)
 }
 
-/// Ends a bypass write, and caches the whole blocks of `written`. Returns true if the log has a modification time of the
-/// object.
+/// Ends a bypass write, and caches the whole blocks of `written`. Returns true if the log has a modification time of
+/// the object.
 fn leave_direct(
     core: &Core,
     object: &Arc<CachedObject>,
