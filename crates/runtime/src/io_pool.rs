@@ -1,9 +1,9 @@
 //! The I/O pool: threads that carry out the engine's requests to a served file system or block device. They work in
 //! parallel while one thread waits for all of them: the writes of a destage batch, or the reads that one request needs.
 //!
-//! Nothing queues here unless the caller asks for that ([`IoPool::queueing`]). If all threads are busy, the requesting thread does the work itself when it waits for the
-//! result. So reads of clients never stand behind a destage batch. Each file system or device has threads of its own,
-//! so one that does not answer does not block another.
+//! Nothing queues here unless the caller asks for that ([`IoPool::queueing`]). If all threads are busy, the requesting
+//! thread does the work itself when it waits for the result. So reads of clients never stand behind a destage batch.
+//! Each file system or device has threads of its own, so one that does not answer does not block another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl IoPool {
         Self::start(false)
     }
 
-    /// Starts threads for callers that must never wait for a disk, such as event loops. If no thread is idle, work waits
-    /// for one.
+    /// Starts threads for callers that must never wait for a disk, such as event loops. If no thread is idle, the work
+    /// waits for one.
     pub fn queueing() -> Self {
         Self::start(true)
     }

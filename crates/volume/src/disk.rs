@@ -5,7 +5,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-/// What an operation of a [`Disk`] answers.
+/// An operation of a [`Disk`] in progress. Its user polls it to its end: dropping it earlier may block the range.
 pub type DiskFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DiskError>> + Send + 'a>>;
 
 /// A block device as a door (NBD, ublk) sees it. Offsets and lengths are bytes, inside the device; doors check that.
@@ -42,12 +42,12 @@ pub trait Disks: Send + Sync + 'static {
     fn open(&self, name: &str) -> Option<Arc<dyn Disk>>;
 }
 
-/// What a block device is.
+/// The properties of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Size in bytes.
     pub size: u64,
-    /// Whether every change is refused with [`DiskError::ReadOnly`].
+    /// True if every change is refused with [`DiskError::ReadOnly`].
     pub read_only: bool,
     /// The smallest unit of a request in bytes: offsets and lengths are multiples of it.
     pub minimum_block: u32,
@@ -55,7 +55,7 @@ pub struct Shape {
     pub preferred_block: u32,
     /// The longest read or write in bytes.
     pub maximum_payload: u32,
-    /// Whether the backing device is slow at random access, as a spinning disk is.
+    /// True if the backing device is slow at random access, as a spinning disk is.
     pub rotational: bool,
 }
 
@@ -64,13 +64,13 @@ pub struct Shape {
 pub struct Extent {
     /// Length in bytes, above 0.
     pub len: u64,
-    /// Whether the backing device has no space allocated for it.
+    /// True if the backing device has no space allocated for it.
     pub hole: bool,
-    /// Whether it is known to read as zeros.
+    /// True if it is known to read as zeros.
     pub zero: bool,
-    /// Whether all of it can be read without the backing device.
+    /// True if all of it can be read without the backing device.
     pub cached: bool,
-    /// Whether the backing device has older contents than a reader sees.
+    /// True if the backing device has older contents than a reader sees.
     pub dirty: bool,
 }
 

@@ -17,6 +17,8 @@ const CHANGES: &[(&[&str], &str)] = &[
     (&["pool", "remove", "/nope", "--wait"], "cache"),
     (&["pool", "scrub"], "cache"),
     (&["pool", "scrub", "--wait"], "cache"),
+    (&["volume", "create", "x", "--backing", "/nope"], "cache"),
+    (&["volume", "flush", "x"], "cache"),
     (&["cached", "/"], "no cache"),
     (&["invalidate", "/"], "serves"),
 ];
@@ -30,6 +32,7 @@ const LOOKS: &[&[&str]] = &[
     &["flush"],
     &["flush", "--wait"],
     &["pool", "status"],
+    &["volume", "list"],
     &["reload"],
 ];
 

@@ -12,7 +12,7 @@ use forebay_disk::whereabouts;
 use rustix::fs::{AtFlags, CWD, Dev, StatxFlags, major, minor};
 use serde::{Deserialize, Serialize};
 
-/// What the system reports of a backing device.
+/// The facts that the system reports of a backing device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// True if it is a block device, false if it is a file.
@@ -144,7 +144,7 @@ fn same(one: &Metadata, other: &Metadata) -> bool {
     }
 }
 
-/// Returns the program that a device is a part for, by the signatures of libblkid: such a device has no data of its own.
+/// Returns the use of a device as a part of another one, by the signatures of libblkid.
 fn signature(front: &[u8]) -> Option<&'static str> {
     const MD: [u8; 4] = [0xfc, 0x4e, 0x2b, 0xa9];
     const BCACHE: [u8; 8] = [0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca];

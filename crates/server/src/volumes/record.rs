@@ -22,7 +22,7 @@ pub(crate) struct Record {
     pub(crate) uuid: u128,
     /// The backing device.
     pub(crate) backing: PathBuf,
-    /// What the backing device was when it was last in use.
+    /// The identity of the backing device when it was last in use.
     pub(crate) identity: Identity,
     /// The volume's own mode; absent: it has the server's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
