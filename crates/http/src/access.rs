@@ -27,7 +27,7 @@ pub(crate) struct Door {
     pub(crate) hosts: Vec<String>,
 }
 
-/// What a request may do.
+/// The rights of a request.
 #[derive(Debug)]
 pub(crate) enum Rights {
     /// It may read everything.

@@ -71,26 +71,31 @@ function context() {
   };
 }
 
-/** Draws the view. The focus, and what is typed or chosen, stay as they are. */
+/** Draws the view. Parts that have not changed stay in place, so that no click and no text that is typed is lost. */
 function show() {
   if (!state.status) return;
   const view = at("view");
   const focused = document.activeElement;
-  const typing = view.contains(focused) && ["INPUT", "SELECT"].includes(focused.tagName);
-  // A form that is being filled in is not drawn again.
-  const filling = state.view === "pool" && (typing || at("add-path")?.value || at("mode")?.value !== (at("mode") ? state.status.mode : undefined));
-  if (!filling || view.dataset.view !== state.view) {
-    const key = focused && view.contains(focused) ? focused.id || focused.getAttribute("aria-label") || focused.textContent : null;
-    const [start, scroll] = [typing ? focused.selectionStart : null, [...view.querySelectorAll(".scroll")].map((one) => one.scrollLeft)];
-    view.replaceChildren(...views[state.view](context()).filter(Boolean));
-    view.dataset.view = state.view;
-    [...view.querySelectorAll(".scroll")].forEach((one, index) => { one.scrollLeft = scroll[index] ?? 0; });
-    if (key) {
-      const again = [...view.querySelectorAll("button, input, select, [tabindex]")].find((one) =>
-        (one.id || one.getAttribute("aria-label") || one.textContent) === key);
-      again?.focus({ preventScroll: true });
-      if (start !== null && again?.type !== "checkbox") again?.setSelectionRange?.(start, start);
+  const inside = view.contains(focused);
+  const name = (one) => one.id || one.getAttribute("aria-label") || one.textContent;
+  const [key, start] = inside ? [name(focused), focused.selectionStart ?? null] : [null, null];
+  const same = view.dataset.view === state.view;
+  const made = views[state.view](context()).filter(Boolean);
+  made.forEach((part, index) => {
+    const old = view.children[index];
+    if (!old) view.append(part);
+    else if (!same || old.outerHTML !== part.outerHTML) {
+      const scroll = same ? old.scrollLeft : 0;
+      old.replaceWith(part);
+      part.scrollLeft = scroll;
     }
+  });
+  while (view.children.length > made.length) view.lastChild.remove();
+  view.dataset.view = state.view;
+  if (inside && !focused.isConnected) {
+    const again = [...view.querySelectorAll("button, input, select, [tabindex]")].find((one) => name(one) === key);
+    again?.focus({ preventScroll: true });
+    if (start !== null) again?.setSelectionRange?.(start, start);
   }
   const { health } = state.status;
   const shown = JSON.stringify(health);
@@ -152,7 +157,6 @@ function leave() {
 
 async function refresh() {
   state.status = await get("/api/status");
-  at("view").dataset.view = "";
   show();
 }
 
