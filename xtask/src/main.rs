@@ -91,7 +91,7 @@ enum Verb {
     Untar(untar::Untar),
     /// Check quotas of the served file system in an emulated machine, because this machine's kernel may lack quotas
     Quota(quota::Quota),
-    /// Mount without options from a Linux client on a network of its own (as root)
+    /// Mount without options, or with TLS or Kerberos, from a Linux client on a network of its own (as root)
     Mounts(mounts::Mounts),
     /// Run the Connectathon tests (cthon04) from a Linux client on a network of its own (as root)
     Cthon(cthon::Cthon),
