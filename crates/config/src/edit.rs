@@ -24,7 +24,9 @@ pub fn set_in_text(text: &str, name: &str, value: &str) -> Result<String, String
     for step in &steps {
         table = enter(table, step)?;
     }
-    let mut value = parse_value(&key, value);
+    let tables = steps.iter().map(|step| format!("{}.", step.name));
+    let setting = tables.chain([key.clone()]).collect::<String>();
+    let mut value = parse_value(LISTS.contains(&setting.as_str()), value);
     if let Some(Item::Value(old)) = table.get(&key) {
         // The decor has the comment behind the value.
         *value.decor_mut() = old.decor().clone();
@@ -112,13 +114,13 @@ fn names(tables: &ArrayOfTables) -> Vec<String> {
     tables.iter().enumerate().map(name).collect()
 }
 
-/// Returns a value from what a person writes in a shell.
-fn parse_value(key: &str, text: &str) -> Value {
+/// Returns the value for a text that a person writes in a shell.
+fn parse_value(is_list: bool, text: &str) -> Value {
     let text = text.trim();
     match text.parse::<Value>() {
         Ok(value @ Value::Array(_)) => value,
-        Ok(value) if LISTS.contains(&key) => Value::Array(Array::from_iter([value])),
-        _ if LISTS.contains(&key) => text.split(',').map(|item| Value::from(item.trim())).collect(),
+        Ok(value) if is_list => Value::Array(Array::from_iter([value])),
+        _ if is_list => text.split(',').map(|item| Value::from(item.trim())).collect(),
         Ok(value @ (Value::Integer(_) | Value::Boolean(_) | Value::String(_))) => value,
         Ok(_) | Err(_) => Value::from(text),
     }

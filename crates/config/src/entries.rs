@@ -131,8 +131,17 @@ fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> Option<String> {
     (!items.is_empty()).then(|| format!("[{}]", items.join(", ")))
 }
 
-/// Keys whose values are lists of strings.
-pub const LISTS: &[&str] = &["listen", "cache", "realms", "hosts", "aliases", "networks", "sec"];
+/// Settings whose values are lists of strings, each with its table.
+pub const LISTS: &[&str] = &[
+    "listen",
+    "cache",
+    "realms",
+    "http.hosts",
+    "nbd.listen",
+    "export.aliases",
+    "export.client.networks",
+    "export.client.sec",
+];
 
 /// Settings that exist once, each with its table. Completions offer them.
 pub const KEYS: &[&str] = &[
@@ -173,6 +182,9 @@ pub const KEYS: &[&str] = &[
     "http.listen",
     "http.token_file",
     "http.hosts",
+    "nbd.listen",
+    "nbd.insecure",
+    "nbd.client_certificate",
 ];
 
 impl Settings {

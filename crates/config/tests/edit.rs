@@ -59,6 +59,10 @@ fn new_keys_and_tables_are_added() {
         text.find("nfs4 = false").unwrap() < text.find("[limits]").unwrap(),
         "it is a key of the root: {text}"
     );
+    let text = set_in_text("", "http.listen", "127.0.0.1:9050").unwrap();
+    assert_eq!(text, "[http]\nlisten = \"127.0.0.1:9050\"\n", "one address, unlike the list of NFS");
+    let text = set_in_text("", "nbd.listen", "127.0.0.1:10810").unwrap();
+    assert_eq!(text, "[nbd]\nlisten = [\"127.0.0.1:10810\"]\n");
     let text = set_in_text("", "limits.lease", "45s").unwrap();
     assert_eq!(text, "[limits]\nlease = \"45s\"\n");
 }

@@ -53,6 +53,19 @@ format = "json"
 certificate = "/c"
 key = "/k"
 client_ca = "/a"
+[http]
+listen = "127.0.0.1:9050"
+token_file = "/t"
+hosts = ["head.example.org"]
+[nbd]
+listen = ["127.0.0.1:10810"]
+insecure = true
+client_certificate = true
+[[volume]]
+name = "v"
+backing = "/dev/v"
+mode = "write-through"
+read_only = true
 [[export]]
 path = {dir:?}
 name = "/data"

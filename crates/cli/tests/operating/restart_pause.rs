@@ -20,8 +20,8 @@ const CLIENTS: u64 = 4;
 const PIECE: usize = 128 << 10;
 /// Bytes of the file of a client.
 const FILE: u64 = 512 << 20;
-/// Distance between a client's WRITEs, in WRITEs. A sequential stream would go past the cache. The number is odd, so that
-/// every piece of the file is written before one is written again.
+/// Distance between a client's WRITEs, in WRITEs. A sequential stream would go past the cache. The number is odd, so
+/// that every piece of the file is written before one is written again.
 const STEP: u64 = 1597;
 /// Dirty bytes at which the restart begins.
 const DIRTY: u64 = 1 << 30;
