@@ -60,9 +60,18 @@ class Browser:
 
     def click(self, selector):
         """Clicks an element as a person does: it has to be visible and in front."""
-        element = self.call("/element", {"using": "css selector", "value": selector})[ELEMENT]
-        self.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
-        self.call(f"/element/{element}/click", {})
+        def click_once():
+            element = self.call("/element", {"using": "css selector", "value": selector})[ELEMENT]
+            try:
+                self.run("arguments[0].scrollIntoView({block: 'center'})", {ELEMENT: element})
+                self.call(f"/element/{element}/click", {})
+            except RuntimeError as error:
+                # A new figure has replaced the element: it is looked up again.
+                if "stale element" not in str(error):
+                    raise
+                return False
+            return True
+        wait_for(f"a click on {selector}", click_once)
 
     def type(self, selector, text):
         """Types into an element."""

@@ -81,16 +81,19 @@ function show() {
   const [key, start] = inside ? [name(focused), focused.selectionStart ?? null] : [null, null];
   const same = view.dataset.view === state.view;
   const made = views[state.view](context()).filter(Boolean);
-  made.forEach((part, index) => {
-    const old = view.children[index];
-    if (!old) view.append(part);
-    else if (!same || old.outerHTML !== part.outerHTML) {
-      const scroll = same ? old.scrollLeft : 0;
-      old.replaceWith(part);
-      part.scrollLeft = scroll;
-    }
+  const before = [...view.children];
+  const kept = made.map((part) => (same && before.find((old) => old.outerHTML === part.outerHTML)) || part);
+  before.filter((old) => !kept.includes(old)).forEach((old) => {
+    // A table that is replaced stays where it was scrolled to.
+    const next = kept.find((part) => part.ariaLabel && part.ariaLabel === old.ariaLabel);
+    if (next) requestAnimationFrame(((left) => () => { next.scrollLeft = left; })(old.scrollLeft));
+    old.remove();
   });
-  while (view.children.length > made.length) view.lastChild.remove();
+  let place = view.firstElementChild;
+  for (const part of kept) {
+    if (part === place) place = place.nextElementSibling;
+    else view.insertBefore(part, place);
+  }
   view.dataset.view = state.view;
   if (inside && !focused.isConnected) {
     const again = [...view.querySelectorAll("button, input, select, [tabindex]")].find((one) => name(one) === key);
