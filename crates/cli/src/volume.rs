@@ -104,7 +104,12 @@ fn show(
     volume: &VolumeStatus,
     human: impl FnOnce(&VolumeStatus) -> std::io::Result<()>,
 ) -> anyhow::Result<()> {
-    Ok(if common.json { output::json(volume)? } else { human(volume)? })
+    if common.json {
+        output::json(volume)?;
+    } else {
+        human(volume)?;
+    }
+    Ok(())
 }
 
 /// Returns the command that gives a client a device of the volume.
