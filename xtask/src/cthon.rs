@@ -11,6 +11,7 @@ use clap::Parser;
 use crate::{
     mounts::Client,
     process::{command, rigs_dir, run},
+    protection::Security,
     suites::{Counts, asset},
     vm::{Release, Version},
 };
@@ -54,6 +55,7 @@ impl Cthon {
             script: asset("cthon.py"),
             words: vec![built.to_string_lossy().into_owned(), version.into()],
             limit: LIMIT,
+            security: Security::Plain,
         };
         client.run("cthon")
     }

@@ -12,8 +12,11 @@ mod imports;
 mod ladder;
 mod mounts;
 mod mutants;
+mod nfstest;
 mod package;
 mod process;
+mod protection;
+mod pynfs;
 mod quota;
 mod readme;
 mod server;
@@ -21,6 +24,7 @@ mod setup;
 mod suites;
 mod untar;
 mod vm;
+mod watched;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -87,12 +91,18 @@ enum Verb {
     Untar(untar::Untar),
     /// Check quotas of the served file system in an emulated machine, because this machine's kernel may lack quotas
     Quota(quota::Quota),
-    /// Mount without options from a Linux client on a network of its own (as root)
+    /// Mount without options, or with TLS or Kerberos, from a Linux client on a network of its own (as root)
     Mounts(mounts::Mounts),
     /// Run the Connectathon tests (cthon04) from a Linux client on a network of its own (as root)
     Cthon(cthon::Cthon),
+    /// Run nfstest_posix from a Linux client on a network of its own (as root)
+    Nfstest(nfstest::Nfstest),
+    /// Run the tests of pynfs against new servers on the loopback (as root)
+    Pynfs(pynfs::Pynfs),
     /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
     Boot(boot::Boot),
+    /// Watch a server with Prometheus and the shipped alert rules, and open its page in a browser
+    Watched(watched::Watched),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
     Vm(VmArguments),
 }
@@ -247,7 +257,9 @@ fn main() -> ExitCode {
         Verb::CiStep { name, result } => ci::run_for_parent(&name, &result).map(|()| ExitCode::SUCCESS),
         Verb::Test => steps(ci::quick(), &CiArguments { only: Vec::new(), list: false, in_turn: true }),
         Verb::Setup { peers, mutants } => setup::setup(peers, mutants).map(|()| ExitCode::SUCCESS),
-        Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
+        Verb::Sim { arguments } => {
+            ci::sim(&arguments).and_then(|mut sim| process::run(&mut sim)).map(|()| ExitCode::SUCCESS)
+        }
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
         Verb::English(english) => english.run().map(|()| ExitCode::SUCCESS),
         Verb::Dist(dist) => dist.run(),
@@ -259,7 +271,10 @@ fn main() -> ExitCode {
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),
         Verb::Cthon(cthon) => cthon.run().map(|counts| status(&counts)),
+        Verb::Nfstest(nfstest) => nfstest.run().map(|counts| status(&counts)),
+        Verb::Pynfs(pynfs) => pynfs.run().map(|counts| status(&counts)),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
+        Verb::Watched(watched) => watched.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };
     result.unwrap_or_else(|error| {

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::{
     array::Array,
     process::{Guarded, bounded, rigs_dir, run, target_dir},
+    protection::Protection,
     vm::Network,
 };
 
@@ -58,6 +59,7 @@ pub(crate) struct Server {
     work: TempDir,
     /// The clients that may mount over a network; without any, the server listens on the loopback.
     clients: Option<&'static str>,
+    protection: Box<Protection>,
     pub(crate) port: u16,
     pub(crate) mount_port: u16,
 }
@@ -80,7 +82,8 @@ impl Server {
         Self::start_in(work_dir()?, Vec::new(), kind, forebay, "write-back")
     }
 
-    /// Serves the directory `work` to the loopback. `arrays` are mounted in it. `mode` is Forebay's mode.
+    /// Serves the directory `work` to the loopback. `arrays` are mounted in it. `mode` is Forebay's mode. There is no
+    /// cache in pass-through.
     pub(crate) fn start_in(
         work: TempDir,
         arrays: Vec<Array>,
@@ -93,18 +96,37 @@ impl Server {
             Kind::Forebay => (binary(forebay), port),
             Kind::Ganesha => ("unshare".into(), free_port()?),
         };
-        let place = Place { work: work.path(), port, mount_port, clients: None };
+        let protection = Box::<Protection>::default();
+        let place = Place { work: work.path(), port, mount_port, clients: None, protection: &protection };
         let process = launch(kind, &binary, &place, mode)?;
-        Ok(Self { kind, binary, process, arrays, mode: mode.into(), work, clients: None, port, mount_port })
+        let (mode, clients) = (mode.into(), None);
+        Ok(Self { kind, binary, process, arrays, mode, work, clients, protection, port, mount_port })
     }
 
     /// Serves a new empty directory to a guest's network, on the port of NFS.
-    pub(crate) fn start_on(network: &Network, forebay: Option<&Path>) -> Result<Self> {
+    pub(crate) fn start_on(
+        network: &Network,
+        forebay: Option<&Path>,
+        protection: Protection,
+    ) -> Result<Self> {
+        let protection = Box::new(protection);
         let (work, mode, clients) = (work_dir()?, "write-back", Some(network.clients()));
         let (kind, binary, port, mount_port) = (Kind::Forebay, binary(forebay), NFS, NFS);
-        let process = launch(kind, &binary, &Place { work: work.path(), port, mount_port, clients }, mode)?;
+        let place = Place { work: work.path(), port, mount_port, clients, protection: &protection };
+        let process = launch(kind, &binary, &place, mode)?;
         let arrays = Vec::new();
-        Ok(Self { kind, binary, process, arrays, mode: mode.into(), work, clients, port, mount_port })
+        Ok(Self {
+            kind,
+            binary,
+            process,
+            arrays,
+            mode: mode.into(),
+            work,
+            clients,
+            protection,
+            port,
+            mount_port,
+        })
     }
 
     /// Returns the served directory.
@@ -149,7 +171,7 @@ impl Server {
 
     fn launch(&mut self) -> Result<()> {
         let Self { port, mount_port, clients, .. } = *self;
-        let place = Place { work: self.work.path(), port, mount_port, clients };
+        let place = Place { work: self.work.path(), port, mount_port, clients, protection: &self.protection };
         self.process = launch(self.kind, &self.binary, &place, &self.mode)?;
         Ok(())
     }
@@ -183,11 +205,12 @@ struct Place<'a> {
     port: u16,
     mount_port: u16,
     clients: Option<&'static str>,
+    protection: &'a Protection,
 }
 
 /// Starts the server and waits until it accepts connections.
 fn launch(kind: Kind, binary: &Path, place: &Place<'_>, mode: &str) -> Result<Guarded> {
-    let Place { work, port, mount_port, clients } = *place;
+    let Place { work, port, mount_port, clients, protection } = *place;
     fs::create_dir_all(work.join(EXPORT))?;
     fs::create_dir_all(work.join(SSD))?;
     let arguments: Vec<OsString> = match kind {
@@ -202,15 +225,17 @@ fn launch(kind: Kind, binary: &Path, place: &Place<'_>, mode: &str) -> Result<Gu
             let mut arguments = vec!["serve".into(), work.join(EXPORT).into_os_string()];
             arguments.extend(["--listen", &listen, "--squash", "none", "--mode", mode].map(OsString::from));
             arguments.extend(["--state-dir".into(), ssd.join("state").into_os_string()]);
-            for leg in LEGS {
+            let legs = if mode == "pass-through" { &[][..] } else { &LEGS };
+            for leg in legs {
                 arguments.extend(["--cache".into(), ssd.join(leg).into_os_string()]);
             }
             if let Some(clients) = clients {
                 arguments.extend(["--allow", clients].map(OsString::from));
             }
             arguments.extend(["--cache-size", "256MiB", "--lease", LEASE].map(OsString::from));
+            arguments.extend(protection.flags.iter().cloned());
             // A cache file may have been deleted between two starts.
-            if ssd.join("state").exists() && LEGS.iter().any(|leg| !ssd.join(leg).exists()) {
+            if ssd.join("state").exists() && legs.iter().any(|leg| !ssd.join(leg).exists()) {
                 arguments.push("--make-missing".into());
             }
             arguments
@@ -228,6 +253,7 @@ fn launch(kind: Kind, binary: &Path, place: &Place<'_>, mode: &str) -> Result<Gu
     };
     let log = File::options().create(true).append(true).open(work.join("log"))?;
     let child = bounded(None, binary, arguments)
+        .envs(protection.environment.iter().cloned())
         .stdin(std::process::Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

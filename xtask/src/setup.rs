@@ -9,10 +9,13 @@ use crate::{
     vm::{Kernel, Release},
 };
 
-const PACKAGES: [&str; 29] = [
+const PACKAGES: [&str; 32] = [
     "acl",
     "btrfs-progs",
     "busybox-static",
+    // The browser that opens the page, and the program that drives it.
+    "chromium",
+    "chromium-driver",
     "dpkg-dev",
     "e2fsprogs",
     "fio",
@@ -32,6 +35,7 @@ const PACKAGES: [&str; 29] = [
     // Mount.nfs looks up `tcp` in /etc/protocols.
     "netbase",
     "nfs-common",
+    "prometheus",
     "python3",
     "python3-libnbd",
     "qemu-system-x86",

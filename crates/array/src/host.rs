@@ -4,12 +4,16 @@ use crate::daemon::FILE_NAME;
 use crate::error::{ArrayError, Doing};
 use crate::model::{CacheKind, Model};
 use crate::state::FileSystem;
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// Device that names free loop devices. It also carries the lock of [`lock_search`].
+const LOOP_CONTROL: &str = "/dev/loop-control";
 
 /// Size of the largest request to the block device, in KiB. The kernel splits larger requests.
 const MAX_REQUEST_KIB: &str = "1024";
@@ -47,7 +51,7 @@ pub(crate) fn check(verb: &'static str) -> Result<(), ArrayError> {
     if !rustix::process::geteuid().is_root() {
         return Err(ArrayError::NotRoot(verb));
     }
-    for device in ["/dev/fuse", "/dev/loop-control"] {
+    for device in ["/dev/fuse", LOOP_CONTROL] {
         if !Path::new(device).exists() {
             let remedy = "this kernel or container cannot emulate an array; load the modules fuse and loop";
             return Err(ArrayError::Missing { what: format!("the device {device}"), remedy });
@@ -56,12 +60,25 @@ pub(crate) fn check(verb: &'static str) -> Result<(), ArrayError> {
     Ok(())
 }
 
+/// Waits until no other holder of this lock searches for a free loop device. Returns the lock, which is released when
+/// the value is dropped. A search may try a device that another process has just attached, and briefly claims it. That
+/// process then fails to make or mount a file system with `EBUSY`.
+fn lock_search() -> Result<File, ArrayError> {
+    let lock = File::open(LOOP_CONTROL).doing(|| format!("open {LOOP_CONTROL}"))?;
+    rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive))
+        .doing(|| format!("lock {LOOP_CONTROL}"))?;
+    Ok(lock)
+}
+
 /// Attaches a loop device to the daemon's file and configures its queue.
 pub(crate) fn attach(fuse: &Path, model: &Model) -> Result<String, ArrayError> {
     let file = fuse.join(FILE_NAME);
     let file = file.to_string_lossy();
     let arguments = ["--find", "--show", "--direct-io=on", "--sector-size", "4096", &file];
-    let device = program("losetup", &arguments)?.trim().to_owned();
+    let device = {
+        let _lock = lock_search()?;
+        program("losetup", &arguments)?.trim().to_owned()
+    };
     let queue = queue_of(&device);
     let set = |name: &str, value: &str| {
         let path = queue.join(name);

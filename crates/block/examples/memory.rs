@@ -1,5 +1,5 @@
-//! Serves a volume in memory on a Unix socket, for measurements: `memory SOCKET MIB [THREADS]`. Ends with its standard
-//! input.
+//! Serves a volume in memory on a Unix socket, for measurements: `memory SOCKET MIB [THREADS [POLL]]`. POLL is the time
+//! of busy polling in microseconds. Ends with its standard input.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
 #[path = "../tests/common/memory.rs"]
@@ -20,8 +20,10 @@ fn main() {
         std::process::exit(2);
     };
     let threads = next().map_or(0, |threads| threads.parse().unwrap());
+    let busy_poll =
+        next().map_or(Config::default().busy_poll, |micros| Duration::from_micros(micros.parse().unwrap()));
     let disk = memory::Memory::new(size.parse::<u64>().unwrap() << 20);
-    let config = Config { sockets: vec![PathBuf::from(socket)], threads, ..Config::default() };
+    let config = Config { sockets: vec![PathBuf::from(socket)], threads, busy_poll, ..Config::default() };
     let door = Door::start(&config, memory::Set::one(&disk)).unwrap();
     let _ = std::io::stdin().read(&mut [0]);
     door.stop(Duration::ZERO);

@@ -20,9 +20,9 @@ pub(crate) struct Job {
     pub(crate) counts: Arc<Counts>,
     pub(crate) request: Request,
     pub(crate) action: Action,
-    /// The frame of the request.
+    /// The header and the payload of the request.
     pub(crate) record: Record,
-    /// The place of the payload in the frame.
+    /// The place of the payload in the record.
     pub(crate) payload: usize,
     pub(crate) ticket: Ticket,
 }

@@ -10,7 +10,7 @@ use forebay_tls::Keyring;
 use forebay_volume::disk::Disks;
 
 use crate::nbd::{Counts, Nbd, Policy};
-use crate::session::LONGEST_FRAME;
+use crate::session::LONGEST_REQUEST;
 
 /// The permissions of a Unix socket: its owner and its group.
 const SOCKET_MODE: u32 = 0o660;
@@ -110,7 +110,7 @@ impl Config {
     fn transport(&self) -> forebay_rpc::Config {
         forebay_rpc::Config {
             threads: self.threads,
-            max_record: LONGEST_FRAME,
+            max_record: LONGEST_REQUEST,
             max_connections: self.max_connections,
             memory: self.memory,
             conn_memory: self.conn_memory,

@@ -15,7 +15,7 @@ pub(crate) const LONGEST_OPTION: usize = 64 << 10;
 /// The largest number of options of one connection. More close the connection.
 const MOST_OPTIONS: u32 = 1024;
 
-/// What a connection may do before and after TLS.
+/// The state of a connection with regard to TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tls {
     /// The server has no certificate.

@@ -4,7 +4,7 @@ use forebay_wire::nbd::{Command, ErrorCode, Request, Style, command_flags};
 
 use crate::export::Export;
 
-/// What a valid request asks for. Ranges lie inside the export.
+/// The action that a valid request asks for. Ranges lie inside the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Read { len: usize },

@@ -1,4 +1,4 @@
-//! The state of one connection, as the transport sees it: what the next frame is.
+//! The state of one connection, as the transport sees it: what the next message is.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,8 +13,8 @@ use crate::negotiation::{LONGEST_OPTION, Negotiation};
 
 /// Bytes of the client's flags, its first message.
 const CLIENT_FLAGS: usize = 4;
-/// The longest frame of a client in bytes.
-pub(crate) const LONGEST_FRAME: usize = MAX_PAYLOAD as usize + EXTENDED_REQUEST;
+/// The longest message of a client in bytes.
+pub(crate) const LONGEST_REQUEST: usize = MAX_PAYLOAD as usize + EXTENDED_REQUEST;
 
 /// The state of one connection. Only its event loop changes it.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl forebay_rpc::Session for Session {
         }
     }
 
-    fn frame(&self, header: &[u8]) -> Result<usize, CloseReason> {
+    fn message(&self, header: &[u8]) -> Result<usize, CloseReason> {
         let more = match self.export.get() {
             Some(export) => {
                 let is_extended = export.style.is_extended();

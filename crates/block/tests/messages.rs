@@ -133,6 +133,44 @@ fn a_disconnect_waits_for_the_requests_in_flight_and_so_does_a_stop() {
 }
 
 #[test]
+fn a_request_that_sleeps_in_the_engine_ends_without_another_one() {
+    let rig = Rig::with(Memory::new(MIB), |config| {
+        // Nothing else wakes the loops.
+        config.stall_timeout = Duration::from_secs(100_000);
+        config.busy_poll = Duration::ZERO;
+    });
+    let mut client = rig.client(Style::Simple);
+    *rig.disk.delay.lock().unwrap() = Some(Duration::from_millis(20));
+    for _ in 0..5 {
+        assert_eq!(client.call(Command::Flush, 0, (0, 0)), 0);
+    }
+    rig.stop();
+}
+
+#[test]
+fn long_reads_of_many_clients_wait_for_memory_and_then_succeed() {
+    // The door has memory for four of the longest requests, and keeps a quarter of it for the shares of addresses.
+    let rig = Rig::with(Memory::new(32 * MIB), |config| config.memory = 0);
+    let data = pattern(3, 32 << 20);
+    rig.disk.store(0, &data);
+    let mut clients: Vec<_> = (0..8).map(|_| rig.client(Style::Structured)).collect();
+    for client in &mut clients {
+        let bytes = client.request(Command::Read, 0, 1, (0, 32 * MIB));
+        client.send(&bytes);
+    }
+    std::thread::scope(|scope| {
+        for client in &mut clients {
+            let data = &data;
+            scope.spawn(move || {
+                let answer = client.answer(0);
+                assert!(answer.error == 0 && answer.data == *data);
+            });
+        }
+    });
+    rig.stop();
+}
+
+#[test]
 fn a_new_size_counts_at_once() {
     let rig = Rig::new(Memory::new(2 * MIB));
     rig.disk.size.store(MIB, SeqCst);

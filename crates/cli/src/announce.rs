@@ -52,6 +52,7 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     }
     lines.extend(limits_of_privilege(handles));
     output::note(&lines.join("\n"));
+    service_manager::keep(&ready.sockets);
     service_manager::ready();
 }
 

@@ -14,6 +14,7 @@ use crate::data_args::{AdoptArgs, InvalidateArgs, LostArgs, PathArgs};
 use crate::monitor_args::{DoctorArgs, EventsArgs, StatArgs, StatusArgs, TopArgs};
 use crate::serve_args::ServeArgs;
 use crate::volume_args::VolumeArgs;
+use crate::web::WebArgs;
 
 /// An NFS server for directories on slow storage.
 #[derive(Debug, Parser)]
@@ -49,8 +50,10 @@ pub(crate) enum Command {
     Mode(ModeArgs),
     /// Make everything written so far durable on the backing store
     Flush(FlushArgs),
-    /// Read the configuration again: rules for clients, log level and mode change in service
+    /// Read the configuration again; what can change in service changes, and the differences are printed
     Reload(ReloadArgs),
+    /// Show, check or change the configuration
+    Config(crate::config_args::ConfigArgs),
     /// Show how much is cached of a file, or of all files below a directory
     Cached(PathArgs),
     /// Drop the cached data of a file, or of all files below a directory, after destaging it
@@ -67,10 +70,14 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+    /// Print a URL that opens the server's page with the rights of an administrator
+    Web(WebArgs),
     /// Measure NFS servers, or emulate slow disk arrays to measure servers on
     Bench(Box<BenchArgs>),
     /// Check this host against good practice
     Doctor(DoctorArgs),
+    /// Collect what a person needs to understand a problem of this server in one archive
+    Support(crate::support_args::SupportArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all verbs to a directory
@@ -198,6 +205,10 @@ mod tests {
             "lost drop ID --state-dir D",
             "adopt D --same",
             "doctor --apply",
+            "config show --json",
+            "config check F",
+            "config set limits.connections 5 --file F --reload",
+            "support --output F --redact",
             "bench array status",
         ];
         for line in good {

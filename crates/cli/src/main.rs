@@ -5,6 +5,8 @@ mod announce;
 mod args;
 mod bench;
 mod cached;
+mod config;
+mod config_args;
 mod control;
 mod control_args;
 mod data_args;
@@ -17,7 +19,6 @@ mod lost;
 mod moment;
 mod monitor_args;
 mod output;
-mod prometheus;
 mod rates;
 mod required_mounts;
 mod serve;
@@ -25,9 +26,12 @@ mod serve_args;
 mod service_manager;
 mod stat;
 mod status;
+mod support;
+mod support_args;
 mod top;
 mod volume;
 mod volume_args;
+mod web;
 
 use std::process::ExitCode;
 
@@ -75,6 +79,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Mode(args) => control::mode(&args),
         Command::Flush(args) => control::flush(&args),
         Command::Reload(args) => control::reload(&args),
+        Command::Config(args) => config::config(args.command),
         Command::Cached(args) => cached::cached(&args),
         Command::Invalidate(args) => cached::invalidate(&args),
         Command::Lost(args) => lost::lost(args.command),
@@ -83,8 +88,10 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+        Command::Web(args) => web::web(&args),
         Command::Bench(args) => bench::bench(*args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Support(args) => support::support(&args),
         Command::Completions(args) => generate::completions(args.shell),
         Command::Man(args) => generate::man(args.dir.as_deref()),
         Command::RequiredMounts(args) => required_mounts::required_mounts(&args),

@@ -1,8 +1,8 @@
 //! `forebay serve`: turns the command line into a running server.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use forebay_config::{
@@ -32,7 +32,8 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     logging::start(&settings.log);
     let made = make_directories(&settings)?;
     let served = AtomicBool::new(false);
-    let host = Arc::new(Process { settings: settings.clone(), flags, served });
+    let inherited = Mutex::new(service_manager::inherited(&settings.listen));
+    let host = Arc::new(Process { settings: settings.clone(), flags, served, inherited });
     let ended = forebay_server::run(settings, host.clone());
     if ended.is_err() && !host.served.load(Ordering::Relaxed) {
         // A failed start removes the directories that it made. A directory that is not empty stays. A start that a
@@ -50,9 +51,16 @@ struct Process {
     flags: Flags,
     /// True once the server accepts clients.
     served: AtomicBool,
+    /// Listening sockets from the service manager, until the server takes them.
+    inherited: Mutex<Vec<service_manager::Inherited>>,
 }
 
 impl Host for Process {
+    fn inherited(&self) -> Vec<service_manager::Inherited> {
+        let mut sockets = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *sockets)
+    }
+
     fn privileges_dropped(&self) {
         logging::start_thread();
     }

@@ -7,7 +7,7 @@ use forebay_control::{ClientStateStatus, HandleMode, Health, Status};
 
 use crate::monitor_args::StatusArgs;
 use crate::output::{self, Align, BAD, GOOD, HEAD, Table, WARN, count, latency, paint, printable, span};
-use crate::{Exit, control, prometheus, volume};
+use crate::{Exit, control, volume};
 
 /// Most clients listed; `--json` has more.
 const CLIENTS_SHOWN: usize = 20;
@@ -17,7 +17,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
     let client = control::find(&args.target)?;
     let status = client.status()?;
     if args.prometheus {
-        output::result(&prometheus::render(&status, &client.sample()?))?;
+        output::result(&client.metrics()?)?;
     } else if args.json {
         output::json(&status)?;
     } else {

@@ -104,10 +104,9 @@ fn show(
     volume: &VolumeStatus,
     human: impl FnOnce(&VolumeStatus) -> std::io::Result<()>,
 ) -> anyhow::Result<()> {
-    if common.json {
-        output::json(volume)?;
-    } else {
-        human(volume)?;
+    match common.json {
+        true => output::json(volume)?,
+        false => human(volume)?,
     }
     Ok(())
 }

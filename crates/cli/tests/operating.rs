@@ -4,12 +4,22 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "operating/config.rs"]
+mod config;
 #[path = "operating/events.rs"]
 mod events;
+#[path = "operating/handed_over.rs"]
+mod handed_over;
+#[path = "operating/http.rs"]
+mod http;
 #[path = "operating/log.rs"]
 mod log;
 #[path = "operating/reload.rs"]
 mod reload;
+#[path = "operating/restart_pause.rs"]
+mod restart_pause;
+#[path = "operating/support.rs"]
+mod support;
 #[path = "operating/unattended.rs"]
 mod unattended;
 #[path = "operating/verbs.rs"]

@@ -41,7 +41,8 @@ pub(crate) struct Delegation {
 pub struct Holder {
     /// The client.
     pub client: ClientId,
-    /// The change attribute that the client got with the delegation. It states another one once it has changed the file.
+    /// The change attribute that the client got with the delegation. It states another one after it has changed the
+    /// file.
     pub change: u64,
     /// The request that got the delegation. Its reply may still be on the way.
     pub granted_in: Option<RequestId>,
@@ -246,7 +247,7 @@ impl State {
     }
 
     /// Returns the holder of the write delegation that is in the way of a look at a file by a client. Returns `None` if
-    /// no delegation is, or if the holder cannot be asked: it has expired, the delegation is being recalled, or it comes
+    /// no delegation is, or if the holder cannot be asked: it has expired, the delegation is being recalled, or it is
     /// from the log. [`State::announce`] decides then.
     pub fn holder(&self, by: ClientId, file: &FileKey, now: Now) -> Option<Holder> {
         let number = self.files.find(file)?;

@@ -15,6 +15,7 @@ use crate::clients::{Clients, loopback};
 use crate::export::{Export, TlsPolicy};
 use crate::file::{Draft, DraftClient, DraftExport, DraftTls};
 use crate::hash::{fnv1a, fold32};
+use crate::http;
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::problem::{Collector, Origin};
 use crate::settings::{Kerberos, Limits, Portmap, Sandbox, Settings, TlsFiles};
@@ -38,6 +39,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     check_volumes(&draft.volumes, problems);
     let tls = tls_files(std::mem::take(&mut draft.tls), problems);
     check_tls(&draft.exports, tls.as_ref(), problems);
+    let http = draft.http.take().map(|draft| http::complete(draft, &listen, problems));
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
     let exports = complete_exports(std::mem::take(&mut draft.exports), outside, problems);
     let state_dir = state_dir(draft.state_dir.take(), &exports, problems);
@@ -60,6 +62,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         },
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         tls,
+        http,
         limits: draft.limits,
         log: draft.log,
         sources: draft.sources,

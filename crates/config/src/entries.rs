@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client_rule::{ClientRule, PrivilegedPort};
 use crate::export::Export;
+use crate::http::Http;
 use crate::limits::LIMITS;
 use crate::nbd::Nbd;
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
@@ -130,8 +131,61 @@ fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> Option<String> {
     (!items.is_empty()).then(|| format!("[{}]", items.join(", ")))
 }
 
-/// Keys whose values are lists of strings.
-pub const LISTS: &[&str] = &["listen", "cache", "realms", "aliases", "networks", "sec"];
+/// Settings whose values are lists of strings, each with its table.
+pub const LISTS: &[&str] = &[
+    "listen",
+    "cache",
+    "realms",
+    "http.hosts",
+    "nbd.listen",
+    "export.aliases",
+    "export.client.networks",
+    "export.client.sec",
+];
+
+/// Settings that exist once, each with its table. Completions offer them.
+pub const KEYS: &[&str] = &[
+    "listen",
+    "state_dir",
+    "mode",
+    "cache",
+    "cache_size",
+    "ram",
+    "portmap",
+    "locks",
+    "nfs4",
+    "nfs4_delegations",
+    "sandbox",
+    "keytab",
+    "realms",
+    "limits.threads",
+    "limits.workers",
+    "limits.worker_queue",
+    "limits.memory",
+    "limits.connection_memory",
+    "limits.connections",
+    "limits.inflight",
+    "limits.reply_cache_entries",
+    "limits.reply_cache_memory",
+    "limits.metadata_memory",
+    "limits.open_files",
+    "limits.busy_poll",
+    "limits.lease",
+    "limits.idle_timeout",
+    "limits.stall_timeout",
+    "limits.drain_timeout",
+    "log.level",
+    "log.format",
+    "tls.certificate",
+    "tls.key",
+    "tls.client_ca",
+    "http.listen",
+    "http.token_file",
+    "http.hosts",
+    "nbd.listen",
+    "nbd.insecure",
+    "nbd.client_certificate",
+];
 
 impl Settings {
     /// Returns every setting of the configuration file, table by table in the order of the documentation.
@@ -152,6 +206,7 @@ impl Settings {
             kerberos,
             sandbox,
             tls,
+            http,
             limits,
             log,
             sources: _,
@@ -194,6 +249,7 @@ impl Settings {
         all.add(&table, "level", quoted(level), InService);
         all.add(&table, "format", quoted(format), NeedsRestart);
         all.add_tls(tls.as_ref());
+        all.add_http(http.as_ref());
         all.add_nbd(nbd);
         for (number, export) in exports.iter().enumerate() {
             all.add_export(number, export);
@@ -217,6 +273,19 @@ impl List<'_> {
         self.add(&table, "certificate", certificate, Change::InService);
         self.add(&table, "key", key, Change::InService);
         self.add(&table, "client_ca", client_ca, Change::InService);
+    }
+
+    fn add_http(&mut self, http: Option<&Http>) {
+        let table = Table::single("http");
+        let (listen, token_file, hosts) = match http {
+            Some(Http { listen, token_file, hosts }) => {
+                (quoted(listen), token_file.as_deref().and_then(path), list(hosts))
+            }
+            None => (None, None, None),
+        };
+        self.add(&table, "listen", listen, Change::NeedsRestart);
+        self.add(&table, "token_file", token_file, Change::NeedsRestart);
+        self.add(&table, "hosts", hosts, Change::NeedsRestart);
     }
 
     fn add_export(&mut self, number: usize, export: &Export) {

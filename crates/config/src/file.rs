@@ -9,6 +9,7 @@ use crate::cache::{CacheDraft, parse_device_size, parse_ram};
 use crate::client_rule::{Access, Flavor, Squash};
 use crate::clients::{Clients, parse_clients};
 use crate::export::TlsPolicy;
+use crate::http::{self, DraftHttp};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::nbd::{Nbd, read_nbd};
@@ -39,6 +40,8 @@ pub(crate) struct Draft {
     pub(crate) connection_memory: Option<Origin>,
     pub(crate) log: Log,
     pub(crate) tls: DraftTls,
+    /// Present if HTTP is served.
+    pub(crate) http: Option<DraftHttp>,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
@@ -128,6 +131,7 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
         draft.tls.client_ca = table.parsed("client_ca", problems, absolute_path);
         table.finish(problems);
     }
+    draft.http = root.table("http", "[http]", problems).map(|table| http::read(table, problems));
     if let Some(table) = root.table("nbd", "[nbd]", problems) {
         draft.nbd = read_nbd(table, problems);
     }
@@ -189,7 +193,7 @@ fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     client
 }
 
-fn absolute_path(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn absolute_path(text: &str) -> Result<PathBuf, String> {
     if text.starts_with('/') && !text.contains('\0') {
         return Ok(PathBuf::from(text));
     }

@@ -88,6 +88,7 @@ impl Settings {
             kerberos: kerberos.clone(),
             sandbox: self.sandbox,
             tls: new.tls.clone(),
+            http: self.http.clone(),
             limits: self.limits.with_changes_of(&new.limits),
             log: Log { level: new.log.level, format: self.log.format },
             sources: new.sources.clone(),

@@ -62,6 +62,8 @@ pub struct Flags {
     pub tls_key: Option<PathBuf>,
     /// Authorities for the certificates of clients.
     pub tls_client_ca: Option<PathBuf>,
+    /// Address of HTTP.
+    pub http: Option<String>,
     /// Protection that the export of `dir` asks of connections.
     pub tls: Option<TlsPolicy>,
     /// Networks and certificates that may use the export of `dir`.
@@ -181,6 +183,9 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
         if let Some(path) = given {
             *file = Some(Located::flag(absolute(path), flag));
         }
+    }
+    if let Some(address) = &flags.http {
+        draft.http = Some(draft.http.take().unwrap_or_default().listening(address, problems));
     }
     if let Some(path) = &flags.keytab {
         draft.keytab = Some(absolute(path));

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheSettings;
 use crate::export::Export;
+use crate::http::Http;
 use crate::nbd::Nbd;
 use crate::sources::Sources;
 use crate::volume::Volume;
@@ -47,6 +48,8 @@ pub struct Settings {
     pub sandbox: Sandbox,
     /// Files of TLS; `None` serves no TLS.
     pub tls: Option<TlsFiles>,
+    /// Metrics and the page; `None` serves neither.
+    pub http: Option<Http>,
     /// Bounds on threads, memory and time.
     pub limits: Limits,
     /// Level and format of the log.

@@ -44,7 +44,8 @@ pub fn instance_name(paths: &[&Path]) -> String {
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     for ancestor in path.ancestors() {
         if let (Ok(real), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {
-            return real.join(rest);
+            // To join nothing would add a slash, and the path would not be shown as it was before.
+            return if rest.as_os_str().is_empty() { real } else { real.join(rest) };
         }
     }
     path.to_owned()

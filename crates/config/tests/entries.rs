@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use forebay_config::{Change, Flags, Mode, Reloaded, Settings, Source, describe, resolve_text};
+use forebay_config::{Change, Flags, KEYS, Mode, Reloaded, Settings, Source, describe, resolve_text};
 use tempfile::TempDir;
 
 fn settings(dir: &Path, text: &str, flags: Flags) -> Settings {
@@ -53,6 +53,19 @@ format = "json"
 certificate = "/c"
 key = "/k"
 client_ca = "/a"
+[http]
+listen = "127.0.0.1:9050"
+token_file = "/t"
+hosts = ["head.example.org"]
+[nbd]
+listen = ["127.0.0.1:10810"]
+insecure = true
+client_certificate = true
+[[volume]]
+name = "v"
+backing = "/dev/v"
+mode = "write-through"
+read_only = true
 [[export]]
 path = {dir:?}
 name = "/data"
@@ -102,6 +115,10 @@ fn every_key_of_a_full_file_is_an_entry_that_names_the_file() {
     }
     let keys = full(&dir).lines().filter(|line| line.contains(" = ")).count();
     assert_eq!(entries.len(), keys + 1, "the state directory is a flag here");
+    let once = entries.iter().filter(|entry| entry.table.numbers.is_empty());
+    let once: Vec<_> = once.map(|entry| format!("{}.{}", entry.table.name, entry.key)).collect();
+    let once: Vec<_> = once.iter().map(|path| path.trim_start_matches('.')).collect();
+    assert_eq!(once, KEYS);
 }
 
 #[test]

@@ -119,6 +119,11 @@ impl Server {
         Ok(Server { credential, realms, lookup, table, warned, started })
     }
 
+    /// Returns the realms whose users are users of this host.
+    pub fn realms(&self) -> &[String] {
+        &self.realms
+    }
+
     /// Returns the number of established contexts.
     pub fn contexts(&self) -> usize {
         self.table.len()

@@ -14,7 +14,7 @@ use crate::volume::Volume;
 
 /// The way in which a change becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum DurableBy {
     /// The change is durable with its record.
     Log,
     /// The change is durable with its record and the journal's commit.
@@ -24,7 +24,7 @@ pub enum Way {
 }
 
 /// The effects of a change.
-pub struct Did<K> {
+pub struct ChangeEffects<K> {
     /// Each name that it changed.
     pub bindings: Bindings,
     /// The objects that it touched, as they are now.
@@ -37,10 +37,10 @@ pub struct Did<K> {
     pub kept: K,
 }
 
-impl<K: Default> Default for Did<K> {
+impl<K: Default> Default for ChangeEffects<K> {
     fn default() -> Self {
         let (bindings, objects, made, ticket) = Default::default();
-        Did { bindings, objects, made, ticket, kept: K::default() }
+        ChangeEffects { bindings, objects, made, ticket, kept: K::default() }
     }
 }
 
@@ -51,7 +51,7 @@ type Taken<S> = (Arc<Slots<S>>, S);
 pub struct Pending<F: Files> {
     pub(crate) volume: Arc<Volume<F>>,
     pub(crate) number: u64,
-    pub(crate) way: Way,
+    pub(crate) way: DurableBy,
     pub(crate) bindings: Bindings,
     /// The objects that it touched.
     pub(crate) objects: Vec<LoggedObject>,
@@ -70,26 +70,31 @@ pub struct Pending<F: Files> {
 
 impl<F: Files> Volume<F> {
     /// Returns the way in which a change becomes durable now. `ordered` says that one journal orders all changes.
-    pub fn way(&self, ordered: bool) -> Way {
+    pub fn way(&self, ordered: bool) -> DurableBy {
         match (ordered, self.sequence.log.is_write_back() && !self.is_failing()) {
-            (false, _) => Way::Each,
-            (true, false) => Way::Journal,
-            (true, true) => Way::Log,
+            (false, _) => DurableBy::Each,
+            (true, false) => DurableBy::Journal,
+            (true, true) => DurableBy::Log,
         }
     }
 
     /// Gives a number to a change that was just carried out. The caller still holds the locks of the change, so that
     /// numbers tell the order.
-    pub fn changed(self: &Arc<Self>, way: Way, did: Did<F::Kept>) -> Box<Pending<F>> {
+    pub fn changed(self: &Arc<Self>, way: DurableBy, did: ChangeEffects<F::Kept>) -> Box<Pending<F>> {
         let number = self.sequence.begin(way);
         self.pending(number, way, did)
     }
 
-    fn pending(self: &Arc<Self>, number: u64, way: Way, did: Did<F::Kept>) -> Box<Pending<F>> {
-        if way != Way::Each {
+    fn pending(
+        self: &Arc<Self>,
+        number: u64,
+        way: DurableBy,
+        did: ChangeEffects<F::Kept>,
+    ) -> Box<Pending<F>> {
+        if way != DurableBy::Each {
             self.touch(number, &did.objects);
         }
-        let Did { bindings, objects, made, ticket, kept } = did;
+        let ChangeEffects { bindings, objects, made, ticket, kept } = did;
         Box::new(Pending {
             volume: self.clone(),
             number,
@@ -113,7 +118,7 @@ impl<F: Files> Volume<F> {
         self: &Arc<Self>,
         files: &F,
         slots: &Arc<Slots<F::Slot>>,
-        way: Way,
+        way: DurableBy,
         dirs: [Identity; 2],
     ) -> Result<Announced<F>, F::Error> {
         let slot = slots.take(|number| files.make_slot(number)).await?;
@@ -130,7 +135,7 @@ pub struct Announced<F: Files> {
     volume: Arc<Volume<F>>,
     slots: Arc<Slots<F::Slot>>,
     intent: RenameIntent,
-    way: Way,
+    way: DurableBy,
     slot: Option<F::Slot>,
     ended: bool,
 }
@@ -153,7 +158,7 @@ impl<F: Files> Announced<F> {
     }
 
     /// Notes that the RENAME was carried out, like [`Volume::changed`].
-    pub fn carried_out(mut self, did: Did<F::Kept>) -> Box<Pending<F>> {
+    pub fn carried_out(mut self, did: ChangeEffects<F::Kept>) -> Box<Pending<F>> {
         let mut pending = self.volume.pending(self.intent.number, self.way, did);
         pending.slot = self.slot.take().map(|slot| (self.slots.clone(), slot));
         self.ended = true;
@@ -169,7 +174,7 @@ impl<F: Files> Drop for Announced<F> {
             self.slots.give_back(slot);
         }
         let sequence = &self.volume.sequence;
-        sequence.through(self.intent.number);
+        sequence.end_ahead(self.intent.number);
         if !self.ended {
             sequence.skip(self.intent.number);
         }
@@ -178,7 +183,7 @@ impl<F: Files> Drop for Announced<F> {
 
 impl<F: Files> Pending<F> {
     /// Returns the way in which the change becomes durable.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> DurableBy {
         self.way
     }
 
@@ -191,7 +196,7 @@ impl<F: Files> Pending<F> {
     pub(crate) fn record(&mut self, reply: &[u8]) -> Record {
         let (number, filesystem) = (self.number, self.volume.number());
         let entries = std::mem::take(&mut self.bindings);
-        if self.way != Way::Each {
+        if self.way != DurableBy::Each {
             let (objects, reply) = (std::mem::take(&mut self.objects), reply.into());
             return Record::Operation(Box::new(Operation { number, filesystem, entries, objects, reply }));
         }

@@ -150,7 +150,7 @@ impl<F: Files> Checkpoints<F> {
         // The state of clients stays in the log, for the next start.
         if made && !self.keeps_state.load(Ordering::Acquire) {
             // The record of this checkpoint stays as long as anything before it does.
-            self.sequence.log.let_go(UserRecordId::MAX);
+            self.sequence.log.release_user_records(UserRecordId::MAX);
         }
         made
     }
@@ -158,9 +158,9 @@ impl<F: Files> Checkpoints<F> {
     /// Releases user records whenever the log asks, until it closes. The records to release were answered so long ago
     /// that no client asks again.
     pub async fn answer(&self) {
-        while let Some(upto) = self.sequence.log.notes_due().await {
+        while let Some(upto) = self.sequence.log.user_records_due().await {
             if planted_bugs::active("notes are let go without a checkpoint") {
-                self.sequence.log.let_go(upto);
+                self.sequence.log.release_user_records(upto);
                 continue;
             }
             if !self.make_and(Release::Upto(upto)).await {
@@ -317,7 +317,7 @@ impl<F: Files> Checkpoints<F> {
 pub(crate) async fn noted<L: Log>(log: &L, record: &[u8], wait: bool) -> Result<bool, forebay_engine::Error> {
     let noted = match wait {
         true => Some(log.note(record).await?),
-        false => log.try_note(record)?,
+        false => log.try_append_user_record(record)?,
     };
     let Some((frame, _)) = noted else { return Ok(false) };
     log.commit(frame).await.map(|()| true)

@@ -14,11 +14,11 @@ pub trait Log: Send + Sync + 'static {
     fn note(&self, record: &[u8]) -> impl Future<Output = Result<(Seq, UserRecordId), Error>> + Send;
 
     /// Appends a user record without waiting. Returns `None` if there is no room now.
-    fn try_note(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error>;
+    fn try_append_user_record(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error>;
 
     /// Appends a user record that replaces older ones, also where other records find no room. Returns `None` if it does
     /// not either.
-    fn note_again(
+    fn replace_user_records(
         &self,
         record: &[u8],
     ) -> impl Future<Output = Result<Option<(Seq, UserRecordId)>, Error>> + Send;
@@ -33,13 +33,13 @@ pub trait Log: Send + Sync + 'static {
     fn is_write_back(&self) -> bool;
 
     /// Waits until the log needs user records to be released. Returns the last of them, or `None` once the log closes.
-    fn notes_due(&self) -> impl Future<Output = Option<UserRecordId>> + Send;
+    fn user_records_due(&self) -> impl Future<Output = Option<UserRecordId>> + Send;
 
     /// Records that user records cannot be released for now, or that they can again.
     fn keep_notes(&self, why: Option<BackingError>);
 
     /// Releases the user records up to `upto`.
-    fn let_go(&self, upto: UserRecordId);
+    fn release_user_records(&self, upto: UserRecordId);
 
     /// Releases the user records up to `upto`, which records of `bytes` bytes replace.
     fn let_go_replaced(&self, upto: UserRecordId, bytes: usize);
@@ -121,7 +121,7 @@ pub trait Files: Send + Sync + Sized + 'static {
     /// Records in the file system that the log with the identity `log` is lost and may come back. All changes up to
     /// `upto` are in the file system. The record must become durable before any change that [`Files::commit`] makes
     /// durable later.
-    fn say_lost(&self, log: u64, upto: u64) -> Result<(), Self::Error>;
+    fn record_lost_log(&self, log: u64, upto: u64) -> Result<(), Self::Error>;
 }
 
 /// A backing file system at a start, once it is equal to the log. No client is served yet.

@@ -30,7 +30,7 @@
 //! | `recover/decide.rs` | Did a change without a common journal happen? | its names lead where its record says |
 //! | `recover/cut_short.rs` | Did a killed server carry out an unlogged change? | the request journal, its names |
 //! | `ResumableCreates` (`vfs`) | Which inode did an interrupted creation make? | the request journal, its name |
-//! | [`Files::say_lost`] | Which changes followed the loss of the log? | a mark in the file system |
+//! | [`Files::record_lost_log`] | Which changes followed the loss of the log? | a mark in the file system |
 //!
 //! The cases are these. "One journal": one journal orders all changes of the file system.
 //!
@@ -90,7 +90,7 @@ mod volume;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Announced, Did, Pending, Way};
+pub use change::{Announced, ChangeEffects, DurableBy, Pending};
 pub use checkpoint::{Checkpointed, Checkpoints, EVERY, Tell};
 pub use io::{Done, Failure, Files, Log, Slot, Start, StartError};
 pub use making::{Making, Ticket};

@@ -33,14 +33,14 @@ impl Making {
     }
 
     /// Returns true if all creations up to this number have ended.
-    pub fn is_through(&self, upto: u64) -> bool {
-        self.inner.lock().is_through(upto)
+    pub fn have_ended(&self, upto: u64) -> bool {
+        self.inner.lock().have_ended(upto)
     }
 
     /// Waits until all creations up to this number have ended. That takes as long as their records need to get into the
     /// log.
     pub async fn wait(&self, upto: u64) {
-        self.ended.until(|| self.is_through(upto).then_some(())).await;
+        self.ended.until(|| self.have_ended(upto).then_some(())).await;
     }
 }
 
@@ -64,12 +64,12 @@ mod tests {
         let seen = making.latest();
         let third = making.begin();
         drop(second);
-        assert!(!making.is_through(seen));
+        assert!(!making.have_ended(seen));
         assert!(is_pending(making.wait(seen)));
         drop(first);
-        assert!(making.is_through(seen), "a later creation has not made it");
+        assert!(making.have_ended(seen), "a later creation has not made it");
         at_once(making.wait(seen));
-        assert!(!making.is_through(making.latest()));
+        assert!(!making.have_ended(making.latest()));
         drop(third);
         assert_eq!(making.latest(), 0);
     }

@@ -10,7 +10,7 @@ use forebay_engine::wait::Gate;
 use forebay_engine::{Error, Seq, UserRecordId};
 use forebay_oplog::{Numbers, Proof, Turns};
 
-use crate::change::Way;
+use crate::change::DurableBy;
 use crate::io::Log;
 use crate::planted_bugs;
 
@@ -48,7 +48,7 @@ pub struct Sequence<L> {
 }
 
 impl<L: Log> Sequence<L> {
-    /// Returns the sequence of a log, before [`Sequence::settled`].
+    /// Returns the sequence of a log, before [`Sequence::mark_reconciled`].
     pub fn new(log: Arc<L>) -> Self {
         Sequence { log, inner: Mutex::default(), through: Gate::default(), queue: Mutex::default() }
     }
@@ -59,10 +59,10 @@ impl<L: Log> Sequence<L> {
     }
 
     /// Marks all changes up to `last` as settled. `identity` distinguishes this log from other logs.
-    pub fn settled(&self, identity: u64, last: u64) {
+    pub fn mark_reconciled(&self, identity: u64, last: u64) {
         let mut inner = self.inner.lock();
         inner.identity = identity;
-        inner.numbers.settled(last);
+        inner.numbers.mark_reconciled(last);
         drop(inner);
         self.queue.lock().turns.begin(last + 1);
     }
@@ -91,9 +91,9 @@ impl<L: Log> Sequence<L> {
     }
 
     /// Returns the number of a change that was just carried out.
-    pub(crate) fn begin(&self, way: Way) -> u64 {
+    pub(crate) fn begin(&self, way: DurableBy) -> u64 {
         let numbers = &mut self.inner.lock().numbers;
-        if way == Way::Each { numbers.begin_open() } else { numbers.begin() }
+        if way == DurableBy::Each { numbers.begin_open() } else { numbers.begin() }
     }
 
     /// Returns the log's identity and the number of a change that is still to be carried out.
@@ -103,8 +103,8 @@ impl<L: Log> Sequence<L> {
     }
 
     /// Notes that a change which [`Sequence::begin_ahead`] numbered is carried out, or never will be.
-    pub(crate) fn through(&self, number: u64) {
-        self.inner.lock().numbers.through(number);
+    pub(crate) fn end_ahead(&self, number: u64) {
+        self.inner.lock().numbers.end_ahead(number);
         self.through.wake();
     }
 
@@ -113,7 +113,7 @@ impl<L: Log> Sequence<L> {
         self.inner.lock().numbers.durable(number);
     }
 
-    /// Returns the number up to which all changes of [`Way::Each`] are durable.
+    /// Returns the number up to which all changes of [`DurableBy::Each`] are durable.
     pub(crate) fn confirmed(&self) -> u64 {
         self.inner.lock().numbers.confirmed()
     }
@@ -189,7 +189,7 @@ mod tests {
     fn records_come_in_order_of_numbers_whoever_comes_first() {
         let log = Arc::new(Memory::default());
         let sequence = Arc::new(Sequence::new(log.clone()));
-        sequence.settled(0, 0);
+        sequence.mark_reconciled(0, 0);
         submit(&sequence, 5);
         submit(&sequence, 3);
         sequence.skip(4);

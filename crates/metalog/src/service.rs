@@ -16,7 +16,7 @@ use forebay_engine::Seq;
 use forebay_engine::wait::Gate;
 use forebay_oplog::RECORD_MAX;
 
-use crate::change::{Pending, Way};
+use crate::change::{DurableBy, Pending};
 use crate::io::{Done, Files, Log as _};
 use crate::planted_bugs;
 use crate::sequence::Turn;
@@ -40,7 +40,7 @@ pub async fn make_durable<F: Files>(
     pending.recorded = true;
     let (volume, number, way) = (pending.volume.clone(), pending.number, pending.way);
     let files = files.clone();
-    if way == Way::Log {
+    if way == DurableBy::Log {
         let noted = move |noted: Result<(Seq, _), _>| {
             drop(pending.ticket.take());
             match noted {
@@ -65,7 +65,7 @@ pub async fn make_durable<F: Files>(
             let done = both(files.clone(), pending, frame, done);
             files.commit(request, done);
         }
-        Err(_) if way != Way::Each => unlogged(&files, &volume, request, done),
+        Err(_) if way != DurableBy::Each => unlogged(&files, &volume, request, done),
         Err(_) => files.commit(request, done),
     }
 }
@@ -107,7 +107,7 @@ fn both<F: Files>(
 ) -> Done<F::Error> {
     Box::new(move |result| match result {
         Ok(()) => {
-            let (volume, logs) = (pending.volume.clone(), pending.way != Way::Each);
+            let (volume, logs) = (pending.volume.clone(), pending.way != DurableBy::Each);
             let log = volume.sequence.log.clone();
             let recorded = move |durable: Result<(), _>| {
                 // The slot is freed only now, because recovery may need its intent.
@@ -154,7 +154,7 @@ mod tests {
     use crate::tests::{Bench, Refused, at_once, touching};
 
     /// Makes one change durable in this way. Returns its result, and what the file system was asked.
-    fn made(bench: &Bench, way: Way) -> (Result<(), Refused>, Vec<String>) {
+    fn made(bench: &Bench, way: DurableBy) -> (Result<(), Refused>, Vec<String>) {
         let pending = bench.volume.changed(way, touching(1));
         let result = Arc::new(Mutex::new(None));
         let theirs = result.clone();
@@ -167,14 +167,14 @@ mod tests {
     #[test]
     fn a_record_on_two_devices_is_enough_and_on_one_it_is_not() {
         let bench = Bench::new();
-        assert_eq!(made(&bench, Way::Log), (Ok(()), vec!["complete it".to_owned()]));
-        assert_eq!(made(&bench, Way::Journal), (Ok(()), vec!["commit it".to_owned()]));
-        assert_eq!(made(&bench, Way::Each), (Ok(()), vec!["commit it".to_owned()]));
+        assert_eq!(made(&bench, DurableBy::Log), (Ok(()), vec!["complete it".to_owned()]));
+        assert_eq!(made(&bench, DurableBy::Journal), (Ok(()), vec!["commit it".to_owned()]));
+        assert_eq!(made(&bench, DurableBy::Each), (Ok(()), vec!["commit it".to_owned()]));
         bench.log.alone.store(true, Relaxed);
-        assert_eq!(bench.volume.way(true), Way::Journal);
-        assert_eq!(made(&bench, Way::Log), (Ok(()), vec!["commit it".to_owned()]));
+        assert_eq!(bench.volume.way(true), DurableBy::Journal);
+        assert_eq!(made(&bench, DurableBy::Log), (Ok(()), vec!["commit it".to_owned()]));
         bench.disk.failed.store(true, Relaxed);
-        assert_eq!(made(&bench, Way::Log).0, Err(Refused::Failed));
+        assert_eq!(made(&bench, DurableBy::Log).0, Err(Refused::Failed));
         assert_eq!(bench.log.records().len(), 5);
     }
 
@@ -183,9 +183,9 @@ mod tests {
         let bench = Bench::new();
         bench.log.lost.store(true, Relaxed);
         let marked = ["broke", "lost 77 after 11", "commit it"].map(str::to_owned).to_vec();
-        assert_eq!(made(&bench, Way::Log), (Ok(()), marked));
+        assert_eq!(made(&bench, DurableBy::Log), (Ok(()), marked));
         let again = ["broke", "commit it"].map(str::to_owned).to_vec();
-        assert_eq!(made(&bench, Way::Journal), (Ok(()), again), "it says so once");
-        assert_eq!(made(&bench, Way::Each), (Ok(()), vec!["commit it".to_owned()]));
+        assert_eq!(made(&bench, DurableBy::Journal), (Ok(()), again), "it says so once");
+        assert_eq!(made(&bench, DurableBy::Each), (Ok(()), vec!["commit it".to_owned()]));
     }
 }

@@ -25,7 +25,7 @@ impl<L: Log> Sequence<L> {
     /// Returns the number of a change of clients' state. The caller holds the lock of the state, and soon gives the
     /// number to [`log_state`]: later records wait for it.
     pub fn number_state(&self) -> u64 {
-        self.begin(crate::Way::Log)
+        self.begin(crate::DurableBy::Log)
     }
 
     /// Returns a snapshot of the state. Its numbers have no turn: a record that waits for its turn may wait for the
@@ -42,7 +42,7 @@ impl<L: Log> Sequence<L> {
         let (mut first, mut last, mut len) = (None, None, 0);
         for (number, bytes) in records {
             let record = Record::State { number, bytes: bytes.into() }.encode();
-            let (frame, id) = self.log.note_again(&record).await.ok()??;
+            let (frame, id) = self.log.replace_user_records(&record).await.ok()??;
             len += record.len();
             first = first.or(Some(id));
             last = Some(frame);
@@ -93,7 +93,7 @@ mod tests {
     use forebay_common::lock::Mutex;
 
     use super::*;
-    use crate::Way;
+    use crate::DurableBy;
     use crate::tests::{Bench, Refused, at_once, touching};
 
     /// Logs a change with this number; returns its result.
@@ -148,7 +148,7 @@ mod tests {
         let records = sequence.snapshot(&snapshot);
         assert!(at_once(sequence.note_snapshot(records)).is_some());
         assert_eq!(states(&bench), [waits + 1]);
-        drop(bench.volume.changed(Way::Log, touching(1)));
+        drop(bench.volume.changed(DurableBy::Log, touching(1)));
         assert_eq!(logged(&bench, waits), Some(Ok(())));
         assert_eq!(states(&bench), [waits + 1, waits]);
     }

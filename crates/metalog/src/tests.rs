@@ -14,7 +14,7 @@ use forebay_oplog::{
     Access, Attributes, IDENTITY_MAX, Identity, Kind, LoggedObject, Record, RenameIntent, Time,
 };
 
-use crate::{Checkpoints, Did, Done, Failure, Files, Log, Sequence, Slot, Volume};
+use crate::{ChangeEffects, Checkpoints, Done, Failure, Files, Log, Sequence, Slot, Volume};
 
 /// Returns the result of a future that waits for nothing.
 pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
@@ -62,7 +62,7 @@ impl Log for Memory {
         Ok((records.len() as Seq, records.len() as UserRecordId))
     }
 
-    fn try_note(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+    fn try_append_user_record(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
         at_once(self.note(record)).map(Some)
     }
 
@@ -78,24 +78,24 @@ impl Log for Memory {
         !self.alone.load(Relaxed)
     }
 
-    async fn notes_due(&self) -> Option<UserRecordId> {
+    async fn user_records_due(&self) -> Option<UserRecordId> {
         let mut released = self.released.lock();
         released.push("asks".to_owned());
         (released.len() == 1).then_some(7)
     }
 
-    async fn note_again(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+    async fn replace_user_records(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
         self.note(record).await.map(Some)
     }
 
     fn keep_notes(&self, _why: Option<BackingError>) {}
 
-    fn let_go(&self, upto: UserRecordId) {
+    fn release_user_records(&self, upto: UserRecordId) {
         self.released.lock().push(format!("up to {upto}"));
     }
 
     fn let_go_replaced(&self, upto: UserRecordId, _bytes: usize) {
-        self.let_go(upto);
+        self.release_user_records(upto);
     }
 
     async fn let_go_but(
@@ -207,7 +207,7 @@ impl Files for Disk {
         self.ask("broke");
     }
 
-    fn say_lost(&self, log: u64, upto: u64) -> Result<(), Refused> {
+    fn record_lost_log(&self, log: u64, upto: u64) -> Result<(), Refused> {
         self.ask(format!("lost {log} after {upto}"));
         Ok(())
     }
@@ -243,7 +243,7 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let (log, disk) = (Arc::new(Memory::default()), Arc::new(Disk::default()));
         let sequence = Arc::new(Sequence::new(log.clone()));
-        sequence.settled(77, 10);
+        sequence.mark_reconciled(77, 10);
         let news = Arc::new(Mutex::new(Vec::new()));
         let theirs = news.clone();
         let tell = Arc::new(move |it| theirs.lock().push(format!("{it:?}")));
@@ -265,9 +265,9 @@ pub(crate) fn identity(n: u8) -> Identity {
 }
 
 /// Returns the effects of a change of one object.
-pub(crate) fn touching(n: u8) -> Did<()> {
+pub(crate) fn touching(n: u8) -> ChangeEffects<()> {
     let time = Time::default();
     let attributes = Attributes { kind: Kind::File, mode: 0, uid: 0, gid: 0, atime: time, mtime: time };
     let object = LoggedObject { identity: identity(n), attributes, new: None, access: Access::Kept };
-    Did { objects: vec![object], ..Did::default() }
+    ChangeEffects { objects: vec![object], ..ChangeEffects::default() }
 }

@@ -138,7 +138,7 @@ impl<F: Files> Volume<F> {
         if !self.lost.load(Ordering::Acquire) {
             self.sequence.carry_out().await;
             let (identity, upto) = self.sequence.last();
-            files.say_lost(identity, upto)?;
+            files.record_lost_log(identity, upto)?;
             self.lost.store(true, Ordering::Release);
         }
         Ok(())

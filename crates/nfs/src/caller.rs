@@ -222,20 +222,20 @@ fn squash(rule: &ClientRule, sys: Option<(u32, u32, Gids)>) -> Identity {
     let nobody = || Identity { uid: rule.anonuid, gid: rule.anongid, groups: SmallVec::new() };
     let Some((uid, gid, gids)) = sys else { return nobody() };
     // The largest number is no valid id: the system treats it as "leave it", which would keep the server's own.
-    if rule.squash == Squash::All || is_nobodys(rule, uid) {
+    if rule.squash == Squash::All || is_anonymous_id(rule, uid) {
         return nobody();
     }
     let groups = gids.as_slice().iter().map(|gid| safe_group(rule, *gid)).collect();
     Identity { uid, gid: safe_group(rule, gid), groups }
 }
 
-fn is_nobodys(rule: &ClientRule, id: u32) -> bool {
+fn is_anonymous_id(rule: &ClientRule, id: u32) -> bool {
     id == u32::MAX || id == 0 && rule.squash == Squash::Root
 }
 
 /// Returns the group after squashing: a member of group 0 must not keep that group either.
 fn safe_group(rule: &ClientRule, gid: u32) -> u32 {
-    if is_nobodys(rule, gid) { rule.anongid } else { gid }
+    if is_anonymous_id(rule, gid) { rule.anongid } else { gid }
 }
 
 /// Returns the address that a reply cache entry belongs to: the client, whatever connection it uses.

@@ -82,7 +82,7 @@ impl Shared {
     ) -> Option<Request> {
         let Request { head, record, ticket, arrived, begun } = request;
         let client = client_address(ticket.peer());
-        let key = begun.or_else(|| kept_under(procedure, &head.call(&record, ticket.peer())));
+        let key = begun.or_else(|| reply_key(procedure, &head.call(&record, ticket.peer())));
         let ticket = match key.filter(|_| begun.is_none()) {
             None => ticket,
             Some(key) => match self.cache.begin(client, key, ticket, arrived) {
@@ -225,6 +225,7 @@ impl Shared {
         Ok(put(out, &at, changed.result.map(|()| obj_wcc), obj_wcc, changed.intent))
     }
 
+    /// Carries out CREATE, and encodes the result.
     fn create(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: CreateArgs<'_> = change.call.args()?;
         let at = self.at_to_change(&change.call, &args.target.dir, Wait::Yes)?;
@@ -239,6 +240,7 @@ impl Shared {
         Ok(self.put_made(out, &at, changed))
     }
 
+    /// Carries out MKDIR, SYMLINK or MKNOD, and encodes the result.
     fn make(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let (call, none) = (&change.call, Sattr3::default());
         let (place, attributes, special) = match change.procedure {
@@ -327,7 +329,7 @@ impl Shared {
 }
 
 /// Returns the key under which the reply to a change is kept. COMMIT may be repeated at will: its reply is not kept.
-fn kept_under(procedure: Procedure, call: &Call<'_>) -> Option<RequestKey> {
+fn reply_key(procedure: Procedure, call: &Call<'_>) -> Option<RequestKey> {
     (procedure != Procedure::Commit).then(|| RequestKey::of(call))
 }
 

@@ -21,6 +21,7 @@ mod nfs4;
 mod nfsacl;
 mod nlm;
 mod nsm;
+mod owners;
 mod portmap;
 mod program;
 mod read;

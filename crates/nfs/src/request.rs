@@ -256,6 +256,7 @@ mod tests {
                 id: 1,
                 addr: "192.0.2.7:700".parse().unwrap(),
                 line: forebay_rpc::Line::default(),
+                is_local: false,
                 security: std::sync::OnceLock::new(),
             });
             let call = head.call(&copied, &peer);

@@ -50,7 +50,8 @@ const TRANSPORTS: [(&str, u32, IpAddr); 4] = [
 ];
 
 /// Returns the universal address of a program; an empty text if it is not served over the transport. The client takes
-/// the port and knows the host already, so the address is the wildcard.
+/// the port and knows the host already, so the address is the wildcard. With `is_exact`, another version than the asked
+/// one is not returned.
 fn address_of(registered: &[Mapping], asked: &Rpcb<'_>, is_exact: bool) -> String {
     let transport = TRANSPORTS.iter().find(|(name, ..)| name.as_bytes() == asked.netid.0);
     let found = transport.and_then(|(_, protocol, any)| {

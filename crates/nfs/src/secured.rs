@@ -46,6 +46,8 @@ struct Verifier {
 impl Secured {
     fn new(settings: &Settings, shared: &Arc<Shared>, pools: &Pools) -> Result<Self, KerberosError> {
         let gss = forebay_gss::Server::open(settings, Box::new(user_called))?;
+        // Clients take the name of their realm, in lower case, for the domain of their users.
+        shared.owners.know(gss.realms().to_vec());
         let verifier = Arc::new(Verifier { gss, shared: shared.clone(), pools: pools.clone() });
         let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 64));
         let start = |threads| {

@@ -21,6 +21,7 @@ use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::nfs4;
 use crate::nlm::{LockConfig, Locks};
+use crate::owners::Owners;
 use crate::program::{Kind, Served};
 use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
@@ -73,6 +74,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
+    /// Returns the workers for requests of this kind.
     pub(crate) fn of(&self, kind: Kind) -> &Arc<Workers<Request>> {
         match kind {
             Kind::Data => &self.data,
@@ -107,6 +109,7 @@ impl Nfs {
             stats: Stats::default(),
             refusals: Refusals::new(config.refused),
             groups: Groups::default(),
+            owners: Owners::default(),
             nfs4,
             locks,
             served,
@@ -170,8 +173,8 @@ impl Nfs {
     ///
     /// # Errors
     /// The directory of kept files in this export cannot be read.
-    pub fn settle_removed(&self) -> Result<(), (PathBuf, forebay_vfs::Error)> {
-        self.shared.vfs.settle_kept()
+    pub fn remove_unopened_kept(&self) -> Result<(), (PathBuf, forebay_vfs::Error)> {
+        self.shared.vfs.remove_unopened_kept()
     }
 
     /// Replaces the rules of the exports; the exports themselves are unchanged. After the return, requests are admitted

@@ -11,6 +11,7 @@ use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::nfs4;
 use crate::nlm::Locks;
+use crate::owners::Owners;
 use crate::program::Served;
 use crate::refusals::Refusals;
 use crate::reply_cache::ReplyCache;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     pub(crate) refusals: Refusals,
     pub(crate) groups: Groups,
+    pub(crate) owners: Owners,
     /// The state of clients, if NFSv4 or locks are served. NFSv4 and NLM share it.
     pub(crate) nfs4: Option<nfs4::Server>,
     /// The lock manager, if it is served.

@@ -23,7 +23,7 @@ pub struct Proof {
 
 impl Numbers {
     /// Continues after `last`: everything up to it is settled.
-    pub fn settled(&mut self, last: u64) {
+    pub fn mark_reconciled(&mut self, last: u64) {
         self.last = last;
     }
 
@@ -45,7 +45,7 @@ impl Numbers {
         self.open.remove(&number);
     }
 
-    /// Returns the number of a change that is still to be carried out, until [`Numbers::through`].
+    /// Returns the number of a change that is still to be carried out, until [`Numbers::end_ahead`].
     pub fn begin_ahead(&mut self) -> u64 {
         let number = self.begin();
         self.ahead.insert(number);
@@ -53,7 +53,7 @@ impl Numbers {
     }
 
     /// Notes that a change is carried out or never will be; [`Numbers::begin_ahead`] gave its number.
-    pub fn through(&mut self, number: u64) {
+    pub fn end_ahead(&mut self, number: u64) {
         self.ahead.remove(&number);
     }
 
@@ -151,7 +151,7 @@ impl Creations {
     }
 
     /// Returns true if all creations up to this number have ended.
-    pub fn is_through(&self, upto: u64) -> bool {
+    pub fn have_ended(&self, upto: u64) -> bool {
         self.open.first().is_none_or(|first| *first > upto)
     }
 }
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn a_commit_proves_what_was_carried_out_before_it() {
         let mut numbers = Numbers::default();
-        numbers.settled(10);
+        numbers.mark_reconciled(10);
         let (first, ahead, last) = (numbers.begin(), numbers.begin_ahead(), numbers.begin());
         assert_eq!((numbers.carried_out(), numbers.last()), (first, last));
         let proof = numbers.proof();
         assert!(proof.covers(first) && !proof.covers(ahead) && proof.covers(last) && !proof.covers(last + 1));
-        numbers.through(ahead);
+        numbers.end_ahead(ahead);
         assert_eq!(numbers.carried_out(), last);
         assert!(!proof.covers(ahead) && numbers.proof().covers(ahead));
     }

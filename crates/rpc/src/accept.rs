@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::{
     set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepcnt, set_tcp_keepidle,
     set_tcp_keepintvl, set_tcp_nodelay,
@@ -67,6 +67,17 @@ pub(crate) fn listen_at(path: &Path, mode: u32) -> Result<OwnedFd, Errno> {
         bind(&fd, &addr)?;
     }
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+    listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+/// Returns a listening socket of its own for one that another process has opened, set up as [`listen_on`] does. The
+/// connections that wait in it are accepted.
+pub(crate) fn take_over(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let fd = fcntl_dupfd_cloexec(socket, 3)?;
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    set_up(&fd)?;
+    // A socket that listens takes another number of waiting connections (listen(2)).
     listen(&fd, BACKLOG)?;
     Ok(fd)
 }

@@ -1,5 +1,5 @@
 //! Record marking (RFC 5531 section 11): cuts a byte stream into records, whatever their fragmentation. On a connection
-//! with a [`Session`], cuts the stream into frames.
+//! with a [`Session`], cuts the stream into messages of that protocol.
 //!
 //! A record that lies whole in the received bytes is passed on without a copy. Any other record is collected in a
 //! pooled buffer that starts small. After [`EARLY`] bytes, if memory is plentiful, the buffer is replaced by one of the
@@ -63,7 +63,7 @@ impl Assembler {
         self.len
     }
 
-    /// Takes the next record or frame out of `input`, advancing it.
+    /// Takes the next record or message out of `input`, advancing it.
     pub(crate) fn next<'s>(
         &mut self,
         input: &mut &'s [u8],
@@ -72,7 +72,7 @@ impl Assembler {
         account: &Arc<Account>,
     ) -> Result<Next<'s>, CloseReason> {
         if let Some(session) = session {
-            return self.next_frame(input, session, max_record, account);
+            return self.next_message(input, session, max_record, account);
         }
         if !self.partial()
             && let Some((mark, rest)) = input.split_first_chunk::<4>()
@@ -104,8 +104,8 @@ impl Assembler {
         }
     }
 
-    /// Takes the next frame out of `input`.
-    fn next_frame<'s>(
+    /// Takes the next message of a connection with a session out of `input`.
+    fn next_message<'s>(
         &mut self,
         input: &mut &'s [u8],
         session: &dyn Session,
@@ -115,25 +115,26 @@ impl Assembler {
         if !self.begun {
             let header = session.header();
             if let Some(bytes) = input.get(..header)
-                && let Some((frame, rest)) = input.split_at_checked(frame_len(session, bytes, max_record)?)
+                && let Some((message, rest)) =
+                    input.split_at_checked(message_len(session, bytes, max_record)?)
             {
                 *input = rest;
-                return Ok(Next::Whole(frame));
+                return Ok(Next::Whole(message));
             }
             if input.is_empty() {
                 return Ok(Next::More);
             }
-            // The header is the first fragment, and the rest of the frame is the last one.
+            // The header is the first fragment, and the rest of the message is the last one.
             (self.begun, self.left) = (true, header);
         }
         loop {
             if self.left == 0 && !self.last {
                 let header = self.buf.as_deref().map_or(&[][..], |buf| &buf[..self.len]);
-                self.left = frame_len(session, header, max_record)? - self.len;
+                self.left = message_len(session, header, max_record)? - self.len;
                 self.last = true;
             }
-            if let Some(frame) = self.complete() {
-                return Ok(Next::Assembled(frame));
+            if let Some(message) = self.complete() {
+                return Ok(Next::Assembled(message));
             }
             if let Some(stopped) = self.collect(input, account) {
                 return Ok(stopped);
@@ -223,9 +224,9 @@ impl Assembler {
     }
 }
 
-/// Returns the length of the frame with this header.
-fn frame_len(session: &dyn Session, header: &[u8], max_record: usize) -> Result<usize, CloseReason> {
-    let len = session.frame(header)?;
+/// Returns the length of the message with this header.
+fn message_len(session: &dyn Session, header: &[u8], max_record: usize) -> Result<usize, CloseReason> {
+    let len = session.message(header)?;
     if len > max_record { Err(CloseReason::RecordTooLong) } else { Ok(len.max(header.len())) }
 }
 

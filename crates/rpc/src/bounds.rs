@@ -9,7 +9,7 @@ use crate::pool::Pool;
 
 /// The limits of a running server that change in service. Every loop reads them at each use.
 ///
-/// A lower limit ends nothing that is under way. Connections beyond a lower number stay until they become idle and a
+/// A lower limit ends no request and no connection. Connections beyond a lower number stay until they become idle and a
 /// new one needs their place; memory beyond a lower limit comes back with the replies that hold it.
 pub struct Bounds {
     pool: Arc<Pool>,

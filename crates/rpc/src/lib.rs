@@ -45,7 +45,7 @@ pub use config::Config;
 pub use reply::{OwnedReply, PayloadBuf, Reply};
 pub use server::{Counters, Running, Server, StartError};
 pub use service::{Handled, Message, Peer, Record, Replies, Seal, Security, Service, Ticket, batch};
-pub use session::{LONGEST_HEADER, Session};
+pub use session::Session;
 pub use spinner::Spinner;
 pub use stats::{CloseReason, Stats};
 pub use workers::Workers;

@@ -24,8 +24,8 @@ use crate::secured::Secured;
 use crate::service::Peer;
 use crate::session::Session;
 
-/// What only connections with frames have.
-pub(crate) struct Framed {
+/// The part of a connection that only one with a session has.
+pub(crate) struct Negotiated {
     pub(crate) session: Arc<dyn Session>,
     /// The time when the connection was accepted.
     pub(crate) opened: Instant,
@@ -37,8 +37,8 @@ pub(crate) struct Link {
     token: u64,
     home: Arc<Home>,
     account: Arc<Account>,
-    /// The state of a connection with frames.
-    session: Option<Box<Framed>>,
+    /// Present for a connection with a session.
+    session: Option<Box<Negotiated>>,
     outlet: Mutex<Outlet<Chunk>>,
     inflight: AtomicUsize,
     /// The TLS session, after the handshake.
@@ -54,7 +54,7 @@ impl Link {
         token: u64,
         home: Arc<Home>,
         account: Arc<Account>,
-        session: Option<Box<Framed>>,
+        session: Option<Box<Negotiated>>,
     ) -> Arc<Self> {
         let outlet = Mutex::new(Outlet::new());
         let (inflight, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -86,14 +86,14 @@ impl Link {
         &self.account
     }
 
-    /// Returns the state of a connection with frames; none for a connection with records.
+    /// Returns the session of the connection; none for a connection with records.
     pub(crate) fn session(&self) -> Option<&dyn Session> {
-        self.session.as_ref().map(|framed| &*framed.session)
+        self.session.as_ref().map(|negotiated| &*negotiated.session)
     }
 
-    /// Returns the time when a connection with frames was accepted.
+    /// Returns the time when a connection with a session was accepted.
     pub(crate) fn opened(&self) -> Option<Instant> {
-        self.session.as_ref().map(|framed| framed.opened)
+        self.session.as_ref().map(|negotiated| negotiated.opened)
     }
 
     /// Returns an empty reply for a ticket of this connection.

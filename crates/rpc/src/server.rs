@@ -1,12 +1,13 @@
 //! Binds the sockets, runs the threads of the loops, and shuts down.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::accept::{Acceptor, Listener, listen_at, listen_on};
+use crate::accept::{Acceptor, Listener, listen_at, listen_on, take_over};
 use crate::addresses::Addresses;
 use crate::bounds::Bounds;
 use crate::config::Config;
@@ -53,11 +54,26 @@ pub struct Server<S> {
 impl<S: Service> Server<S> {
     /// Listens on all of `addrs`; port 0 picks a free one. IPv6 addresses take IPv6 connections only.
     pub fn bind(addrs: &[SocketAddr], config: Config, service: Arc<S>) -> Result<Self, StartError> {
+        Self::bind_or_take(addrs, &[], config, service)
+    }
+
+    /// Listens as [`bind`](Self::bind) does. An address of `inherited`, which listens already, is not bound again: its
+    /// socket is used, with the connections that wait in it.
+    pub fn bind_or_take(
+        addrs: &[SocketAddr],
+        inherited: &[(SocketAddr, OwnedFd)],
+        config: Config,
+        service: Arc<S>,
+    ) -> Result<Self, StartError> {
         let mut sockets = Vec::with_capacity(addrs.len());
         let mut bound = Vec::with_capacity(addrs.len());
         for &addr in addrs {
-            let (socket, addr) =
-                listen_on(addr).map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
+            let there = inherited.iter().find(|(there, _)| *there == addr);
+            let opened = match there {
+                Some((_, socket)) => take_over(socket).map(|socket| (socket, addr)),
+                None => listen_on(addr),
+            };
+            let (socket, addr) = opened.map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
             sockets.push(Listener { fd: socket, is_local: false });
             bound.push(addr);
         }
@@ -73,6 +89,14 @@ impl<S: Service> Server<S> {
         self.sockets.push(Listener { fd, is_local: true });
         self.paths.push(path.to_owned());
         Ok(())
+    }
+
+    /// Returns duplicates of the listening TCP sockets, in the order of the addresses.
+    ///
+    /// # Errors
+    /// The process has no more descriptors.
+    pub fn sockets(&self) -> std::io::Result<Vec<OwnedFd>> {
+        self.sockets.iter().filter(|socket| !socket.is_local).map(|socket| socket.fd.try_clone()).collect()
     }
 
     /// Returns the addresses listened on, with the ports filled in.

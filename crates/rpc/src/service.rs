@@ -43,7 +43,7 @@ pub trait Service: Send + Sync + 'static {
         true
     }
 
-    /// Returns the state of a connection with frames. Without it the messages of the connection are records. Called
+    /// Returns the session of a new connection. Without a session the messages of the connection are records. Called
     /// after [`connected`](Self::connected).
     fn session(&self, peer: &Peer) -> Option<Arc<dyn Session>> {
         let _ = peer;

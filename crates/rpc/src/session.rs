@@ -1,34 +1,31 @@
-//! Connections whose messages are not records of ONC RPC. A message of such a connection is a frame: a header whose
-//! length the connection's state gives, and as many further bytes as the header says.
+//! Connections whose messages are not records of ONC RPC. A message of such a connection is a header, whose length the
+//! connection's state gives, and as many further bytes as the header says.
 
 use std::any::Any;
 
 use crate::stats::CloseReason;
 
-/// The longest header of a frame in bytes.
-pub const LONGEST_HEADER: usize = 32;
-
-/// The state of one connection with frames. A service keeps the state of its protocol in the same value, and finds it
-/// with [`Message::session`](crate::Message::session).
+/// The state of one connection without records. A service keeps the state of its protocol in the same value, and finds
+/// it with [`Message::session`](crate::Message::session).
 ///
-/// The event loop asks for the next header after it has handled the frame before. So a service may change the form of
-/// the headers in [`Service::handle`](crate::Service::handle).
+/// The event loop asks for the next header after the service has handled the message before. So a service may change
+/// the form of the headers in [`Service::handle`](crate::Service::handle).
 pub trait Session: Any + Send + Sync {
     /// Returns the bytes that the server sends first; may be empty.
     fn greeting(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Returns the length of the next frame's header in bytes: 1 to [`LONGEST_HEADER`]. The length is the same until
-    /// the frame is handled.
+    /// Returns the length of the next message's header in bytes, at least 1. The length stays until the message is
+    /// handled.
     fn header(&self) -> usize;
 
-    /// Returns the length in bytes of the whole frame with this header. A frame that exceeds
+    /// Returns the length in bytes of the whole message with this header. A message that exceeds
     /// [`Config::max_record`](crate::Config::max_record) closes the connection.
     ///
     /// # Errors
     /// The reason to close the connection.
-    fn frame(&self, header: &[u8]) -> Result<usize, CloseReason>;
+    fn message(&self, header: &[u8]) -> Result<usize, CloseReason>;
 
     /// Returns true once the peer has a right to stay without a request. Before that the connection is closed after
     /// [`Config::stall_timeout`](crate::Config::stall_timeout), and may be closed to make room. After that it is

@@ -148,7 +148,9 @@ pub fn turn() {
 
 /// Returns the time of the next [`turn`] that a sleeping future of this thread needs.
 pub fn next_timer() -> Option<Instant> {
-    executor::next_timer()
+    TASKS
+        .with_borrow(|tasks| tasks.as_ref().is_some_and(|tasks| !tasks.running.is_empty()))
+        .then(executor::next_timer)?
 }
 
 /// Runs those futures of the thread to their end that must end, drops the remaining ones, and waits for their

@@ -16,13 +16,13 @@ use forebay_nfs::Nfs;
 use forebay_runtime::{Threads, block_on, block_on_apart};
 use forebay_vfs::Vfs;
 
+use crate::busy_retry::BusyRetry;
 use crate::cache_start::{Claimed, Context};
 use crate::devices::{self, Missing, Start, is_missing, shared_disks};
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};
 use crate::identity::Identities;
 use crate::in_use::InUse;
-use crate::linger::Linger;
 use crate::placement::Rules;
 use crate::roster::Roster;
 use crate::side_by_side::open_beside_others;
@@ -136,7 +136,7 @@ pub(crate) fn open(
     identities: &mut Identities,
     events: &Arc<EventLog>,
     asker: Option<Asker>,
-    linger: Linger,
+    retry: BusyRetry,
     under_way: &Arc<UnderWay>,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
     let in_use = InUse::new(&settings.state_dir);
@@ -147,7 +147,7 @@ pub(crate) fn open(
     };
     let (roster, rules) = (Roster::open(&settings.state_dir)?, Rules::of(settings));
     let start = Start { settings, in_use: &in_use, roster: &roster, rules: &rules, events, under_way };
-    let opened = start.open(&paths, linger)?;
+    let opened = start.open(&paths, retry)?;
     notices.extend(opened.notices);
     let (uuid, fresh, pool) = (opened.pool.uuid, opened.fresh, opened.pool);
     in_use.require(uuid, settings.cache.format)?;
@@ -263,8 +263,8 @@ impl Cache {
         let make = is_missing(path);
         let opened = match make {
             // To fill a new file may take long.
-            true => devices::device(path, self.size, Linger::new()),
-            false => open_beside_others(path, self.size, Linger::new()),
+            true => devices::device(path, self.size, BusyRetry::new()),
+            false => open_beside_others(path, self.size, BusyRetry::new()),
         };
         let device = opened.map_err(|error| error.to_string())?;
         let (engine, newcomer) = (self.engine.clone(), device.clone());

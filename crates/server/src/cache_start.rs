@@ -24,9 +24,9 @@ use forebay_volume::store::Store as AllStores;
 
 use crate::cache::{CacheMonitor, engine_mode};
 use crate::error::Error;
+use crate::event_report::{report, tell_checkpoint, tell_lost};
 use crate::identity::Identities;
 use crate::in_use::InUse;
-use crate::tell::{tell, tell_checkpoint, tell_lost};
 use crate::under_way::UnderWay;
 use crate::volumes::Volumes;
 
@@ -116,7 +116,7 @@ impl<'a> Claimed<'a> {
                 if let Event::DeviceLate { device, .. } = &event {
                     progress.silent(device);
                 }
-                tell(&log, &monitor, &weak, &event);
+                report(&log, &monitor, &weak, &event);
             }),
         };
         let chosen = forebay_engine::Settings {

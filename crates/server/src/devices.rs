@@ -13,14 +13,14 @@ use forebay_engine::io::{Device, Witness};
 use forebay_engine::pool::{Notice, Patience, Pool, PoolError};
 use forebay_runtime::{SystemClock, block_on, block_on_apart};
 
+use crate::busy_retry::BusyRetry;
 use crate::cache::random;
 use crate::error::Error;
+use crate::event_report::tell_opening;
 use crate::in_use::InUse;
-use crate::linger::Linger;
 use crate::placement::Rules;
 use crate::roster::{Record, Roster, refused};
 use crate::side_by_side::{deadline, open_side_by_side};
-use crate::tell::tell_opening;
 use crate::under_way::UnderWay;
 
 /// Names of the cache files that are created if the settings name none.
@@ -135,10 +135,10 @@ pub(crate) fn paths(settings: &Settings) -> Option<(Vec<PathBuf>, Vec<String>)> 
 }
 
 /// Opens a device. A device that is in use may belong to a killed process for a moment, so the call tries again.
-pub(crate) fn device(path: &Path, size: u64, linger: Linger) -> Result<Arc<FileDevice>, DeviceError> {
+pub(crate) fn device(path: &Path, size: u64, retry: BusyRetry) -> Result<Arc<FileDevice>, DeviceError> {
     let busy = |error: &DeviceError| matches!(error, DeviceError::InUse { .. });
     let open = || FileDevice::open_or_create(path, size).map(Arc::new);
-    linger.take(&path.display().to_string(), busy, open)
+    retry.take(&path.display().to_string(), busy, open)
 }
 
 fn dynamic(devices: &[Arc<FileDevice>]) -> Vec<Arc<dyn Device>> {
@@ -150,11 +150,11 @@ impl Start<'_> {
     ///
     /// # Errors
     /// One sentence. The contents of the devices are unchanged, and no created file is left.
-    pub(crate) fn open(&self, paths: &[PathBuf], linger: Linger) -> Result<Opened, Error> {
+    pub(crate) fn open(&self, paths: &[PathBuf], retry: BusyRetry) -> Result<Opened, Error> {
         for (at, path) in paths.iter().enumerate().filter(|(_, path)| !is_missing(path)) {
             self.check(path, &paths[..at])?;
         }
-        let (opened, unusable) = self.devices_there(paths, linger)?;
+        let (opened, unusable) = self.devices_there(paths, retry)?;
         let missing: Vec<_> = paths.iter().filter(|path| is_missing(path)).cloned().collect();
         let format = self.settings.cache.format;
         if !format && !opened.is_empty() {
@@ -176,7 +176,7 @@ impl Start<'_> {
         if !format {
             self.in_use.require_none()?;
         }
-        self.new_pool(opened, &missing, linger)
+        self.new_pool(opened, &missing, retry)
     }
 
     /// Opens the pool, without the silent devices if the other devices are enough.
@@ -200,12 +200,12 @@ impl Start<'_> {
     fn devices_there(
         &self,
         paths: &[PathBuf],
-        linger: Linger,
+        retry: BusyRetry,
     ) -> Result<(Vec<Arc<FileDevice>>, Vec<DeviceError>), Error> {
         let (mut opened, mut unusable) = (Vec::new(), Vec::new());
         let there: Vec<_> = paths.iter().filter(|path| !is_missing(path)).cloned().collect();
         let waits_for = |path: &Path| self.under_way.silent(&path.display().to_string());
-        for answer in open_side_by_side(there, self.settings.cache.size, linger, waits_for) {
+        for answer in open_side_by_side(there, self.settings.cache.size, retry, waits_for) {
             match answer {
                 Ok(device) => opened.push(device),
                 Err(error @ DeviceError::InUse { .. }) => return Err(Error::Cache(error.to_string())),
@@ -282,7 +282,7 @@ impl Start<'_> {
         &self,
         mut devices: Vec<Arc<FileDevice>>,
         missing: &[PathBuf],
-        linger: Linger,
+        retry: BusyRetry,
     ) -> Result<Opened, Error> {
         let cache = &self.settings.cache;
         let mut others: Vec<_> = devices.iter().map(|device| PathBuf::from(device.name())).collect();
@@ -297,7 +297,7 @@ impl Start<'_> {
         let notices = devices.iter().filter_map(|device| self.other_size(device)).collect();
         let mut made = Made::default();
         for path in missing {
-            let device = device(path, cache.size, linger).map_err(|error| Error::Cache(error.to_string()))?;
+            let device = device(path, cache.size, retry).map_err(|error| Error::Cache(error.to_string()))?;
             made.0.push(path.clone());
             devices.push(device);
         }

@@ -12,13 +12,15 @@ use forebay_control::{
     ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 
+use forebay_http::{Format, Gathering, Web, render};
+
 use crate::control::{Control, cpu_ns, resident_bytes};
 use crate::host::Host;
 use crate::space::export_troubles;
 use crate::under_way::UnderWay;
 
 /// The server as its control socket sees it: a start, and a [`Control`] from the moment that the exports are open.
-pub(crate) struct Front {
+pub(crate) struct ControlFront {
     settings: Settings,
     /// The time when the server started.
     pub(crate) started: Started,
@@ -26,6 +28,7 @@ pub(crate) struct Front {
     host: Arc<dyn Host>,
     under_way: Arc<UnderWay>,
     sandbox: SandboxStatus,
+    web: Arc<Web>,
     control: OnceLock<Arc<Control>>,
 }
 
@@ -48,17 +51,19 @@ impl Started {
     }
 }
 
-impl Front {
+impl ControlFront {
     pub(crate) fn new(
         settings: &Settings,
         started: Started,
-        (events, host): (&Arc<EventLog>, &Arc<dyn Host>),
+        events: &Arc<EventLog>,
+        host: &Arc<dyn Host>,
         under_way: &Arc<UnderWay>,
         sandbox: SandboxStatus,
+        web: Arc<Web>,
     ) -> Self {
         let (events, host, under_way) = (events.clone(), host.clone(), under_way.clone());
         let (settings, control) = (settings.clone(), OnceLock::new());
-        Front { settings, started, events, host, under_way, sandbox, control }
+        ControlFront { settings, started, events, host, under_way, sandbox, web, control }
     }
 
     /// Has `control` answer from now on, because the exports are open.
@@ -158,9 +163,19 @@ pub(crate) fn refusal(starting: &Starting) -> String {
     format!("the server is still starting ({starting}); `forebay status` shows when it serves")
 }
 
-impl Handler for Front {
+impl Handler for ControlFront {
     fn status(&self) -> Status {
-        self.control().map_or_else(|| self.starting(), |control| control.status())
+        let mut status = self.control().map_or_else(|| self.starting(), |control| control.status());
+        self.web.trouble().into_iter().for_each(|trouble| status.health.degrade(trouble));
+        status
+    }
+
+    fn metrics(&self) -> Result<String, String> {
+        Ok(render(&Arc::new(Gathering::of(self)), Format::Text))
+    }
+
+    fn invite(&self, who: &str) -> Result<String, String> {
+        self.web.invite(who)
     }
 
     fn sample(&self) -> StatSample {

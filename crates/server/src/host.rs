@@ -1,11 +1,18 @@
 //! The process around the server.
 
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
 use forebay_config::{LogLevel, Settings};
 
 use crate::serve::Ready;
 
 /// The interface of the server to the process that it runs in. Called from any thread; no method may block for long.
 pub trait Host: Send + Sync + 'static {
+    /// Returns the listening sockets that the process was given, with their addresses: at the first call only. All of
+    /// them are addresses of the settings.
+    fn inherited(&self) -> Vec<(SocketAddr, OwnedFd)>;
+
     /// Tells that the process has dropped all privileges except those that it keeps. Threads started from now on have
     /// no other privileges.
     fn privileges_dropped(&self);

@@ -3,18 +3,19 @@
 //! [`run`] does this in the order that makes each failure harmless. Nothing is served before everything is ready, and a
 //! stop makes its data durable before the process ends.
 
+mod busy_retry;
 mod cache;
 mod cache_start;
 mod control;
 mod devices;
 mod epochs;
 mod error;
+mod event_report;
 mod front;
 mod health;
 mod host;
 mod identity;
 mod in_use;
-mod linger;
 mod placement;
 mod pool;
 mod portmap;
@@ -28,7 +29,6 @@ mod side_by_side;
 mod space;
 mod start;
 mod state_dir;
-mod tell;
 mod udp;
 mod under_way;
 mod volumes;

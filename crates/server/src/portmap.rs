@@ -16,7 +16,7 @@ use crate::serve::{listen_error, start_error};
 use crate::udp;
 
 /// The use of port 111 while clients are served.
-pub(crate) enum Found {
+pub(crate) enum PortmapRole {
     /// None.
     Nowhere,
     /// Programs are registered with rpcbind.
@@ -25,7 +25,7 @@ pub(crate) enum Found {
     Answering(Running),
 }
 
-impl Found {
+impl PortmapRole {
     /// Lets clients find the programs as `how` says. With `auto` a failure is an event.
     pub(crate) fn begin(
         how: Portmap,
@@ -35,12 +35,12 @@ impl Found {
         events: &EventLog,
     ) -> Result<Self, Error> {
         let answer = || answer(listen, Portmapper { ports, nfs: Arc::downgrade(nfs) });
-        let register = || Registration::begin(listen, ports).map(Found::Registered);
+        let register = || Registration::begin(listen, ports).map(PortmapRole::Registered);
         match how {
-            Portmap::Off => Ok(Found::Nowhere),
+            Portmap::Off => Ok(PortmapRole::Nowhere),
             Portmap::Answer => answer(),
             Portmap::Register => register(),
-            Portmap::Auto if listen.iter().all(is_loopback) => Ok(Found::Nowhere),
+            Portmap::Auto if listen.iter().all(is_loopback) => Ok(PortmapRole::Nowhere),
             Portmap::Auto => {
                 let found = if rpcbind::runs() { register() } else { answer() };
                 found.or_else(|error| {
@@ -49,7 +49,7 @@ impl Found {
                          nolock, or serve with --portmap=off"
                     );
                     events.add(Severity::Warning, "portmap", message, &[]);
-                    Ok(Found::Nowhere)
+                    Ok(PortmapRole::Nowhere)
                 })
             }
         }
@@ -57,9 +57,9 @@ impl Found {
 
     pub(crate) fn end(self) {
         match self {
-            Found::Nowhere => {}
-            Found::Registered(registration) => registration.end(),
-            Found::Answering(tcp) => tcp.shutdown(Duration::from_secs(1)),
+            PortmapRole::Nowhere => {}
+            PortmapRole::Registered(registration) => registration.end(),
+            PortmapRole::Answering(tcp) => tcp.shutdown(Duration::from_secs(1)),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Service for Portmapper {
 }
 
 /// Starts to answer on the addresses that NFS listens on.
-fn answer(listen: &[SocketAddr], portmapper: Portmapper) -> Result<Found, Error> {
+fn answer(listen: &[SocketAddr], portmapper: Portmapper) -> Result<PortmapRole, Error> {
     let addresses: Vec<_> = listen.iter().map(|address| SocketAddr::new(address.ip(), PORT)).collect();
     let bound = |address: &SocketAddr| udp::bound(*address).map_err(|source| listen_error(*address, source));
     let sockets = addresses.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
@@ -99,5 +99,5 @@ fn answer(listen: &[SocketAddr], portmapper: Portmapper) -> Result<Found, Error>
             true
         })?;
     }
-    Ok(Found::Answering(tcp))
+    Ok(PortmapRole::Answering(tcp))
 }

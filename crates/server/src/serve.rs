@@ -2,22 +2,24 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use forebay_config::{Mode, Settings, format_size};
-use forebay_control::{EventLog, HandleMode, Severity};
+use forebay_control::{EventLog, Figures, HandleMode, Handler, Severity};
+use forebay_http::{Listener, Web};
 use forebay_rpc::StartError;
 use forebay_vfs::Vfs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
+use crate::busy_retry::BusyRetry;
 use crate::cache::{Cache, CacheReady};
 use crate::error::Error;
-use crate::front::{Front, Started};
+use crate::front::{ControlFront, Started};
 use crate::health::Asker;
 use crate::host::Host;
-use crate::linger::Linger;
 use crate::start::{Served, Start, Watches};
 use crate::under_way::{Reports, UnderWay};
 use crate::{privileges, sandbox, state_dir};
@@ -33,6 +35,8 @@ pub struct Ready {
     pub cache: CacheReady,
     /// The mode in force.
     pub mode: Mode,
+    /// Duplicates of the listening sockets, in the order of `listen`.
+    pub sockets: Vec<OwnedFd>,
 }
 
 /// The size of the stack of a start in bytes: the usual size for the first thread of a process.
@@ -53,8 +57,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let watches = Watches::begin(&settings, &under_way)?;
     let refused = sandbox::refused();
     privileges::drop_capabilities();
-    let linger = Linger::new();
-    let mut state = linger.take(
+    let retry = BusyRetry::new();
+    let mut state = retry.take(
         "the state directory",
         |error| matches!(error, Error::StateDirInUse(_)),
         || state_dir::take(&settings.state_dir),
@@ -65,8 +69,14 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     host.privileges_dropped();
     let reports = Reports::start(&under_way, &host)?;
     let writer = events.write_behind()?;
-    let front = Arc::new(Front::new(&settings, started, (&events, &host), &under_way, sandbox));
+    let figures = Arc::new(Figures::new(&settings.state_dir));
+    let web = Arc::new(Web::new(settings.http.clone(), figures.clone()));
+    let front = ControlFront::new(&settings, started, &events, &host, &under_way, sandbox, web.clone());
+    let front = Arc::new(front);
     let control_server = forebay_control::Server::start(&settings.state_dir, front.clone())?;
+    let sampled = front.clone();
+    let past = figures.write_behind(move || sampled.sample())?;
+    let http = Listener::start(&web, front.clone())?;
     signals.add_signal(SIGTERM)?;
     signals.add_signal(SIGINT)?;
     let decided = Arc::new(OnceLock::new());
@@ -80,11 +90,11 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         sandbox,
         asker,
         watches,
-        linger,
+        retry,
         open_files,
         decided: decided.clone(),
     };
-    let served = serve(start, &mut signals, (&front, &decided));
+    let served = serve(start, &mut signals, &front, &decided);
     if decided.get().is_some() {
         state.keep();
     }
@@ -92,6 +102,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         host.stopping();
         let message = format!("a signal ended the start ({})", under_way.shown());
         events.add(Severity::Info, "start-ended", message, &[]);
+        drop((past, http));
         drop(control_server);
         drop(writer);
         // The lock ends with the process: threads of the start may still work in the state directory.
@@ -108,6 +119,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     door.into_iter().for_each(|door| door.stop(control.limits().drain_timeout));
     nfs.stop();
     // From here on no administrator may flush, add or remove a device.
+    drop((past, http));
     drop(control_server);
     stop(&vfs, control.cache(), &events)
 }
@@ -116,7 +128,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
 fn serve(
     start: Start,
     signals: &mut Signals,
-    (front, decided): (&Arc<Front>, &OnceLock<bool>),
+    front: &Arc<ControlFront>,
+    decided: &OnceLock<bool>,
 ) -> Result<Option<Served>, Error> {
     let reload = Arc::new(Reload { front: front.clone(), wanted: AtomicBool::new(false) });
     let (wanted, failed) = (reload.clone(), EndSignals(Some(signals.handle())));
@@ -153,7 +166,7 @@ impl Drop for EndSignals {
 
 /// A reload that a signal requested, perhaps before the configuration could be read again.
 struct Reload {
-    front: Arc<Front>,
+    front: Arc<ControlFront>,
     wanted: AtomicBool,
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use forebay_disk::{FileDevice, OpenError};
 
+use crate::busy_retry::BusyRetry;
 use crate::devices::device;
-use crate::linger::Linger;
 
 /// The time between two checks after the deadline.
 const LOOK: Duration = Duration::from_millis(200);
@@ -27,10 +27,10 @@ pub(crate) fn deadline() -> Duration {
 pub(crate) fn open_side_by_side(
     paths: Vec<PathBuf>,
     size: u64,
-    linger: Linger,
+    retry: BusyRetry,
     waits_for: impl Fn(&Path),
 ) -> Vec<Answer> {
-    open_until(paths, size, linger, deadline(), |opened, path| {
+    open_until(paths, size, retry, deadline(), |opened, path| {
         if opened == 0 {
             waits_for(path);
         }
@@ -42,8 +42,8 @@ pub(crate) fn open_side_by_side(
 ///
 /// # Errors
 /// [`OpenError::Silent`] after the deadline; every other reason why the device cannot be opened.
-pub(crate) fn open_beside_others(path: &Path, size: u64, linger: Linger) -> Answer {
-    let mut answers = open_until(vec![path.to_owned()], size, linger, deadline(), |_, _| true);
+pub(crate) fn open_beside_others(path: &Path, size: u64, retry: BusyRetry) -> Answer {
+    let mut answers = open_until(vec![path.to_owned()], size, retry, deadline(), |_, _| true);
     answers.pop().unwrap_or_else(|| Err(silent(path.to_owned(), deadline())))
 }
 
@@ -56,7 +56,7 @@ fn silent(path: PathBuf, after: Duration) -> OpenError {
 fn open_until(
     paths: Vec<PathBuf>,
     size: u64,
-    linger: Linger,
+    retry: BusyRetry,
     after: Duration,
     goes_on: impl Fn(usize, &Path) -> bool,
 ) -> Vec<Answer> {
@@ -65,10 +65,10 @@ fn open_until(
     for (at, path) in paths.iter().enumerate() {
         let (send, theirs) = (send.clone(), path.clone());
         // A device that answers too late is closed again, since no receiver takes it.
-        let open = move || drop(send.send((at, device(&theirs, size, linger))));
+        let open = move || drop(send.send((at, device(&theirs, size, retry))));
         let thread = std::thread::Builder::new().name("forebay-open".into()).spawn(open);
         // If the system refuses a thread, the device is opened here, without a deadline.
-        answers.push(thread.is_err().then(|| device(path, size, linger)));
+        answers.push(thread.is_err().then(|| device(path, size, retry)));
     }
     drop(send);
     let end = Instant::now() + after;
@@ -109,10 +109,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (paths, _held) = one_and_a_silent_one(folder.path());
         let asked = RefCell::new(Vec::new());
-        let answers = open_until(paths.clone(), MIN_SIZE, Linger::new(), Duration::ZERO, |opened, path| {
-            asked.borrow_mut().push(path.to_owned());
-            opened > 0 && path == paths[1]
-        });
+        let answers =
+            open_until(paths.clone(), MIN_SIZE, BusyRetry::new(), Duration::ZERO, |opened, path| {
+                asked.borrow_mut().push(path.to_owned());
+                opened > 0 && path == paths[1]
+            });
         assert!(answers[0].is_ok(), "{:?}", answers[0].as_ref().err());
         assert!(matches!(&answers[1], Err(OpenError::Silent { path, .. }) if *path == paths[1]));
         assert!(asked.borrow().contains(&paths[1]));
@@ -123,7 +124,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (paths, held) = one_and_a_silent_one(folder.path());
         let held = RefCell::new(Some(held));
-        let answers = open_until(paths.clone(), MIN_SIZE, Linger::new(), Duration::ZERO, |_, path| {
+        let answers = open_until(paths.clone(), MIN_SIZE, BusyRetry::new(), Duration::ZERO, |_, path| {
             if path == paths[1] {
                 held.take();
             }

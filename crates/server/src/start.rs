@@ -18,18 +18,18 @@ use forebay_tls::Keyring;
 use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
 use signal_hook::consts::SIGXFSZ;
 
+use crate::busy_retry::BusyRetry;
 use crate::cache;
 use crate::control::{Control, Parts, credentials};
 use crate::error::Error;
-use crate::front::Front;
+use crate::event_report::tell_elsewhere;
+use crate::front::ControlFront;
 use crate::health::Asker;
 use crate::host::Host;
 use crate::identity::Identities;
-use crate::linger::Linger;
-use crate::portmap::Found;
+use crate::portmap::PortmapRole;
 use crate::reload;
 use crate::serve::{Ready, start_error};
-use crate::tell::tell_elsewhere;
 use crate::udp;
 use crate::under_way::{Reports, UnderWay};
 use crate::volumes;
@@ -68,11 +68,11 @@ pub(crate) struct Start {
     pub(crate) events: Arc<EventLog>,
     pub(crate) under_way: Arc<UnderWay>,
     pub(crate) reports: Reports,
-    pub(crate) front: Arc<Front>,
+    pub(crate) front: Arc<ControlFront>,
     pub(crate) sandbox: SandboxStatus,
     pub(crate) asker: Option<Asker>,
     pub(crate) watches: Watches,
-    pub(crate) linger: Linger,
+    pub(crate) retry: BusyRetry,
     /// The limit on open files.
     pub(crate) open_files: u64,
     /// True if clients are served; false if a signal ended the start before that.
@@ -87,7 +87,7 @@ pub(crate) struct Served {
     pub(crate) running: Running,
     /// The NBD door.
     pub(crate) door: Option<Door>,
-    pub(crate) found: Found,
+    pub(crate) found: PortmapRole,
     /// The locks on the exports.
     pub(crate) owned: Vec<Ownership>,
 }
@@ -95,14 +95,14 @@ pub(crate) struct Served {
 impl Start {
     /// Takes everything into service. Returns `None` if a signal ended the start.
     pub(crate) fn run(self) -> Result<Option<Served>, Error> {
-        let Start { settings, host, events, under_way, front, linger, .. } = self;
+        let Start { settings, host, events, under_way, front, retry, .. } = self;
         let keyring = Arc::new(Keyring::new(credentials(&settings)?));
         let watches = self.watches.opened()?;
         // The check comes before the directories are opened for writing, and before any write.
         let mut identities = Identities::check(&settings, &under_way)?;
         let own = |export: &Export| {
             under_way.waits_for(&export.path);
-            own(export, linger)
+            own(export, retry)
         };
         let owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
         let vfs = Arc::new(open_vfs(&settings, &mut identities, self.open_files, watches, &under_way)?);
@@ -112,16 +112,18 @@ impl Start {
         if settings.takes_kerberos() {
             nfs.serve_kerberos(&kerberos_settings(&settings))?;
         }
-        let server = linger.take(
+        let inherited = host.inherited();
+        let server = retry.take(
             "the port",
             |error| matches!(error, Error::PortInUse(_)),
             || {
                 let config = transport_config(&settings, &keyring);
-                let bound = Server::bind(&settings.listen, config, nfs.clone());
+                let bound = Server::bind_or_take(&settings.listen, &inherited, config, nfs.clone());
                 bound.map_err(start_error)
             },
         )?;
-        let listen = server.local_addrs().to_vec();
+        drop(inherited);
+        let (listen, sockets) = (server.local_addrs().to_vec(), server.sockets()?);
         let port = listen.first().map_or(0, std::net::SocketAddr::port);
         let ports = Ports { port, nfs4: settings.nfs4, locks: settings.locks };
         let parts = Parts {
@@ -136,7 +138,7 @@ impl Start {
         };
         let control = Arc::new(Control::new(settings.clone(), front.started, listen.clone(), parts));
         front.hand_over(control.clone());
-        let found = Found::begin(settings.portmap, &listen, ports, &nfs, &events)?;
+        let found = PortmapRole::begin(settings.portmap, &listen, ports, &nfs, &events)?;
         if settings.locks {
             serve_nsm(&listen, &nfs, &events);
         }
@@ -144,10 +146,10 @@ impl Start {
         // All other possible failures are excluded now. From here on there is something to stop cleanly.
         under_way.step("opening the cache");
         let opened =
-            cache::open(&settings, (&vfs, &nfs), &mut identities, &events, self.asker, linger, &under_way)?;
+            cache::open(&settings, (&vfs, &nfs), &mut identities, &events, self.asker, retry, &under_way)?;
         let (cache, said) = opened.unzip();
         nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
-        nfs.settle_removed().map_err(|(path, error)| {
+        nfs.remove_unopened_kept().map_err(|(path, error)| {
             let reason = format!("its removed files in .forebay/unlinked cannot be read: {error}");
             Error::Export { path, reason }
         })?;
@@ -177,6 +179,7 @@ impl Start {
             handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
             cache: said.unwrap_or_default(),
             mode: control.effective_mode(),
+            sockets,
         });
         Ok(Some(Served { vfs, nfs, control, running, door, found, owned }))
     }
@@ -214,7 +217,7 @@ fn flush_after_crash(vfs: &Vfs, events: &EventLog, under_way: &UnderWay) {
     }
 }
 
-fn own(export: &Export, linger: Linger) -> Result<Ownership, Error> {
+fn own(export: &Export, retry: BusyRetry) -> Result<Ownership, Error> {
     let path = &export.path;
     let take = || match Ownership::take(path) {
         Ok(Some(owned)) => Ok(owned),
@@ -222,7 +225,7 @@ fn own(export: &Export, linger: Linger) -> Result<Ownership, Error> {
         Err(error) => Err(Error::Export { path: path.clone(), reason: error.to_string() }),
     };
     let busy = |error: &Error| matches!(error, Error::ExportInUse(_));
-    let owned = linger.take(&path.display().to_string(), busy, take)?;
+    let owned = retry.take(&path.display().to_string(), busy, take)?;
     if export.clients.iter().any(|rule| rule.access == Access::ReadWrite) {
         require_writable(path)?;
     }

@@ -43,6 +43,9 @@ impl Client {
         for _ in 0..operations {
             let kind = self.shared.habits.kind(&mut self.rng);
             self.act(kind).await;
+            if let Err(broken) = self.engine.check() {
+                self.shared.fail(broken);
+            }
             if self.shared.failure.lock().is_some() {
                 return;
             }

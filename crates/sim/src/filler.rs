@@ -19,7 +19,7 @@ pub async fn fill(shared: Arc<Shared>, engine: Arc<Engine>, mut rng: Rng) {
     let (mut last, mut count) = (None, 0);
     while engine.counters().log_waits == 0 && count < MOST {
         let waits = engine.counters().room_waits > 0;
-        let noted = if waits { engine.try_note(&[7; 4000]) } else { Ok(None) };
+        let noted = if waits { engine.try_append_user_record(&[7; 4000]) } else { Ok(None) };
         match noted {
             Ok(Some((frame, note))) => {
                 (last, count) = (Some(note), count + 1);
@@ -34,6 +34,6 @@ pub async fn fill(shared: Arc<Shared>, engine: Arc<Engine>, mut rng: Rng) {
     let rest = rng.time(Duration::ZERO, Duration::from_secs(1));
     shared.executor.sleep(rest).await;
     if let Some(last) = last {
-        engine.let_go(last);
+        engine.release_user_records(last);
     }
 }

@@ -83,7 +83,7 @@ pub(crate) async fn write_direct(
     written: impl FnOnce(),
 ) -> Result<Seq, Error> {
     let Writing { object, offset, data, now } = *write;
-    let direct = engine.begin_direct(object, offset, data.len() as u64).await?;
+    let direct = engine.begin_bypass(object, offset, data.len() as u64).await?;
     let buffer = Slice::new(Arc::new(Buffer::from_bytes(data)), 0..data.len());
     let result = store.write(object.key(), offset, buffer).await;
     let end = match result {
@@ -95,7 +95,7 @@ pub(crate) async fn write_direct(
     if result.is_ok() {
         written();
     }
-    let frame = engine.end_direct(object, direct, done, end, now).await;
+    let frame = engine.end_bypass(object, direct, done, end, now).await;
     result?;
     frame
 }
@@ -192,7 +192,7 @@ impl Client {
         }
         let len = self.engine.read(object, offset, buffer).await?;
         let there = self.shared.store.size_of(object.key());
-        if len == buffer.len() || object.unsettled().is_some() || there <= object.size() {
+        if len == buffer.len() || object.undestaged_attributes().is_some() || there <= object.size() {
             return Ok(len);
         }
         // The file is longer than the engine knows. `vfs` reads its size when nobody is changing it, and reads again.

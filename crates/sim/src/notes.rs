@@ -23,7 +23,7 @@ pub struct Ledger {
     /// User records up to this one are durable.
     durable: UserRecordId,
     /// User records up to this one may be missing.
-    let_go: UserRecordId,
+    released: UserRecordId,
     /// True if user records that are needed for good must not be missing.
     keeps: bool,
     /// True while the needed user records cannot be reappended: a flush then ends with an error.
@@ -71,7 +71,7 @@ impl Ledger {
     /// Notes that every device is lost for good.
     pub fn lose_all(&mut self) {
         self.written.clear();
-        (self.durable, self.let_go) = (0, 0);
+        (self.durable, self.released) = (0, 0);
     }
 
     /// Compares the records that the engine found with the records that were written. The next recovery must find the
@@ -86,7 +86,7 @@ impl Ledger {
             self.compare(&numbers)?;
         }
         self.durable = notes.len() as UserRecordId;
-        self.let_go = 0;
+        self.released = 0;
         self.written = notes.iter().map(|note| note.id).zip(numbers).collect();
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Ledger {
         if !(0..=written.len()).any(|first| written[first..].starts_with(&found)) {
             return Err(format!("recovery found notes {found:?} of {written:?} (P3)"));
         }
-        let mut needed = durable().filter(|(id, number)| **id > self.let_go && !kept(number));
+        let mut needed = durable().filter(|(id, number)| **id > self.released && !kept(number));
         match needed.find(|(_, number)| !found.contains(number)) {
             Some((id, _)) => Err(format!("recovery did not find note {id} (P1)")),
             None => Ok(()),
@@ -170,14 +170,14 @@ impl Notary {
     /// Releases user records without a request of the engine.
     fn let_go_some(&mut self) {
         let mut ledger = self.shared.notes.lock();
-        let upto = self.rng.within(ledger.let_go, ledger.durable.max(ledger.let_go));
+        let upto = self.rng.within(ledger.released, ledger.durable.max(ledger.released));
         if ledger.keeps {
             return;
         }
-        ledger.let_go = upto;
+        ledger.released = upto;
         drop(ledger);
         self.shared.tell(|| format!("let go of notes up to {upto}"));
-        self.engine.let_go(upto);
+        self.engine.release_user_records(upto);
     }
 }
 
@@ -205,16 +205,16 @@ pub fn let_go_slowly(
         (ledger.keeps, ledger.stuck) = (keeps, false);
     }
     async move {
-        while let Some(upto) = engine.notes_due().await {
+        while let Some(upto) = engine.user_records_due().await {
             shared.executor.sleep(takes()).await;
             {
                 let mut ledger = shared.notes.lock();
-                ledger.let_go = ledger.let_go.max(upto);
+                ledger.released = ledger.released.max(upto);
             }
             shared.tell(|| format!("let go of notes up to {upto}, as asked"));
             shared.hits.hit(Fault::NotesLetGo);
             if !keeps {
-                engine.let_go(upto);
+                engine.release_user_records(upto);
                 continue;
             }
             shared.hits.hit(Fault::NotesCarried);
@@ -246,7 +246,7 @@ mod tests {
             ledger.wrote(id, &bytes).unwrap();
         }
         ledger.durable(7);
-        ledger.let_go = 3;
+        ledger.released = 3;
         ledger
     }
 
@@ -266,7 +266,7 @@ mod tests {
                 ledger.wrote(id, &bytes).unwrap();
             }
             ledger.durable(40);
-            ledger.let_go = 30;
+            ledger.released = 30;
             ledger
         };
         let rest = || 31..=40;

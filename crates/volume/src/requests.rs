@@ -103,13 +103,13 @@ impl Volume {
         change: impl FnOnce() -> Io<BackingResult<()>>,
     ) -> Result<Changed> {
         let (engine, object) = (&self.engine, &self.object);
-        let mut direct = engine.begin_direct(object, range.start, range.end - range.start).await?;
+        let mut direct = engine.begin_bypass(object, range.start, range.end - range.start).await?;
         if caching {
             direct = direct.caching();
         }
         let result = change().await;
         let written = written.filter(|_| result.is_ok()).map(|data| (range.start, data));
-        let frame = engine.end_direct(object, direct, written, range.end, Time::default()).await?;
+        let frame = engine.end_bypass(object, direct, written, range.end, Time::default()).await?;
         // The record of the new contents is durable before the answer: a later flush of another range must not depend
         // on it.
         engine.commit(frame).await?;

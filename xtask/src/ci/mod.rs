@@ -17,7 +17,7 @@ use schedule::Share;
 pub(crate) use steps::{all, quick};
 
 use crate::{
-    process::{command, line, lines, output, root, run, within},
+    process::{command, line, lines, output, root, run, target_dir, within},
     setup,
     suites::Counts,
 };
@@ -58,12 +58,24 @@ impl Step {
     }
 }
 
-/// Returns the command of the simulator with `arguments`. One build serves all: it has the planted bugs in it, which
-/// only `--plants` switches on.
-pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Command {
-    let build =
-        ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant", "--"];
-    let mut command = command("cargo", build);
+/// Builds the simulator and returns its command with `arguments`. It is part of the build for tests, so nothing is
+/// built twice. The planted bugs are in it, and only `--plants` switches them on.
+pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Result<Command> {
+    // Cargo builds the programs of a package for its integration tests.
+    run(&mut cargo_test(&["--quiet", "--no-run", "--test", "worlds"]))?;
+    let mut command = Command::new(target_dir().join("debug/forebay-sim"));
+    command.args(arguments).current_dir(root());
+    Ok(command)
+}
+
+/// Returns the command that tests the workspace with `arguments`. For a part of the workspace, dependencies would have
+/// other features and be built again. The planted bugs are in this build, each switched off except in the test that
+/// must find it.
+fn cargo_test(arguments: &[&str]) -> Command {
+    let mut command = command(
+        "cargo",
+        ["test", "--workspace", "--features", "forebay-sim/plant,forebay-clientstate/plant"],
+    );
     command.args(arguments);
     command
 }
@@ -109,9 +121,10 @@ fn fuzz() -> Result<Counts> {
         eprintln!("skipped: no nightly toolchain");
         return Ok(Counts { skipped: 1, ..Counts::default() });
     }
-    // From valid messages the fuzzer gets further in a minute than without seeds.
-    let seeds = ["run", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--example", "seeds", "fuzz/corpus"];
-    run(&mut command("cargo", seeds))?;
+    // From valid messages the fuzzer gets further in a minute than without seeds. They are made without the fuzzer,
+    // which is in C++.
+    let seeds = ["run", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--no-default-features"];
+    run(command("cargo", seeds).args(["--example", "seeds", "fuzz/corpus"]))?;
     let listed = output(&mut command("cargo", ["+nightly", "fuzz", "list"]))?;
     let targets: Vec<_> = listed.lines().collect();
     ensure!(!targets.is_empty(), "fuzz/ has no targets");

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{
     Share::{Alone, Prompt},
-    Step, fuzz, modes, one, sim, step, tests,
+    Step, cargo_test, fuzz, modes, one, sim, step, tests,
 };
 use crate::{
     boot, dist, documents, mounts, package,
@@ -14,6 +14,7 @@ use crate::{
     suites::{self, Counts, SUITES, Target},
     untar,
     vm::Version,
+    watched,
 };
 
 /// Returns the checks of a quick run: some minutes, without root, and without anything to install.
@@ -42,18 +43,6 @@ pub(crate) fn quick() -> Vec<Step> {
             documents::check,
         ),
     ]
-}
-
-/// Returns the command that tests the workspace with `arguments`. For a part of the workspace, dependencies would have
-/// other features and be built again. The planted bugs are in this build, each switched off except in the test that
-/// must find it.
-fn cargo_test(arguments: &[&str]) -> Command {
-    let mut command = command(
-        "cargo",
-        ["test", "--workspace", "--features", "forebay-sim/plant,forebay-clientstate/plant"],
-    );
-    command.args(arguments);
-    command
 }
 
 /// Returns all checks.
@@ -128,16 +117,14 @@ fn guests() -> Vec<Step> {
         Some(step(name, "the suite again, mounted with NFSv4.2", check).after(&["release"]))
     }));
     steps.extend([
-        // Both this step and the tests search for free loop devices, and a search disturbs another one.
-        step("untar", "power cuts under a kernel client that unpacks a tree", untar::check).after(&[
-            "tests",
-            "write-back",
-            "release",
-        ]),
+        step("untar", "power cuts under a kernel client that unpacks a tree", untar::check)
+            .after(&["release"]),
         // This machine's kernel may have no quotas, but the guest's has.
         step("mounts", "mounts without options, and locks of NFSv3 and NFSv4", mounts::check)
             .after(&["release"]),
         step("quota", "quotas of the served file system, in a guest", quota::check).after(&["release"]),
+        step("watched", "metrics and alerts in Prometheus, and the page in a browser", watched::check)
+            .after(&["release"]),
         step("boot", "the shipped unit under systemd", boot::check).after(&["release"]),
         step(
             "packages",
@@ -153,28 +140,45 @@ fn guests() -> Vec<Step> {
 /// on every machine.
 fn computed() -> Vec<Step> {
     vec![
-        step("sim", "random worlds of the engine", || one(&mut sim(&["--seeds", "800"]))),
-        step("sim: all", "all short workloads", || {
-            one(&mut sim(&["--exhaustive", "2", "--stride", "4"]))?;
-            one(&mut sim(&["--exhaustive", "3", "--stride", "40"]))
-        }),
-        step("sim: names", "names and attributes after crashes", || {
-            one(&mut sim(&["--names", "--seeds", "10000"]))?;
-            one(&mut sim(&["--names", "--exhaustive", "3", "--stride", "40"]))
-        }),
-        step("sim: joined", "names and data in one log", || one(&mut sim(&["--joined", "--seeds", "1000"]))),
-        step("sim: bugs", "planted bugs must be found by worlds", || {
-            // A seed that has found a bug before is run first. If it finds the bug, the seeds before it are not run.
-            let plants = ["--known", "crates/sim/planted.txt", "--plants", "--seeds"];
-            one(sim(&plants).arg("800"))?;
-            one(sim(&plants).args(["800", "--names"]))?;
-            one(sim(&plants).args(["4000", "--joined"]))
-        }),
+        worlds("sim", "random worlds of the engine", &[&["--seeds", "800"]]),
+        worlds(
+            "sim: all",
+            "all short workloads",
+            &[&["--exhaustive", "2", "--stride", "4"], &["--exhaustive", "3", "--stride", "40"]],
+        ),
+        worlds(
+            "sim: names",
+            "names and attributes after crashes",
+            &[&["--names", "--seeds", "10000"], &["--names", "--exhaustive", "3", "--stride", "40"]],
+        ),
+        worlds("sim: joined", "names and data in one log", &[&["--joined", "--seeds", "1000"]]),
+        // A seed that has found a bug before is run first. If it finds the bug, the seeds before it are not run.
+        worlds(
+            "sim: bugs",
+            "planted bugs must be found by worlds",
+            &[
+                &["--known", PLANTED, "--plants", "--seeds", "800"],
+                &["--known", PLANTED, "--plants", "--seeds", "800", "--names"],
+                &["--known", PLANTED, "--plants", "--seeds", "4000", "--joined"],
+            ],
+        ),
         step("threads", "the engine under a scheduler of threads", || {
             tests(&mut features_of_all("forebay-threads", "shuttle"))
         }),
         step("fuzz", "a minute of all fuzz targets", fuzz),
     ]
+}
+
+/// The seeds that have found planted bugs.
+const PLANTED: &str = "crates/sim/planted.txt";
+
+/// Returns a step that runs the simulator once with each of some lists of arguments.
+fn worlds(name: &'static str, about: &'static str, runs: &'static [&[&str]]) -> Step {
+    let check = move || {
+        runs.iter().try_for_each(|arguments| one(&mut sim(arguments)?).map(drop))?;
+        Ok(Counts { passed: 1, ..Counts::default() })
+    };
+    step(name, about, check).after(&["test build"])
 }
 
 /// Returns the command for the unit tests of a package with one of its features. It names further packages, so that

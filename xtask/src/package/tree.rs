@@ -17,6 +17,12 @@ pub(super) const DOCUMENTS: &str = "usr/share/doc/forebay";
 const FOR_ADMINISTRATORS: [&str; 5] =
     ["README.md", "docs/operations.md", "docs/semantics.md", "docs/glossary.md", "docs/benchmarks.md"];
 
+/// Files for programs that watch servers: below `packaging/`, and in the tree.
+const SHARED: [(&str, &str); 2] = [
+    ("grafana/forebay.json", "usr/share/forebay/grafana/forebay.json"),
+    ("prometheus/forebay.rules.yml", "usr/share/forebay/prometheus/forebay.rules.yml"),
+];
+
 /// The places in which distributions differ.
 pub(super) struct Places {
     /// Directory for completions of zsh.
@@ -41,9 +47,13 @@ impl Tree {
             "usr/lib/systemd/system-generators/forebay-generator",
             0o755,
         )?;
+        for (from, to) in SHARED {
+            tree.copy(&packaging.join(from), to, 0o644)?;
+        }
         let unit = fs::read_to_string(packaging.join("forebay.service"))?;
         tree.write("usr/lib/systemd/system/forebay.service", &unit)?;
         tree.write("usr/lib/systemd/system/forebay@.service", &of_instances(&unit))?;
+        tree.copy(&packaging.join("forebay.socket"), "usr/lib/systemd/system/forebay.socket", 0o644)?;
         tree.manual_pages(binary)?;
         for (shell, path) in [
             ("bash", "usr/share/bash-completion/completions/forebay".to_owned()),

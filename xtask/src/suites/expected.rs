@@ -8,10 +8,10 @@ use super::{Case, Counts, Outcome, asset};
 use crate::{server::Kind, vm::Version};
 
 /// Names of the cases that are known to fail, each with its reason.
-pub(super) type Expected = BTreeMap<String, String>;
+pub(crate) type Expected = BTreeMap<String, String>;
 
 /// Reads the list of a suite, for NFSv3 or NFSv4. Without a file no case may fail.
-pub(super) fn list(suite: &str, kind: Kind, version: Version) -> Result<Expected> {
+pub(crate) fn list(suite: &str, kind: Kind, version: Version) -> Result<Expected> {
     let version = if version == Version::V3 { "" } else { "-4" };
     let path = asset(&format!("expected/{suite}{version}.{}", kind.name()));
     match fs::read_to_string(&path) {
@@ -34,7 +34,7 @@ fn parse(text: &str) -> Result<Expected> {
 }
 
 /// Counts the cases. Prints every unexpected result: an unlisted failure, and a listed case that passed.
-pub(super) fn judge(cases: &[Case], expected: &Expected) -> Counts {
+pub(crate) fn judge(cases: &[Case], expected: &Expected) -> Counts {
     let mut counts = Counts::default();
     for Case { name, outcome } in cases {
         match (outcome, expected.get(name)) {

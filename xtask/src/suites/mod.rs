@@ -1,6 +1,6 @@
 //! Suites of checks that run against a server from outside. Each case has a name and a result.
 
-mod expected;
+pub(crate) mod expected;
 mod fsx;
 mod libnfs;
 mod pjdfstest;

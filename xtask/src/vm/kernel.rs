@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use crate::process::{command, output, rigs_dir, run};
 
 /// Modules that the guest loads. `depmod` finds their dependencies.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 22] = [
     "virtio_pci",
     "virtio_console",
     "virtio_net",
@@ -30,6 +30,26 @@ const MODULES: [&str; 16] = [
     "ext4",
     "xfs",
     "quota_v2",
+    // Kerberos and TLS, whose ciphers the kernel requests by name as well.
+    "rpcsec_gss_krb5",
+    "cts",
+    "tls",
+    "gcm",
+    "ghash-generic",
+    "ctr",
+];
+
+/// Modules for Kerberos and TLS, with the modules that only these need. A guest that needs them loads them itself.
+const SECURITY: [&str; 9] = [
+    "auth_rpcgss",
+    "rpcsec_gss_krb5",
+    "cts",
+    "tls",
+    "crypto_null",
+    "gcm",
+    "gf128mul",
+    "ghash-generic",
+    "ctr",
 ];
 
 /// Modules for file systems in images and for NFSv4, with the modules that only these need. A guest that only mounts
@@ -104,30 +124,53 @@ impl Release {
         }
     }
 
-    /// Returns the options by which apt knows the packages of the release. For another release than that of this
-    /// machine, apt gets sources and lists of its own below `work`.
+    /// Returns the options by which apt knows the packages of the release.
     fn apt_options(self, work: &Path) -> Result<Vec<OsString>> {
-        if self == Release::V6_1 {
-            return Ok(Vec::new());
+        match self {
+            Release::V6_1 => Ok(Vec::new()),
+            Release::V6_12 => apt_options("trixie", work),
         }
-        let source = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
-            https://deb.debian.org/debian trixie main\n";
-        fs::write(work.join("sources.list"), source)?;
-        fs::create_dir_all(work.join("lists/partial"))?;
-        let option = |name: &str, value: &Path| {
-            let mut option = OsString::from(format!("-o{name}="));
-            option.push(value);
-            option
-        };
-        let options = vec![
-            option("Dir::Etc::SourceList", &work.join("sources.list")),
-            option("Dir::Etc::SourceParts", Path::new("/dev/null")),
-            option("Dir::State::Lists", &work.join("lists")),
-            option("Dir::Cache", &work.join("cache")),
-        ];
-        run(command("apt-get", ["-q", "-oAPT::Sandbox::User=root", "update"]).args(&options))?;
-        Ok(options)
     }
+}
+
+/// Returns the options by which apt knows the packages of another release of Debian than that of this machine. Apt gets
+/// sources and lists of its own below `work`.
+fn apt_options(suite: &str, work: &Path) -> Result<Vec<OsString>> {
+    let source = format!(
+        "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] https://deb.debian.org/debian {suite} main\n"
+    );
+    fs::write(work.join("sources.list"), source)?;
+    fs::create_dir_all(work.join("lists/partial"))?;
+    let option = |name: &str, value: &Path| {
+        let mut option = OsString::from(format!("-o{name}="));
+        option.push(value);
+        option
+    };
+    let options = vec![
+        option("Dir::Etc::SourceList", &work.join("sources.list")),
+        option("Dir::Etc::SourceParts", Path::new("/dev/null")),
+        option("Dir::State::Lists", &work.join("lists")),
+        option("Dir::Cache", &work.join("cache")),
+    ];
+    run(command("apt-get", ["-q", "-oAPT::Sandbox::User=root", "update"]).args(&options))?;
+    Ok(options)
+}
+
+/// Returns the directory `name` with the files of packages of a release of Debian, which are not installed. They are
+/// fetched once.
+pub(crate) fn unpacked(suite: &str, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let dir = rigs_dir()?.join(name);
+    if dir.is_dir() {
+        return Ok(dir);
+    }
+    let work = tempfile::tempdir_in(rigs_dir()?)?;
+    let options = apt_options(suite, work.path())?;
+    let mut download = command("apt-get", ["-q", "-oAPT::Sandbox::User=root", "download"]);
+    run(download.args(packages).args(&options).current_dir(work.path()))?;
+    let unpack = "for package in *.deb; do dpkg-deb -x \"$package\" files || exit 1; done";
+    run(command("sh", ["-c", unpack]).current_dir(work.path()))?;
+    fs::rename(work.path().join("files"), &dir)?;
+    Ok(dir)
 }
 
 /// A kernel that is ready to boot.
@@ -159,9 +202,16 @@ impl Kernel {
         Ok(Self { image: dir.join(IMAGE), modules })
     }
 
-    /// Returns the modules of a guest: all, or only those for NFSv3.
+    /// Returns the modules of a guest: all but those of Kerberos and TLS, or only those for NFSv3.
     pub(crate) fn modules(&self, all: bool) -> impl Iterator<Item = &Path> {
-        let wanted = move |module: &&PathBuf| all || name(module).is_none_or(|name| !RARE.contains(&name));
+        let is_wanted = move |name: &str| !SECURITY.contains(&name) && (all || !RARE.contains(&name));
+        let wanted = move |module: &&PathBuf| name(module).is_none_or(is_wanted);
+        self.modules.iter().filter(wanted).map(PathBuf::as_path)
+    }
+
+    /// Returns the modules for Kerberos and TLS.
+    pub(crate) fn security_modules(&self) -> impl Iterator<Item = &Path> {
+        let wanted = |module: &&PathBuf| name(module).is_some_and(|name| SECURITY.contains(&name));
         self.modules.iter().filter(wanted).map(PathBuf::as_path)
     }
 }
@@ -264,7 +314,9 @@ mod tests {
         let depends = "a/virtio.ko:\na/virtio_ring.ko: a/virtio.ko\na/virtio_pci.ko: a/virtio_ring.ko a/virtio.ko\n\
             a/virtio_console.ko: a/virtio_ring.ko a/virtio.ko\na/virtio_net.ko:\na/virtio_blk.ko:\na/virtio-rng.ko:\n\
             a/9pnet_virtio.ko:\na/9p.ko:\na/overlay.ko:\na/nfs.ko:\na/nfsv3.ko: a/nfs.ko\na/nfsv4.ko: a/nfs.ko\n\
-            a/loop.ko:\na/crc32c_generic.ko:\na/ext4.ko: a/jbd2.ko\na/jbd2.ko:\na/xfs.ko:\na/quota_v2.ko:\n";
+            a/loop.ko:\na/crc32c_generic.ko:\na/ext4.ko: a/jbd2.ko\na/jbd2.ko:\na/xfs.ko:\na/quota_v2.ko:\n\
+            a/rpcsec_gss_krb5.ko: a/auth_rpcgss.ko\na/auth_rpcgss.ko:\na/cts.ko:\na/tls.ko:\na/gcm.ko:\n\
+            a/ghash-generic.ko:\na/ctr.ko:\n";
         let order = load_order(depends, "").unwrap();
         assert_eq!(order[..4], ["a/virtio.ko", "a/virtio_ring.ko", "a/virtio_pci.ko", "a/virtio_console.ko"]);
         assert_eq!(order.iter().filter(|module| **module == "a/virtio.ko").count(), 1);
@@ -277,14 +329,16 @@ mod tests {
         assert!(has_all(&modules, ""));
         modules.pop();
         assert!(!has_all(&modules, ""));
-        assert!(has_all(&modules, "kernel/fs/quota/quota_v2.ko\n"));
+        assert!(has_all(&modules, "kernel/crypto/ctr.ko\n"));
     }
 
     #[test]
     fn a_guest_of_nfs_loads_no_file_systems_of_images() {
-        let modules = ["00-virtio.ko", "01-nfsv3.ko", "02-jbd2.ko", "03-ext4.ko"].map(PathBuf::from).into();
+        let modules = ["00-virtio.ko", "01-nfsv3.ko", "02-jbd2.ko", "03-ext4.ko", "04-tls.ko"]
+            .map(PathBuf::from)
+            .into();
         let kernel = Kernel { image: PathBuf::new(), modules };
-        assert_eq!(kernel.modules(true).count(), 4);
+        assert_eq!((kernel.modules(true).count(), kernel.security_modules().count()), (4, 1));
         let few: Vec<_> = kernel.modules(false).map(|module| module.to_str().unwrap()).collect();
         assert_eq!(few, ["00-virtio.ko", "01-nfsv3.ko"]);
     }

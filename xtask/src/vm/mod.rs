@@ -10,7 +10,7 @@ mod kernel;
 mod network;
 mod systemd;
 
-pub(crate) use kernel::{Kernel, Release};
+pub(crate) use kernel::{Kernel, Release, unpacked};
 pub(crate) use network::Network;
 pub(crate) use systemd::{Booted, Disk};
 

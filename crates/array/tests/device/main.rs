@@ -90,6 +90,25 @@ fn a_busy_array_stays_until_forced() {
     rig.assert_gone();
 }
 
+#[test]
+fn a_search_for_a_loop_device_waits_until_that_of_another_process_ends() {
+    let Some(rig) = Rig::new() else { return };
+    let lock = File::open("/dev/loop-control").unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let inode = format!(":{} ", rustix::fs::fstat(&lock).unwrap().st_ino);
+    let waits = || {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains("->") && line.contains("FLOCK") && line.contains(&inode))
+    };
+    std::thread::scope(|scope| {
+        let up = scope.spawn(|| rig.up(&["--fs", "none"]));
+        until("the array to wait for the lock", || waits() || up.is_finished());
+        assert!(!up.is_finished(), "the array came up beside another search");
+        drop(lock);
+        up.join().unwrap();
+    });
+}
+
 fn losetup() -> String {
     String::from_utf8(Command::new("losetup").args(["-n", "-O", "BACK-FILE"]).output().unwrap().stdout)
         .unwrap()

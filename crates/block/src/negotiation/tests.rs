@@ -27,7 +27,7 @@ struct Client {
     disks: Names,
 }
 
-/// What one option has led to.
+/// The result of one option.
 struct Answer {
     bytes: Vec<u8>,
     next: Next,

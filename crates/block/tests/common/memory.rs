@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
+use forebay_engine::io::Clock;
+use forebay_runtime::SystemClock;
 use forebay_volume::disk::{Disk, DiskError, DiskFuture, Disks, Extent, Shape};
 
 const CHUNK: u64 = 1 << 20;
@@ -24,6 +27,8 @@ pub(crate) struct Memory {
     /// True if no read is answered from memory.
     pub(crate) is_slow: AtomicBool,
     pub(crate) gate: Gate,
+    /// The time that a flush sleeps on the engine's clock.
+    pub(crate) delay: Mutex<Option<Duration>>,
     /// The error of every operation.
     pub(crate) fails: Mutex<Option<DiskError>>,
 }
@@ -92,6 +97,7 @@ impl Memory {
             prefetched: AtomicUsize::new(0),
             is_slow: AtomicBool::new(false),
             gate: Gate::default(),
+            delay: Mutex::new(None),
             fails: Mutex::new(None),
         })
     }
@@ -168,7 +174,11 @@ impl Disk for Memory {
     }
 
     fn flush(&self) -> DiskFuture<'_, ()> {
+        let delay = self.delay.lock().unwrap().map(|delay| SystemClock::new().sleep(delay));
         Box::pin(async move {
+            if let Some(delay) = delay {
+                delay.await;
+            }
             self.check()?;
             self.written.lock().unwrap().values_mut().for_each(|is_dirty| *is_dirty = false);
             self.flushes.fetch_add(1, SeqCst);

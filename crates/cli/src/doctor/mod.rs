@@ -3,7 +3,7 @@
 mod device;
 mod directory;
 mod host;
-mod mounts;
+pub(crate) mod mounts;
 mod network;
 
 use std::path::PathBuf;

@@ -59,6 +59,7 @@ mod nfs4_change;
 mod nfs4_hostile;
 mod nfs4_killed;
 mod nfs4_restarts;
+mod nfs4_trunking;
 mod nfs4_unlinked;
 mod nlm;
 mod nlm_calls;

@@ -70,17 +70,17 @@ fn each_change_is_told_with_its_values_and_a_restart_is_named_where_it_is_needed
 }
 
 #[test]
-fn fewer_connections_hold_for_new_ones_and_end_none_that_works() {
-    let server = configured(TempDir::new().unwrap(), "");
+fn a_limit_read_anew_holds_for_the_connections_there_are() {
+    let stall = "[limits]\nstall_timeout = \"1s\"\n";
+    let server = configured(TempDir::new().unwrap(), stall);
     let address = server.json(&["status"])["listen"][0].as_str().unwrap().to_owned();
-    let mut first = TcpStream::connect(&address).unwrap();
-    mount(&mut first).unwrap();
-    write(server.dir(), "[limits]\nconnections = 1\n");
-    server.json(&["reload"]);
-    // The new connection takes the place of the idle one.
-    let mut second = TcpStream::connect(&address).unwrap();
-    assert_eq!(mount(&mut second).unwrap().0, 0);
-    assert!(mount(&mut first).is_err(), "the idle connection made room");
+    let mut connection = TcpStream::connect(&address).unwrap();
+    mount(&mut connection).unwrap();
+    write(server.dir(), &format!("{stall}idle_timeout = \"1s\"\n"));
+    assert_eq!(server.json(&["reload"])["changed"][0], "[limits] idle_timeout: \"1h\" -> \"1s\"");
+    // Before, the connection would have lasted for an hour.
+    connection.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    assert_eq!(connection.read(&mut [0]).unwrap(), 0, "the server has closed the idle connection");
     server.stop();
 }
 
@@ -123,7 +123,9 @@ fn rules_read_anew_hold_for_new_connections_and_those_there_are() {
     let rule = "[[export.client]]\nnetworks = [\"192.0.2.0/24\"]\n";
     let text = format!("[[export]]\npath = {data:?}\nname = \"/\"\n{rule}");
     std::fs::write(server.dir().join("forebay.toml"), text).unwrap();
-    assert_eq!(server.json(&["reload"])["changed"].as_array().map(Vec::len), Some(1));
+    let report = server.json(&["reload"]);
+    let told = report["changed"][0].as_str().unwrap();
+    assert!(told.starts_with("[[export.client]] / rule 1 networks: ["), "{told}");
     // MNT3ERR_ACCES and NFS3ERR_ACCES. A connection from an address without any rule is closed when it is accepted.
     assert_eq!((mount(&mut connection).unwrap().0, getattr(&mut connection)), (13, 13));
     assert!(mount(&mut TcpStream::connect(&address).unwrap()).is_err());

@@ -52,6 +52,16 @@ impl Figures {
         Figures { dir: state_dir.to_owned(), kept: Mutex::default(), added: Condvar::new() }
     }
 
+    /// Returns the history that a server has kept in this state directory, up to now. The server may be running.
+    ///
+    /// # Errors
+    /// The file does not exist, or this user may not read it.
+    pub fn kept_in(state_dir: &Path, now_ms: u64) -> io::Result<Self> {
+        let figures = Self::new(state_dir);
+        figures.load(&RingFile::look(state_dir)?, now_ms);
+        Ok(figures)
+    }
+
     /// Starts a thread that reads the file of the last server and then adds a sample each second, until the returned
     /// writer is dropped. `sample` must not wait.
     ///
@@ -208,7 +218,7 @@ mod tests {
     fn each_level_has_points_of_its_length_and_forgets_the_oldest() {
         let figures = filled(7300);
         let counts = figures.kept.lock().levels.each_ref().map(VecDeque::len);
-        assert_eq!(counts, [3600, 730, 121]);
+        assert_eq!(counts, [3600, 730, 122]);
         let now = (START + 7300) * 1000;
         let hour = figures.last(Duration::from_secs(3600), 10_000, now);
         assert_eq!((hour.step_ms, hour.points.len()), (1000, 3600));
@@ -246,8 +256,7 @@ mod tests {
         (0..=40).for_each(|second| {
             figures.add(&sample(second), |level, point| file.write(level, point)).unwrap()
         });
-        let next = Figures::new(dir.path());
-        next.load(&RingFile::open(dir.path()).unwrap(), (START + 41) * 1000);
+        let next = Figures::kept_in(dir.path(), (START + 41) * 1000).unwrap();
         let (before, after) = (figures.kept.lock(), next.kept.lock());
         assert_eq!(before.levels, after.levels);
         assert_eq!(after.levels.each_ref().map(VecDeque::len), [40, 4, 1]);

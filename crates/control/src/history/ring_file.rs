@@ -46,6 +46,11 @@ pub(super) const LEVELS: [Level; 3] = [
 pub(super) struct RingFile(File);
 
 impl RingFile {
+    /// Opens the file of a server for reading only.
+    pub(super) fn look(dir: &Path) -> io::Result<Self> {
+        File::open(dir.join(NAME)).map(RingFile)
+    }
+
     /// Opens the file, or makes it.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
@@ -136,13 +141,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = RingFile::open(dir.path()).unwrap();
         let now = 1_000 * HOUR;
-        for level in 0..LEVELS.len() {
-            let times = [now - LEVELS[level].step_ms * LEVELS[level].kept, now - LEVELS[level].step_ms, now];
+        for (level, Level { step_ms, kept }) in LEVELS.into_iter().enumerate() {
+            let times = [now - step_ms * kept, now - step_ms, now];
             times.iter().for_each(|time| file.write(level, &point(*time)).unwrap());
             let file = RingFile::open(dir.path()).unwrap();
-            assert_eq!(file.read(level, now), [point(now - LEVELS[level].step_ms), point(now)], "{level}");
+            assert_eq!(file.read(level, now), [point(now - step_ms), point(now)], "{level}");
             assert!(file.read(level, now + 31 * 24 * HOUR).is_empty());
-            assert!(file.read(level, now - 2 * LEVELS[level].step_ms).is_empty(), "points of the future");
+            assert!(file.read(level, now - 2 * step_ms).is_empty(), "points of the future");
         }
         let most: u64 = LEVELS.iter().map(|level| level.kept * 128).sum();
         assert!(std::fs::metadata(dir.path().join(NAME)).unwrap().len() <= most);

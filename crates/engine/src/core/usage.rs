@@ -55,6 +55,12 @@ impl Core {
         self.segments.is_warming().then_some(warming)
     }
 
+    /// Checks the invariants of the segment table and of every object in the index.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.segments.check()?;
+        self.objects.all().iter().try_for_each(|object| object.check())
+    }
+
     /// Returns the usage, counted from every object in the index.
     pub(crate) fn scan(&self) -> Usage {
         let mut usage = Usage::default();

@@ -50,11 +50,11 @@ impl Part {
 pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> Option<usize> {
     // Every object taken from the queue is in a batch.
     volume.set_batch(Some(Duration::ZERO));
-    let haste = volume.take_haste();
+    let urgency = volume.take_urgency();
     let parts = gather(volume, most);
     volume.set_batch(parts.iter().map(|part| part.since).min());
     if parts.is_empty() {
-        volume.give_back(haste);
+        volume.give_back(urgency);
         // The queued objects need no destaging any more. Or they are being written past the log or truncated,
         // which does not take long.
         if volume.waiting() == 0 {
@@ -125,7 +125,7 @@ fn gather(volume: &Volume, most: usize) -> Vec<Part> {
             state.queued = false;
             continue;
         }
-        if blocks.is_empty() && state.directs > 0 {
+        if blocks.is_empty() && state.bypass_writes > 0 {
             // A bypass write is about to change the object's modification time.
             drop(state);
             volume.again(object, since, false);
@@ -134,7 +134,7 @@ fn gather(volume: &Volume, most: usize) -> Vec<Part> {
         left -= blocks.len().min(left);
         state.busy = Busy::Destage;
         let complete = blocks.len() as u64 + state.damaged.len() as u64 == state.dirty;
-        let mtime = state.mtime.filter(|_| complete && state.directs == 0);
+        let mtime = state.mtime.filter(|_| complete && state.bypass_writes == 0);
         let failed = state.syncs.failed();
         drop(state);
         parts.push(Part { object, since, blocks, mtime, failed, damaged: Mutex::default() });
@@ -216,7 +216,7 @@ fn finish_part(core: &Core, part: Part, result: BackingResult<()>) -> bool {
             }
         }
         // A bypass write in flight sets a later time when it ends, if it finds a time to set.
-        if mtime.is_some() && state.mtime == mtime && !state.needs_destage() && state.directs == 0 {
+        if mtime.is_some() && state.mtime == mtime && !state.needs_destage() && state.bypass_writes == 0 {
             state.mtime = None;
         }
         state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);

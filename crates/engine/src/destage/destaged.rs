@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::format::Record;
 use crate::index::object::CachedObject;
-use crate::log::Whose;
+use crate::log::AppendKind;
 use crate::log::records::{around, try_append};
 use crate::{Result, Seq};
 
@@ -58,7 +58,7 @@ fn try_log_destaged(
         let count = if blocks.end == u64::MAX { u64::MAX } else { blocks.end - blocks.start };
         let appended: Option<Seq> = match *left {
             0 => None,
-            _ => try_append(core, Whose::New, object, &mut state, Some(record), blocks.start, count)?,
+            _ => try_append(core, AppendKind::New, object, &mut state, Some(record), blocks.start, count)?,
         };
         if appended.is_none() {
             return Ok(Some(blocks.start));

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::index::object::CachedObject;
 use crate::log::notes::notes_let_go;
 use crate::volume::Volume;
-use crate::volume::queue::{flushing, hurry, queue_if_dirty};
+use crate::volume::queue::{flushing, move_to_front, queue_if_dirty};
 use crate::volume::throttle::LEVEL;
 use crate::{Error, Result};
 
@@ -56,7 +56,7 @@ pub(crate) async fn flush(core: &Core) -> Result<()> {
     if core.segments.blocks().1 == 0 {
         return empty_log(core).await;
     }
-    core.commit(core.log.kick()).await
+    core.commit(core.log.request_frame()).await
 }
 
 /// Returns a mark for everything that is dirty now.
@@ -103,7 +103,7 @@ pub(crate) async fn empty_log(core: &Core) -> Result<()> {
     }
     notes_let_go(core).await?;
     core.segments.advance();
-    core.commit(core.log.kick()).await
+    core.commit(core.log.request_frame()).await
 }
 
 /// Clears the damaged marks, since the blocks may be readable by now.
@@ -134,7 +134,7 @@ pub(crate) async fn destage_object(core: &Core, object: &Arc<CachedObject>) -> R
         }
     };
     let _flushing = flushing(core, vec![object.volume.clone()]);
-    hurry(core, object);
+    move_to_front(core, object);
     core.space.until(ready).await
 }
 

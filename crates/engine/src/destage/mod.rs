@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::core::Core;
 use crate::destage::batch::destage;
 use crate::volume::Volume;
-use crate::volume::queue::start_lane;
+use crate::volume::queue::start_destage_task;
 use crate::volume::trouble::run_watch;
 
 /// The lowest and the highest number of blocks destaged between two syncs.
@@ -31,7 +31,7 @@ const CALM_BATCH_TIME: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
 /// Starts the destage tasks of volumes with queued objects, and the watch over all volumes.
-pub(crate) fn start_lanes(core: &Arc<Core>) {
+pub(crate) fn start_destage_tasks(core: &Arc<Core>) {
     core.start("forebay-watch", run_watch);
     // The core is started once, so the cell is empty.
     let _ = core.lane.set(|core, volume| core.start("forebay-destage", |core| run_destage(core, volume)));
@@ -40,7 +40,7 @@ pub(crate) fn start_lanes(core: &Arc<Core>) {
         .all()
         .into_iter()
         .filter(|volume| volume.waiting() > 0)
-        .for_each(|volume| start_lane(core, volume));
+        .for_each(|volume| start_destage_task(core, volume));
 }
 
 /// Destages a volume until the engine closes.

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::core::settings::Mode;
 use crate::destage::destaged::log_destaged;
 use crate::destage::flush::empty_log;
-use crate::destage::start_lanes;
+use crate::destage::start_destage_tasks;
 use crate::index::object::CachedObject;
 use crate::io::Key;
 use crate::log::commit_leader::lead;
@@ -113,7 +113,7 @@ impl Engine {
             log_destaged(core).await;
         }
         // The seal and the records of destaged blocks count once a later frame is durable.
-        let frame = core.log.kick();
+        let frame = core.log.request_frame();
         let over = || core.log.broken().is_some() || core.log.is_full();
         core.log.until(|| (core.log.durable() >= frame || over()).then_some(())).await;
         core.log.close();
@@ -131,7 +131,7 @@ fn start_tasks(core: &Arc<Core>) {
     let leader = Arc::downgrade(core);
     core.log.set_lead(move || leader.upgrade().is_some_and(|core| lead(&core)));
     core.start("forebay-log", run_log);
-    start_lanes(core);
+    start_destage_tasks(core);
     core.start("forebay-clean", run_clean);
     core.start("forebay-compact", run_compact);
     core.start("forebay-evict", run_evict);

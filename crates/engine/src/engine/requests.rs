@@ -70,8 +70,8 @@ impl Engine {
         write::write(&self.core, object, offset, data, now).await
     }
 
-    /// Writes to the log only. The caller writes the rest to the backing store, between [`Engine::begin_direct`] and
-    /// [`Engine::end_direct`], without a sync where the client asks for none.
+    /// Writes to the log only. The caller writes the rest to the backing store, between [`Engine::begin_bypass`] and
+    /// [`Engine::end_bypass`], without a sync where the client asks for none.
     pub async fn write_log(
         &self,
         object: &Arc<CachedObject>,
@@ -84,13 +84,13 @@ impl Engine {
 
     /// Prepares a write of `len` bytes at `offset` straight to the backing store. Waits until no block of the range
     /// is dirty, and invalidates older copies of the range.
-    pub async fn begin_direct(
+    pub async fn begin_bypass(
         &self,
         object: &Arc<CachedObject>,
         offset: u64,
         len: u64,
     ) -> Result<BypassWrite> {
-        bypass::begin_direct(&self.core, object, offset, len).await
+        bypass::begin_bypass(&self.core, object, offset, len).await
     }
 
     /// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
@@ -102,7 +102,7 @@ impl Engine {
     /// # Errors
     /// No cache device is left. Or the write overwrote blocks of which no copy can be read, and the backing store may
     /// not have the new contents.
-    pub async fn end_direct(
+    pub async fn end_bypass(
         &self,
         object: &Arc<CachedObject>,
         direct: BypassWrite,
@@ -110,7 +110,7 @@ impl Engine {
         size: u64,
         now: Time,
     ) -> Result<Seq> {
-        bypass::end_direct(&self.core, object, direct, written, size, now).await
+        bypass::end_bypass(&self.core, object, direct, written, size, now).await
     }
 
     /// Makes every bypass write of the object durable that has ended. Costs nothing if there is none.
@@ -140,8 +140,8 @@ impl Engine {
 
     /// Returns the object of `key` if it is in the index. `size` is the backing store's size, as in
     /// [`Engine::object`].
-    pub fn meet(&self, key: &Key, size: u64) -> Option<Arc<CachedObject>> {
-        external_change::meet(&self.core, key, size)
+    pub fn known_with_size(&self, key: &Key, size: u64) -> Option<Arc<CachedObject>> {
+        external_change::known_with_size(&self.core, key, size)
     }
 
     /// Drops the clean copies of an object after an external change, durably when this returns. The object now has

@@ -30,6 +30,15 @@ impl Engine {
         self.core.scan()
     }
 
+    /// Checks the invariants of the segment table and of every object in the index. The time is proportional to the
+    /// number of cached blocks, so tests and the simulator call it.
+    ///
+    /// # Errors
+    /// One sentence about the first invariant that does not hold.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        self.core.check()
+    }
+
     /// Returns the state of every served volume, and of other volumes of which the log has data.
     pub fn volumes(&self) -> Vec<VolumeStatus> {
         status::volumes(&self.core)

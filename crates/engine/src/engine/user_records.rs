@@ -11,7 +11,7 @@ impl Engine {
     /// Appends a user record of 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes, and waits for room. While
     /// records must be released, the wait grows as room runs out. The record is durable once [`Engine::commit`] of
     /// the returned frame has succeeded. Then it is on every device in use, together with everything accepted before
-    /// it. Recovery returns it until [`Engine::let_go`].
+    /// it. Recovery returns it until [`Engine::release_user_records`].
     ///
     /// # Errors
     /// No cache device is left, or the engine closes.
@@ -23,8 +23,8 @@ impl Engine {
     ///
     /// # Errors
     /// No cache device is left.
-    pub fn try_note(&self, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
-        notes::try_note(&self.core, bytes)
+    pub fn try_append_user_record(&self, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
+        notes::try_append_user_record(&self.core, bytes)
     }
 
     /// Appends a user record that replaces older ones, which are released once it is durable. It may use the room that
@@ -33,24 +33,25 @@ impl Engine {
     ///
     /// # Errors
     /// No cache device is left.
-    pub async fn note_again(&self, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
-        carry::note_again(&self.core, bytes).await
+    pub async fn replace_user_records(&self, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
+        carry::replace_user_records(&self.core, bytes).await
     }
 
     /// Releases the user records up to `upto`: they are not needed any more.
-    pub fn let_go(&self, upto: UserRecordId) {
-        notes::let_go(&self.core, upto)
+    pub fn release_user_records(&self, upto: UserRecordId) {
+        notes::release_user_records(&self.core, upto)
     }
 
-    /// Releases the user records up to `upto`. Records of `bytes` bytes that [`Engine::note_again`] has appended
-    /// replace them. The new records count as needed: a release is due again when the log has grown beside them.
+    /// Releases the user records up to `upto`. Records of `bytes` bytes that [`Engine::replace_user_records`] has
+    /// appended replace them. The new records count as needed: a release is due again when the log has grown beside
+    /// them.
     pub fn let_go_replaced(&self, upto: UserRecordId, bytes: usize) {
         notes::let_go_replaced(&self.core, upto, bytes)
     }
 
-    /// Releases user records up to `upto`, as [`Engine::let_go`], except those that are `needed`. The needed records
-    /// are reappended in their order, behind all present records, and are durable before the old ones are released.
-    /// So recovery returns each of them at least once, whatever fails in between.
+    /// Releases user records up to `upto`, as [`Engine::release_user_records`], except those that are `needed`. The
+    /// needed records are reappended in their order, behind all present records, and are durable before the old ones
+    /// are released. So recovery returns each of them at least once, whatever fails in between.
     ///
     /// Returns true if any segment may leave the log now. Returns false without room, or if a segment's records
     /// cannot be read. Then nothing has changed, except that some records may be in the log twice.
@@ -62,10 +63,10 @@ impl Engine {
     }
 
     /// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the
-    /// engine closes. The user that appends records must call this, and answer with [`Engine::let_go`]. Flushes and
-    /// removals of devices wait for that.
-    pub async fn notes_due(&self) -> Option<UserRecordId> {
-        notes::notes_due(&self.core).await
+    /// engine closes. The user that appends records must call this, and answer with [`Engine::release_user_records`].
+    /// Flushes and removals of devices wait for that.
+    pub async fn user_records_due(&self) -> Option<UserRecordId> {
+        notes::user_records_due(&self.core).await
     }
 
     /// Records that some user records cannot be released for now, so that waiters get the error `why`; or (`None`)

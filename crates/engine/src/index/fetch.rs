@@ -40,7 +40,7 @@ impl State {
     /// contents are never cached.
     pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, source: Source) -> u64 {
         self.next_fetch += 1;
-        let stale = self.directs > 0 || self.busy == Busy::Truncate;
+        let stale = self.bypass_writes > 0 || self.busy == Busy::Truncate;
         self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, cut: false, source });
         self.next_fetch
     }
@@ -54,11 +54,11 @@ impl State {
     }
 
     /// Returns true if a bypass write of any block of `range` is in flight.
-    pub(crate) fn is_written_directly(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn is_bypassed(&self, range: &Range<u64>) -> bool {
         let overlaps = |fetch: &Fetch| {
             fetch.source == Source::Client && fetch.blocks.start < range.end && range.start < fetch.blocks.end
         };
-        self.directs > 0 && self.fetches.iter().any(overlaps)
+        self.bypass_writes > 0 && self.fetches.iter().any(overlaps)
     }
 
     /// Returns true if a fetch is in flight and not stale.

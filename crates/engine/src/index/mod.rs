@@ -2,6 +2,7 @@
 //! dirty.
 
 pub(crate) mod account;
+mod check;
 mod dirty;
 pub(crate) mod fetch;
 pub(crate) mod leaf;

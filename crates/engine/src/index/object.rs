@@ -4,7 +4,9 @@
 //! - Bytes of a cached block at or beyond the object's size are zero.
 //! - While a fetch from the backing store is in flight, every change of its range marks it stale. The contents
 //!   of a stale fetch are never cached.
-//! - Only one of {destage, truncation} is in progress; bypass writes only while neither is.
+//! - Only one of {destage, truncation} is in progress. No bypass write is in progress beside a truncation.
+//!
+//! [`CachedObject::check`] looks through the object, and the simulator calls it after each operation of a client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -77,7 +79,7 @@ pub(crate) struct State {
     /// Moves of blocks within the log since the current destage batch was gathered.
     pub(crate) moves: Moves,
     /// Number of bypass writes in flight.
-    pub(crate) directs: u32,
+    pub(crate) bypass_writes: u32,
     pub(crate) syncs: Syncs,
     /// Unsynced blocks: a power cut may bring their old contents back.
     pub(crate) volatile: UnsyncedBlocks,
@@ -129,7 +131,7 @@ impl CachedObject {
 
     /// Returns the size in bytes and the modification time that the backing store does not have yet. Returns `None`
     /// if it has everything.
-    pub fn unsettled(&self) -> Option<(u64, Option<Time>)> {
+    pub fn undestaged_attributes(&self) -> Option<(u64, Option<Time>)> {
         let state = self.lock();
         (state.dirty > 0 || state.mtime.is_some()).then_some((state.size, state.mtime))
     }
@@ -303,10 +305,10 @@ impl State {
     }
 
     /// Returns true if a bypass write of `range` may begin.
-    pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn allows_bypass(&self, range: &Range<u64>) -> bool {
         self.busy != Busy::Truncate
             && self.truncating.is_none()
-            && !self.is_written_directly(range)
+            && !self.is_bypassed(range)
             && (self.to_destage(range.clone(), 1).is_empty()
                 || crate::planted_bugs::active("direct writes do not wait for dirty blocks"))
     }
@@ -319,7 +321,7 @@ impl State {
             && self.mtime.is_none()
             && !self.queued
             && self.busy == Busy::No
-            && self.directs == 0
+            && self.bypass_writes == 0
             && self.fetches.is_empty()
             && self.volatile.is_empty()
             && self.truncating.is_none()
@@ -369,7 +371,7 @@ mod tests {
         let copy = Entry { segment: opened.id, checksum: 0, slot: 1, dirty: false, hit: false };
         state.set_entry(5, copy, &segments);
         state.remove_entry(5, &segments);
-        segments.let_go(opened.id);
+        segments.free_segment(opened.id);
         assert!(
             state.leaves.is_empty() && !state.is_idle(&segments),
             "a crash now would bring the copy back"

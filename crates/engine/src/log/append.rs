@@ -3,7 +3,7 @@
 use forebay_common::lock::MutexGuard;
 use smallvec::SmallVec;
 
-use super::{Appended, Current, Log, Open, Placed, State, Whose};
+use super::{AppendKind, Appended, Current, Log, Open, Placed, State};
 use crate::buffer::BLOCK;
 use crate::format::{Facts, Record, bind, content_hash, facts_len, footer, frame, record_len};
 use crate::index::leaf::Page;
@@ -37,12 +37,12 @@ impl Log {
     /// another frame.
     fn with_room<T>(
         &self,
-        whose: Whose,
+        append_kind: AppendKind,
         data: usize,
         len: usize,
         append: impl FnOnce(&Current, &mut Open) -> T,
     ) -> Result<Option<T>, Error> {
-        self.with_room_if(|state| state.takes(whose), data, len, append)
+        self.with_room_if(|state| state.takes(append_kind), data, len, append)
     }
 
     /// Runs `append` on the open frame if `taken` allows it and the frame takes `data` more blocks and `len` more
@@ -91,7 +91,7 @@ impl Log {
         pages: &[(Page, u64)],
         segments: &Segments,
     ) -> Result<Option<Placed>, Error> {
-        self.append_data_if(|state| state.takes(Whose::Moved), object, facts, block, pages, segments)
+        self.append_data_if(|state| state.takes(AppendKind::Moved), object, facts, block, pages, segments)
     }
 
     /// Appends pages that are new to the log. Returns `None` without room, or if some dirty data is not on two
@@ -105,7 +105,7 @@ impl Log {
         segments: &Segments,
     ) -> Result<Option<Placed>, Error> {
         self.append_data_if(
-            |state| state.mirrored && state.takes(Whose::New),
+            |state| state.mirrored && state.takes(AppendKind::New),
             object,
             facts,
             block,
@@ -140,7 +140,7 @@ impl Log {
     ) -> Result<Option<Placed>, Error> {
         let zeros = (Page::from(vec![0; BLOCK]), content_hash(&[0; BLOCK]));
         let len = facts_len(facts) + record_len_of_data(1);
-        self.with_room(Whose::Moved, 1, len, |current, open| {
+        self.with_room(AppendKind::Moved, 1, len, |current, open| {
             segments.hold(current.opened.id);
             let mut placed = self.put(current, open, object, facts, block, &[zeros]);
             placed.checksums[0] ^= 1;
@@ -178,7 +178,7 @@ impl Log {
     /// in the log until the caller undoes one hold for the truncation and one for the block.
     pub(crate) fn append_cut(
         &self,
-        whose: Whose,
+        append_kind: AppendKind,
         object: &CachedObject,
         facts: &Facts,
         size: u64,
@@ -186,7 +186,7 @@ impl Log {
         segments: &Segments,
     ) -> Result<Option<(Appended, Option<Placed>)>, Error> {
         let len = facts_len(facts) + 16 + record_len_of_data(1);
-        self.with_room(whose, usize::from(last.is_some()), len, |current, open| {
+        self.with_room(append_kind, usize::from(last.is_some()), len, |current, open| {
             segments.hold(current.opened.id);
             let index = open.gathered.object(object.number, facts.clone());
             open.gathered.record(Record::Truncate { object: index, size });
@@ -204,14 +204,14 @@ impl Log {
     /// `None` if there is no room now.
     pub(crate) fn append(
         &self,
-        whose: Whose,
+        append_kind: AppendKind,
         object: &CachedObject,
         facts: &Facts,
         record: Option<fn(u16, u64, u64) -> Record>,
         first: u64,
         second: u64,
     ) -> Result<Option<Seq>, Error> {
-        self.with_room(whose, 0, facts_len(facts) + 32, |_, open| {
+        self.with_room(append_kind, 0, facts_len(facts) + 32, |_, open| {
             let index = open.gathered.object(object.number, facts.clone());
             if let Some(record) = record {
                 open.gathered.record(record(index, first, second));
@@ -223,14 +223,14 @@ impl Log {
     /// Appends a user record. Returns `None` if there is no room now. `notes` keeps the segment in the log.
     pub(crate) fn append_note(
         &self,
-        whose: Whose,
+        append_kind: AppendKind,
         bytes: &[u8],
         notes: &UserRecords,
         segments: &Segments,
     ) -> Result<Option<(Seq, UserRecordId)>, Error> {
         let record = Record::UserRecord { bytes: bytes.into() };
         let len = record_len(&record);
-        self.with_room(whose, 0, len, |current, open| {
+        self.with_room(append_kind, 0, len, |current, open| {
             open.gathered.record(record);
             (open.seq, notes.keep(current.opened.id, open.seq, len, segments))
         })
@@ -239,15 +239,15 @@ impl Log {
     /// Returns true if the open frame takes `data` more new blocks, or if an append would fail at once. If not even
     /// an empty frame takes them, the segment ends.
     pub(crate) fn has_room(&self, data: usize) -> bool {
-        self.has_room_for(Whose::New, data)
+        self.has_room_for(AppendKind::New, data)
     }
 
     /// Returns true if the open frame takes `data` more blocks of the kind `whose`, or if an append would fail at
     /// once.
-    pub(crate) fn has_room_for(&self, whose: Whose, data: usize) -> bool {
+    pub(crate) fn has_room_for(&self, append_kind: AppendKind, data: usize) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if !state.takes(whose) {
+        if !state.takes(append_kind) {
             return state.broken.is_some();
         }
         let (Some(current), Some(open)) = (&state.current, &state.open) else {

@@ -115,7 +115,7 @@ fn drop_device(core: &Core, index: u16) {
 fn look_at_devices(core: &Core) {
     match core.active() {
         // Tasks that wait for the log must get the error even if no task writes.
-        0 => drop(core.log.kick()),
+        0 => drop(core.log.request_frame()),
         _ if core.segments.devices() > 1 => core.log.want_roll(),
         _ => {}
     }

@@ -19,7 +19,7 @@ pub(crate) mod undurable;
 pub(crate) mod user_records;
 pub(crate) mod writer;
 
-pub(crate) use reserve::{LOG_RESERVE, Moving, Whose};
+pub(crate) use reserve::{AppendKind, LOG_RESERVE, Moving};
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -64,7 +64,7 @@ struct State {
     /// True if the segment is full or lost a leg, and the next segment is needed.
     roll: bool,
     /// True if a frame is wanted even if it is empty, since a task waits for space.
-    kick: bool,
+    frame_requested: bool,
     /// True if there is no next segment yet.
     full: bool,
     /// True if only movers may append to the current segment.
@@ -81,7 +81,7 @@ struct State {
 
 impl State {
     fn wants_frame(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| self.kick || !open.gathered.is_empty())
+        self.open.as_ref().is_some_and(|open| self.frame_requested || !open.gathered.is_empty())
     }
 }
 
@@ -157,6 +157,7 @@ impl Log {
         let _ = self.lead.set(Box::new(lead));
     }
 
+    /// Sets the epoch that the following frames carry.
     pub(crate) fn set_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::Relaxed);
     }
@@ -224,7 +225,7 @@ impl Log {
             state.broken.map(Err).or_else(|| state.current.is_some().then_some(Ok(())))
         };
         self.until(ready).await?;
-        self.committed(self.kick()).await
+        self.committed(self.request_frame()).await
     }
 
     /// Returns the segment being written, if a frame with records was written to it.
@@ -252,9 +253,9 @@ impl Log {
     }
 
     /// Requests a frame soon, even an empty one. Returns its number.
-    pub(crate) fn kick(&self) -> Seq {
+    pub(crate) fn request_frame(&self) -> Seq {
         let mut state = self.state.lock();
-        state.kick = true;
+        state.frame_requested = true;
         let seq = state.next_seq;
         drop(state);
         self.work.wake();
@@ -297,7 +298,7 @@ impl Log {
     }
 
     /// Breaks the log: no frame is written any more. Returns the completions of all waiters, for the caller to fail.
-    pub(crate) fn break_down(&self, error: Error) -> Vec<Completion> {
+    pub(crate) fn fail_all(&self, error: Error) -> Vec<Completion> {
         let mut state = self.state.lock();
         state.broken.get_or_insert(error);
         state.waiting.drain(..).map(|(_, done)| done).collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::io::BackingError;
-use crate::log::Whose;
+use crate::log::AppendKind;
 use crate::log::spread::SLACK;
 use crate::log::user_records::UserRecordId;
 use crate::wait::before;
@@ -20,11 +20,12 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Appends a user record of 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes, and waits for room. While records
 /// must be released, the wait grows as room runs out. The record is durable once
 /// [`Engine::commit`](crate::Engine::commit) of the returned frame has succeeded. Then it is on every device in use,
-/// together with everything accepted before it. Recovery returns it until [`Engine::let_go`](crate::Engine::let_go).
+/// together with everything accepted before it. Recovery returns it until
+/// [`Engine::release_user_records`](crate::Engine::release_user_records).
 pub(crate) async fn note(core: &Core, bytes: &[u8]) -> Result<(Seq, UserRecordId)> {
-    spread_notes(core).await;
+    pace_user_records(core).await;
     loop {
-        if let Some(noted) = try_note(core, bytes)? {
+        if let Some(noted) = try_append_user_record(core, bytes)? {
             return Ok(noted);
         }
         core.log.until(|| (core.closing() || core.log.has_room(0)).then_some(())).await;
@@ -35,7 +36,7 @@ pub(crate) async fn note(core: &Core, bytes: &[u8]) -> Result<(Seq, UserRecordId
 }
 
 /// Waits for the turn of the next user record, while user records hold much of the log.
-async fn spread_notes(core: &Core) {
+async fn pace_user_records(core: &Core) {
     let kept = core.notes.oldest_kept();
     // Without devices no record is released, and only an append finds that the log is broken.
     let stopped = || core.log.broken().is_some() || core.closing() || core.active() == 0;
@@ -64,21 +65,25 @@ fn admit_note(core: &Core, now: Duration) -> Option<Duration> {
 }
 
 /// Appends a user record without waiting. Returns `None` if there is no room now.
-pub(crate) fn try_note(core: &Core, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
-    append_note(core, Whose::New, bytes)
+pub(crate) fn try_append_user_record(core: &Core, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
+    append_note(core, AppendKind::New, bytes)
 }
 
-pub(crate) fn append_note(core: &Core, whose: Whose, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
-    core.log.append_note(whose, bytes, &core.notes, &core.segments)
+pub(crate) fn append_note(
+    core: &Core,
+    append_kind: AppendKind,
+    bytes: &[u8],
+) -> Result<Option<(Seq, UserRecordId)>> {
+    core.log.append_note(append_kind, bytes, &core.notes, &core.segments)
 }
 
 /// Releases the user records up to `upto`: they are not needed any more.
-pub(crate) fn let_go(core: &Core, upto: UserRecordId) {
-    let any = core.notes.let_go(upto, &core.segments);
+pub(crate) fn release_user_records(core: &Core, upto: UserRecordId) {
+    let any = core.notes.release_user_records(upto, &core.segments);
     core.segments.advance();
     if any {
         let now = core.env.clock.now();
-        core.notes.inner.lock().spread.let_go(now);
+        core.notes.inner.lock().spread.released(now);
     }
     core.notes.changed.wake();
     // Possibly no block is left to destage. Then a task that waits for room in the log waits for this release.
@@ -90,17 +95,18 @@ pub(crate) fn let_go(core: &Core, upto: UserRecordId) {
 /// log has grown beside the new ones: they would only be replaced by as many. Otherwise a state whose description takes
 /// more than the share of user records would be described without end, and no writer of user records would get room.
 pub(crate) fn let_go_replaced(core: &Core, upto: UserRecordId, bytes: usize) {
-    let_go(core, upto);
+    release_user_records(core, upto);
     // A user record is in a frame and in a footer.
     let taken = 2 * bytes;
     core.notes.replaced(taken.div_ceil(core.slots() * BLOCK), taken as u64);
     core.notes.changed.wake();
 }
 
-/// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the
-/// engine closes. The user that appends records must call this, and answer with
-/// [`Engine::let_go`](crate::Engine::let_go). Flushes and removals of devices wait for that.
-pub(crate) async fn notes_due(core: &Core) -> Option<UserRecordId> {
+/// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the engine
+/// closes. The user that appends records must call this, and answer with
+/// [`Engine::release_user_records`](crate::Engine::release_user_records). Flushes and removals of devices wait for
+/// that.
+pub(crate) async fn user_records_due(core: &Core) -> Option<UserRecordId> {
     let due = || {
         if core.closing() {
             return Some(None);
@@ -109,7 +115,7 @@ pub(crate) async fn notes_due(core: &Core) -> Option<UserRecordId> {
         let wanted = core.notes.wanted.load(Ordering::Acquire) > 0;
         // Writes are not cached until all data is on two devices again. User records must not hold that up.
         let lone = core.segments.devices() > 1 && core.segments.keeps_lone(oldest);
-        let in_the_way = || core.segments.is_in_the_way(oldest, core.spare_segments());
+        let in_the_way = || core.segments.blocks_eviction(oldest, core.spare_segments());
         let due = wanted || lone || core.notes.hold_too_much(&core.segments) || in_the_way();
         due.then(|| Some(core.notes.last()))
     };

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::format::content_hash;
 use crate::index::leaf::{Entry, Page};
 use crate::index::object::{Busy, CachedObject};
-use crate::log::Whose;
+use crate::log::AppendKind;
 use crate::log::records::facts_of;
 use crate::{Result, Seq, planted_bugs};
 
@@ -90,6 +90,6 @@ pub(crate) async fn append_again(
 pub(crate) async fn room_to_move(core: &Core, data: usize) -> bool {
     let full = || core.log.is_full() && !core.finds_segments(0, true);
     let over = || (full() || core.closing()).then_some(false);
-    let room = || core.log.has_room_for(Whose::Moved, data).then_some(true);
+    let room = || core.log.has_room_for(AppendKind::Moved, data).then_some(true);
     core.log.until(|| room().or_else(over)).await
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::core::Core;
 use crate::format::{Facts, Record};
 use crate::index::object::{CachedObject, State};
-use crate::log::Whose;
+use crate::log::AppendKind;
 use crate::planted_bugs::threads;
 use crate::{Result, Seq};
 
@@ -32,7 +32,7 @@ fn try_invalidate(core: &Core, object: &CachedObject, range: Range<u64>) -> Resu
     let mut last = 0;
     for part in around(&range, &dirty) {
         let count = if part.end == u64::MAX { u64::MAX } else { part.end - part.start };
-        match try_append(core, Whose::New, object, &mut state, Some(record), part.start, count)? {
+        match try_append(core, AppendKind::New, object, &mut state, Some(record), part.start, count)? {
             Some(seq) => last = seq,
             None => return Ok((part.start, last)),
         }
@@ -52,7 +52,7 @@ pub(crate) fn facts_of(object: &CachedObject, state: &State) -> Facts {
 /// newest facts in the log win at recovery. So no caller passes facts in.
 pub(crate) async fn append(
     core: &Core,
-    whose: Whose,
+    append_kind: AppendKind,
     object: &CachedObject,
     record: Option<fn(u16, u64, u64) -> Record>,
 ) -> Result<Seq> {
@@ -60,20 +60,20 @@ pub(crate) async fn append(
     let early = early.then(|| facts_of(object, &object.lock()));
     loop {
         let appended = match &early {
-            Some(facts) => core.log.append(whose, object, facts, record, 0, 0)?,
-            None => try_append(core, whose, object, &mut object.lock(), record, 0, 0)?,
+            Some(facts) => core.log.append(append_kind, object, facts, record, 0, 0)?,
+            None => try_append(core, append_kind, object, &mut object.lock(), record, 0, 0)?,
         };
         if let Some(seq) = appended {
             return Ok(seq);
         }
-        core.log.until(|| core.log.has_room_for(whose, 0).then_some(())).await;
+        core.log.until(|| core.log.has_room_for(append_kind, 0).then_some(())).await;
     }
 }
 
 /// Appends one record about the object with its current facts, if there is room now.
 pub(crate) fn try_append(
     core: &Core,
-    whose: Whose,
+    append_kind: AppendKind,
     object: &CachedObject,
     state: &mut State,
     record: Option<fn(u16, u64, u64) -> Record>,
@@ -81,7 +81,7 @@ pub(crate) fn try_append(
     second: u64,
 ) -> Result<Option<Seq>> {
     let facts = facts_of(object, state);
-    let appended = core.log.append(whose, object, &facts, record, first, second)?;
+    let appended = core.log.append(append_kind, object, &facts, record, first, second)?;
     if let Some(seq) = appended {
         state.last_frame = state.last_frame.max(seq);
     }

@@ -10,7 +10,7 @@ pub(crate) const LOG_RESERVE: usize = 2;
 
 /// The kind of data that is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum AppendKind {
     /// Data that was not in the log before.
     New,
     /// Data that was in the log before, or a record that earlier data is not needed any more. It is appended while a
@@ -19,8 +19,8 @@ pub(crate) enum Whose {
 }
 
 impl State {
-    pub(super) fn takes(&self, whose: Whose) -> bool {
-        whose == Whose::Moved || !self.reserved
+    pub(super) fn takes(&self, kind: AppendKind) -> bool {
+        kind == AppendKind::Moved || !self.reserved
     }
 }
 
@@ -75,16 +75,16 @@ mod tests {
         let (log, notes) = (Log::new(1, 1, 256, 1), UserRecords::default());
         assert_eq!(log.spare(), 0, "the first segment of all");
         log.continue_in(segments.open(SegmentKind::Log, 2, 0).unwrap());
-        let takes = |whose| {
-            let appended = log.append_note(whose, b"note", &notes, &segments).unwrap().is_some();
-            assert_eq!(log.has_room_for(whose, 0), appended);
+        let takes = |kind| {
+            let appended = log.append_note(kind, b"note", &notes, &segments).unwrap().is_some();
+            assert_eq!(log.has_room_for(kind, 0), appended);
             appended
         };
-        assert!(takes(Whose::New) && takes(Whose::Moved));
+        assert!(takes(AppendKind::New) && takes(AppendKind::Moved));
         log.set_reserved(true);
-        assert!(!takes(Whose::New) && takes(Whose::Moved));
+        assert!(!takes(AppendKind::New) && takes(AppendKind::Moved));
         log.set_reserved(false);
-        assert!(takes(Whose::New));
+        assert!(takes(AppendKind::New));
     }
 
     #[test]

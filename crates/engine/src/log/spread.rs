@@ -36,7 +36,7 @@ impl Spread {
     }
 
     /// Records that some user records were released.
-    pub(crate) fn let_go(&mut self, now: Duration) {
+    pub(crate) fn released(&mut self, now: Duration) {
         self.took = self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
         self.next = now;
     }

@@ -82,7 +82,7 @@ impl Log {
         current.gathered.absorb(gathered);
         current.next = end;
         let segment = current.opened.clone();
-        (state.kick, state.stepping) = (false, true);
+        (state.frame_requested, state.stepping) = (false, true);
         state.next_seq = seq + 1;
         self.open_frame(state);
         Some(Closed { seq, segment, start, end, reach, buffer })

@@ -41,7 +41,7 @@ fn page(byte: u8) -> (Page, u64) {
 
 impl Bench {
     fn note(&self, len: usize) -> bool {
-        let noted = self.log.append_note(Whose::New, &vec![1; len], &self.notes, &self.segments);
+        let noted = self.log.append_note(AppendKind::New, &vec![1; len], &self.notes, &self.segments);
         noted.unwrap().is_some()
     }
 
@@ -51,7 +51,7 @@ impl Bench {
 
     fn cut(&self, last: Option<&(Page, u64)>) -> bool {
         let Bench { log, object, facts, segments, .. } = self;
-        log.append_cut(Whose::New, object, facts, 100, last, segments).unwrap().is_some()
+        log.append_cut(AppendKind::New, object, facts, 100, last, segments).unwrap().is_some()
     }
 
     fn close(&self) -> Option<Closed> {
@@ -68,7 +68,7 @@ fn what_is_appended_leaves_room_for_the_footer() {
             block,
             count,
         });
-        bench.log.append(Whose::New, &bench.object, &bench.facts, record, 0, 1).unwrap().is_some()
+        bench.log.append(AppendKind::New, &bench.object, &bench.facts, record, 0, 1).unwrap().is_some()
     };
     let damaged = |bench: &Bench| {
         let Bench { log, object, facts, segments, .. } = bench;
@@ -131,7 +131,7 @@ fn a_segment_is_used_once_a_frame_of_it_is_closed() {
     assert_eq!(bench.close().map(|closed| closed.seq), Some(2));
     bench.log.end_step();
     assert!(bench.note(1));
-    bench.log.break_down(Error::NoDevice);
+    bench.log.fail_all(Error::NoDevice);
     assert!(bench.close().is_none(), "nothing is written any more");
 }
 
@@ -166,7 +166,7 @@ fn whoever_waits_for_a_frame_is_told_once_it_is_durable() {
     wait(1);
     assert_eq!(told.lock().len(), 2, "at once");
     let error = Error::NoDevice;
-    bench.log.break_down(error).into_iter().for_each(|done| done(Err(error)));
+    bench.log.fail_all(error).into_iter().for_each(|done| done(Err(error)));
     wait(3);
     wait(1);
     assert_eq!(told.lock()[2..], [(2, Err(error)), (3, Err(error)), (1, Ok(()))]);

@@ -104,7 +104,7 @@ impl UserRecords {
     }
 
     /// Releases the user records up to `upto`. Returns true if any segment is not kept any more.
-    pub(super) fn let_go(&self, upto: UserRecordId, segments: &Segments) -> bool {
+    pub(super) fn release_user_records(&self, upto: UserRecordId, segments: &Segments) -> bool {
         let mut inner = self.inner.lock();
         let before = inner.kept.len();
         while let Some(kept) = inner.kept.front().copied().filter(|kept| kept.last <= upto) {
@@ -194,12 +194,12 @@ mod tests {
             segments.advance();
             segments.log_since(at)
         };
-        notes.let_go(1, &segments);
+        notes.release_user_records(1, &segments);
         assert_eq!(log_since(first.id), 2);
-        notes.let_go(2, &segments);
+        notes.release_user_records(2, &segments);
         assert_eq!((log_since(first.id), log_since(second.id)), (0, 1));
         assert!(notes.are_let_go(2) && !notes.are_let_go(3));
-        notes.let_go(u64::MAX, &segments);
+        notes.release_user_records(u64::MAX, &segments);
         assert!(log_since(second.id) == 0 && notes.none_kept());
     }
 }

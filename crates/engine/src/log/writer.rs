@@ -27,7 +27,7 @@ pub(crate) async fn run_log(core: Arc<Core>) {
         core.log.end_step();
     }
     // A later append is too late, or belongs to an operation in progress.
-    let waiting = core.log.break_down(Error::Closing);
+    let waiting = core.log.fail_all(Error::Closing);
     core.deliver(waiting, Err(Error::Closing));
     core.log.changed.wake();
 }
@@ -46,7 +46,7 @@ pub(crate) async fn write_frame(core: &Core, closed: Closed) {
     let written = write_legs(core, &legs, start, durability).await;
     drop((legs, data));
     if !written {
-        return break_down(core);
+        return break_log(core);
     }
     core.service.log.measured(blocks as u64, 1, core.env.clock.now() - begun);
     core.totals.frames.add(1);
@@ -67,8 +67,8 @@ pub(crate) async fn write_frame(core: &Core, closed: Closed) {
 }
 
 /// Breaks the log for lack of devices: nothing can be made durable any more.
-fn break_down(core: &Core) {
-    let waiting = core.log.break_down(Error::NoDevice);
+fn break_log(core: &Core) {
+    let waiting = core.log.fail_all(Error::NoDevice);
     core.objects.all().iter().for_each(|object| give_up_undurable(core, object));
     core.deliver(waiting, Err(Error::NoDevice));
     core.log.changed.wake();
@@ -84,7 +84,7 @@ async fn roll(core: &Core) {
     }
     let Some(opened) = next_log_segment(core).await else {
         if !core.log.is_ending() {
-            break_down(core);
+            break_log(core);
         }
         return;
     };

@@ -4,17 +4,17 @@
 use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::format::Record;
-use crate::log::Whose;
+use crate::log::AppendKind;
 use crate::log::footers::read_footer;
-use crate::log::notes::{append_note, let_go};
+use crate::log::notes::{append_note, release_user_records};
 use crate::log::reappend::room_to_move;
 use crate::log::user_records::UserRecordId;
 use crate::log::writer::moving;
 use crate::{Result, Seq};
 
-/// Releases user records up to `upto`, as [`Engine::let_go`](crate::Engine::let_go), except those that are `needed`.
-/// The needed records are reappended in their order, behind all present records, and are durable before the old ones
-/// are released. So recovery returns each of them at least once, whatever fails in between.
+/// Releases user records up to `upto`, as [`Engine::release_user_records`](crate::Engine::release_user_records), except
+/// those that are `needed`. The needed records are reappended in their order, behind all present records, and are
+/// durable before the old ones are released. So recovery returns each of them at least once, whatever fails in between.
 pub(crate) async fn let_go_but(
     core: &Core,
     upto: UserRecordId,
@@ -33,11 +33,11 @@ pub(crate) async fn let_go_but(
         });
         let mut frame = 0;
         for note in notes {
-            let Some((seq, _)) = note_again(core, note).await? else { return Ok(moved) };
+            let Some((seq, _)) = replace_user_records(core, note).await? else { return Ok(moved) };
             (frame, bytes) = (seq, bytes + note.len());
         }
         core.commit(frame).await?;
-        let_go(core, last);
+        release_user_records(core, last);
         // A user record is in a frame and in a footer.
         core.notes.carried((bytes * 2).div_ceil(core.slots() * BLOCK));
         moved = true;
@@ -45,10 +45,11 @@ pub(crate) async fn let_go_but(
     Ok(moved)
 }
 
-/// Appends a user record that replaces older ones, as [`Engine::note_again`](crate::Engine::note_again).
-pub(crate) async fn note_again(core: &Core, note: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
+/// Appends a user record that replaces older ones, as
+/// [`Engine::replace_user_records`](crate::Engine::replace_user_records).
+pub(crate) async fn replace_user_records(core: &Core, note: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
     loop {
-        if let Some(noted) = append_note(core, Whose::Moved, note)? {
+        if let Some(noted) = append_note(core, AppendKind::Moved, note)? {
             return Ok(Some(noted));
         }
         if !room_to_move(core, 0).await {

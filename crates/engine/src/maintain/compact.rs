@@ -21,7 +21,7 @@ use crate::log::reappend::{Again, append_again};
 use crate::log::writer::moving;
 use crate::request::truncate::log_cut_again;
 use crate::segments::{Segment, SegmentId};
-use crate::tiers::copies::{Rescued, is_right, rescue};
+use crate::tiers::copies::{OtherCopy, is_right, read_other_copy};
 use crate::wait::before;
 use crate::{Error, Result, Seq};
 
@@ -65,7 +65,7 @@ pub(crate) async fn run_compact(core: Arc<Core>) {
         stuck = (room && !volumes.any_troubled()).then_some(id);
         if stuck.is_none() {
             // A segment that left the log is free once a frame says so. Perhaps no other task can write a frame.
-            core.log.kick();
+            core.log.request_frame();
             let left = || (core.closing() || !core.segments.is_tail(id)).then_some(());
             before(core.env.clock.sleep(PAUSE), core.space.until(left)).await;
         }
@@ -133,8 +133,8 @@ async fn move_chunk(core: &Core, segment: &Segment, chunk: &[Live]) -> Result<(S
         let good = contents.filter(|c| is_right(core, &live.object, live.block, &live.copy, c));
         let page = match in_memory.or_else(|| good.map(Page::from)) {
             Some(page) => page,
-            None => match rescue(core, &live.object, live.block, &live.copy, false).await {
-                Ok(Rescued { page: Some(page), .. }) => page,
+            None => match read_other_copy(core, &live.object, live.block, &live.copy, false).await {
+                Ok(OtherCopy { page: Some(page), .. }) => page,
                 Ok(_) | Err(Error::Damaged | Error::Backing(_)) => continue,
                 Err(error) => return Err(error),
             },

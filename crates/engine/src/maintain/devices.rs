@@ -250,7 +250,7 @@ async fn take_out(core: &Core, index: u16) -> Result<(), ChangeError> {
             core.space.until(|| (core.closing() || core.segments.is_sealed(id)).then_some(())).await;
         }
         sweep(core, id);
-        core.segments.let_go(id);
+        core.segments.free_segment(id);
     }
     // Until the device itself carries its removal, it has all data of the other devices, in case they fail.
     let (removed, lost) = core.members.remove(index, |epoch| core.log.set_epoch(epoch)).await;

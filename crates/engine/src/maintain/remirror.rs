@@ -19,7 +19,7 @@ use crate::log::mirror_io::look_at_mirror;
 use crate::log::reappend::{Again, append_again};
 use crate::log::writer::moving;
 use crate::segments::{Segment, SegmentId};
-use crate::tiers::copies::rescue;
+use crate::tiers::copies::read_other_copy;
 use crate::wait::all;
 
 /// The number of blocks read at once.
@@ -47,7 +47,7 @@ pub(crate) async fn run_rewrite(core: Arc<Core>) {
                 core.rest(PAUSE).await;
             }
         } else if core.segments.lone_left() {
-            let frame = core.log.kick();
+            let frame = core.log.request_frame();
             let done = || core.closing() || core.log.durable() >= frame || core.log.broken().is_some();
             core.log.until(|| done().then_some(())).await;
             if core.log.broken().is_some() {
@@ -101,7 +101,7 @@ async fn old(
     if page.is_some() || damaged {
         return Some((copy, page));
     }
-    match rescue(core, object, block, &copy, false).await {
+    match read_other_copy(core, object, block, &copy, false).await {
         Ok(rescued) => Some((copy, Some(rescued.page?))),
         Err(Error::Damaged) => Some((copy, None)),
         Err(_) => None,

@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::core::scrubber::Scrub;
 use crate::log::footers::read_footer;
 use crate::segments::{Segment, SegmentId};
-use crate::tiers::copies::rescue;
+use crate::tiers::copies::read_other_copy;
 use crate::{Error, Result};
 
 /// The pause after each segment: clients come first.
@@ -76,14 +76,14 @@ async fn scrub_segment(core: &Core, id: SegmentId, segment: &Segment) {
     for (object, block) in core.objects.blocks_of(&body) {
         let copy = object.lock().entry(block).copied();
         let Some(copy) = copy.filter(|copy| copy.segment == id) else { continue };
-        let rescued = rescue(core, &object, block, &copy, true).await;
+        let other = read_other_copy(core, &object, block, &copy, true).await;
         core.totals.scrubbed.add(1);
         let mut scrub = core.scrubber.scrub.lock();
         scrub.checked += 1;
-        match rescued {
-            Ok(rescued) => {
-                scrub.repaired += rescued.repaired;
-                scrub.dropped += u64::from(rescued.dropped);
+        match other {
+            Ok(other) => {
+                scrub.repaired += other.repaired;
+                scrub.dropped += u64::from(other.dropped);
             }
             Err(Error::Damaged) => scrub.lost += 1,
             Err(_) => {}

@@ -139,6 +139,8 @@ fn apply_body(
     body.records.iter().filter_map(|record| void(record, &known)).collect()
 }
 
+/// Applies one record of segment `id` to the index. `known` are the objects of the record's frame, by their number in
+/// it.
 fn apply_record(record: &Record, known: &[Arc<CachedObject>], id: SegmentId, segments: &Segments) {
     let cut = matches!(record, Record::Truncate { .. });
     if cut && planted_bugs::active("cuts are not replayed") {
@@ -191,6 +193,7 @@ fn apply_record(record: &Record, known: &[Arc<CachedObject>], id: SegmentId, seg
     }
 }
 
+/// Ends the truncation in progress: its segment may leave the log.
 fn carried_out(state: &mut State, segments: &Segments) {
     if let Some(segment) = state.truncating.take() {
         segments.release(segment);

@@ -7,7 +7,7 @@ use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::format::Record;
 use crate::io::{BackingError, Disowned, Key, Time};
-use crate::log::Whose;
+use crate::log::AppendKind;
 use crate::log::records::{append, around, invalidate};
 use crate::recover::outcome::OpenError;
 use crate::request::no_device::ALL;
@@ -66,7 +66,7 @@ pub(crate) async fn log_disowned(core: &Core, noted: Vec<(Key, Disowned)>) -> Re
                 if cut {
                     let truncated =
                         Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
-                    append(core, Whose::New, &object, truncated).await?;
+                    append(core, AppendKind::New, &object, truncated).await?;
                     cuts.remove(&key);
                 }
             }

@@ -195,7 +195,7 @@ async fn wipe_header(core: &Core, id: SegmentId) {
 async fn end_warming(core: &Core) {
     // Segments that were not loaded must never be found again. Only once that is durable may a change go
     // unlogged.
-    let frame = if core.segments.let_go_all_cold() { core.log.kick() } else { 0 };
+    let frame = if core.segments.free_all_cold() { core.log.request_frame() } else { 0 };
     let over = || core.closing() || core.log.durable() >= frame || core.log.broken().is_some();
     core.log.until(|| over().then_some(())).await;
     if core.log.durable() < frame || core.active() == 0 {

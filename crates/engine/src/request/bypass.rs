@@ -10,18 +10,18 @@ use crate::format::Record;
 use crate::index::leaf::Page;
 use crate::index::object::{CachedObject, State, blocks};
 use crate::io::{BackingError, Time};
-use crate::log::Whose;
+use crate::log::AppendKind;
 use crate::log::records::{append, around, invalidate, try_append};
 use crate::request::no_device::{disown, disown_copies};
 use crate::request::sync::{Unsynced, sync_file};
 use crate::tiers::blocks::{drop_object, forget_range};
 use crate::tiers::trim::trim_ram;
 use crate::volume::health::InFlight;
-use crate::volume::queue::{hurry, queue};
+use crate::volume::queue::{move_to_front, queue};
 use crate::volume::trouble::{answered, ask};
 use crate::{Error, Result, Seq};
 
-/// A bypass write in progress; ended by [`Engine::end_direct`](crate::Engine::end_direct).
+/// A bypass write in progress; ended by [`Engine::end_bypass`](crate::Engine::end_bypass).
 #[must_use]
 pub struct BypassWrite {
     range: Range<u64>,
@@ -40,7 +40,7 @@ pub struct BypassWrite {
 }
 
 impl BypassWrite {
-    /// Has [`Engine::end_direct`](crate::Engine::end_direct) cache whole written blocks, although the engine's mode is
+    /// Has [`Engine::end_bypass`](crate::Engine::end_bypass) cache whole written blocks, although the engine's mode is
     /// another one than write-through.
     pub fn caching(mut self) -> Self {
         self.caching = true;
@@ -62,7 +62,7 @@ struct Entered {
 
 /// Prepares a write of `len` bytes at `offset` straight to the backing store. Waits until no block of the range
 /// is dirty, and invalidates older copies of the range.
-pub(crate) async fn begin_direct(
+pub(crate) async fn begin_bypass(
     core: &Core,
     object: &Arc<CachedObject>,
     offset: u64,
@@ -70,14 +70,14 @@ pub(crate) async fn begin_direct(
 ) -> Result<BypassWrite> {
     let range = blocks(offset, len);
     loop {
-        if let Some(entered) = enter_direct(core, object, &range, offset..offset + len)? {
+        if let Some(entered) = try_begin_bypass(core, object, &range, offset..offset + len)? {
             let Entered { fetch, copies, mended, failed } = entered;
             let frame = if copies { void_around(core, object, &range, &mended).await } else { Ok(0) };
             let frame = match frame {
                 Ok(frame) => disown_copies(core, object, &mended).await.map(|()| frame),
                 failed => failed,
             };
-            let frame = frame.inspect_err(|_| leave(object, fetch))?;
+            let frame = frame.inspect_err(|_| abort_bypass(object, fetch))?;
             let asked = ask(core, &object.volume);
             return Ok(BypassWrite {
                 range,
@@ -92,12 +92,12 @@ pub(crate) async fn begin_direct(
         }
         let ready = || {
             let state = object.lock();
-            let free = state.gone || state.is_free_for_direct(&range);
+            let free = state.gone || state.allows_bypass(&range);
             drop(state);
             // The batch may have lacked some of the dirty blocks, or they were moved within the log. So the
             // request is repeated after each batch.
             if !free {
-                hurry(core, object);
+                move_to_front(core, object);
             }
             free.then_some(())
         };
@@ -106,7 +106,7 @@ pub(crate) async fn begin_direct(
 }
 
 /// Enters a bypass write of `bytes` if no other operation stands in its way.
-fn enter_direct(
+fn try_begin_bypass(
     core: &Core,
     object: &CachedObject,
     range: &Range<u64>,
@@ -125,10 +125,10 @@ fn enter_direct(
         // Lost contents must not be replaced by the backing store's older contents, not even for a moment.
         return Err(Error::Damaged);
     }
-    if !state.is_free_for_direct(range) {
+    if !state.allows_bypass(range) {
         return Ok(None);
     }
-    state.directs += 1;
+    state.bypass_writes += 1;
     // Blocks that the write mends stay damaged until the backing store has the new contents.
     let dropped: Vec<_> = around(range, &mended).map(|part| forget_range(core, &mut state, part)).collect();
     let copies = dropped.contains(&true);
@@ -142,7 +142,7 @@ fn enter_direct(
 /// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
 /// cached. `size` is the backing store's size, or at least the end of the written range. Until
 /// [`CachedObject::begin_sync`] announces a sync, no copy of it goes to the cache devices.
-pub(crate) async fn end_direct(
+pub(crate) async fn end_bypass(
     core: &Core,
     object: &Arc<CachedObject>,
     direct: BypassWrite,
@@ -159,19 +159,19 @@ pub(crate) async fn end_direct(
         match mend(core, object, mended, failed).await {
             Ok(mended) => frame = frame.max(mended),
             Err(error) => {
-                leave(object, fetch);
+                abort_bypass(object, fetch);
                 return Err(error);
             }
         }
     }
     let cached = written.filter(|_| caching || core.effective_mode() == Mode::WriteThrough);
-    let logged = leave_direct(core, object, &range, fetch, cached, size, now);
+    let logged = finish_bypass(core, object, &range, fetch, cached, size, now);
     trim_ram(core);
     if !logged {
         return Ok(frame);
     }
     // Recovery must not bring an older modification time back.
-    match append(core, Whose::New, object, None).await {
+    match append(core, AppendKind::New, object, None).await {
         Ok(facts) => Ok(frame.max(facts)),
         Err(Error::NoDevice) => disown(core, object, 0..0).await.map(|()| frame),
         Err(error) => Err(error),
@@ -189,7 +189,7 @@ async fn mend(core: &Core, object: &Arc<CachedObject>, mended: Vec<u64>, failed:
         last = loop {
             let appended = {
                 let mut state = object.lock();
-                let appended = try_append(core, Whose::New, object, &mut state, Some(record), block, 1);
+                let appended = try_append(core, AppendKind::New, object, &mut state, Some(record), block, 1);
                 if let Ok(Some(seq)) = appended {
                     // Record and index change under one lock. Otherwise the copy could be moved within the log
                     // behind the record.
@@ -211,7 +211,7 @@ async fn mend(core: &Core, object: &Arc<CachedObject>, mended: Vec<u64>, failed:
 
 /// Ends a bypass write, and caches the whole blocks of `written`. Returns true if the log has a modification time of
 /// the object.
-fn leave_direct(
+fn finish_bypass(
     core: &Core,
     object: &Arc<CachedObject>,
     range: &Range<u64>,
@@ -222,7 +222,7 @@ fn leave_direct(
 ) -> bool {
     let mut state = object.lock();
     let alone = state.end_fetch(fetch);
-    state.directs -= 1;
+    state.bypass_writes -= 1;
     state.outdate(range);
     state.size = state.size.max(size);
     if state.mtime.is_some() {
@@ -238,10 +238,10 @@ fn leave_direct(
     logged
 }
 
-fn leave(object: &CachedObject, fetch: u64) {
+fn abort_bypass(object: &CachedObject, fetch: u64) {
     let mut state = object.lock();
     state.end_fetch(fetch);
-    state.directs -= 1;
+    state.bypass_writes -= 1;
     drop(state);
     object.changed.wake();
 }
@@ -300,7 +300,7 @@ pub(crate) async fn write_direct(
     data: &[u8],
     now: Time,
 ) -> Result<Seq> {
-    let mut direct = begin_direct(core, object, offset, data.len() as u64).await?;
+    let mut direct = begin_bypass(core, object, offset, data.len() as u64).await?;
     let buffer = Arc::new(Buffer::from_bytes(data));
     let backing = &core.env.backing;
     let failed = direct.failed;
@@ -315,7 +315,7 @@ pub(crate) async fn write_direct(
         // A part of it may have been written, and have made the object longer.
         Err(_) => (None, backing.size(&object.key).await.unwrap_or(0)),
     };
-    let frame = end_direct(core, object, direct, written, size, now).await;
+    let frame = end_bypass(core, object, direct, written, size, now).await;
     result?;
     // The object's logged data may have been destaged meanwhile, and its modification time with it.
     set_mtime(core, object, now).await?;
@@ -336,7 +336,7 @@ pub(crate) async fn set_mtime(core: &Core, object: &Arc<CachedObject>, mtime: Ti
             queue(core, object);
         }
     }
-    let logged = match append(core, Whose::New, object, None).await {
+    let logged = match append(core, AppendKind::New, object, None).await {
         Ok(frame) => core.commit(frame).await,
         Err(error) => Err(error),
     };
@@ -352,6 +352,6 @@ pub(crate) async fn forget(core: &Core, object: &Arc<CachedObject>) {
     if core.active() > 0 {
         // The record need not be durable: the key never names an object again, and destage finds it removed.
         let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Forget { object });
-        let _ = append(core, Whose::New, object, record).await;
+        let _ = append(core, AppendKind::New, object, record).await;
     }
 }

@@ -11,7 +11,7 @@ use crate::request::bypass::void_durably;
 
 /// Returns the object of `key` if it is in the index. `size` is the backing store's size, as in
 /// [`Engine::object`](crate::Engine::object).
-pub(crate) fn meet(core: &Core, key: &Key, size: u64) -> Option<Arc<CachedObject>> {
+pub(crate) fn known_with_size(core: &Core, key: &Key, size: u64) -> Option<Arc<CachedObject>> {
     let object = core.known(key)?;
     let mut state = object.lock();
     if !std::mem::replace(&mut state.sized, true) {
@@ -36,7 +36,7 @@ pub(crate) async fn changed_outside(
             return Err(Error::Backing(BackingError::Gone));
         }
         let unsettled = state.dirty > 0 || state.mtime.is_some() || state.truncating.is_some();
-        if unsettled || state.busy != Busy::No || state.directs > 0 {
+        if unsettled || state.busy != Busy::No || state.bypass_writes > 0 {
             return Ok(false);
         }
         state.size = size;

@@ -13,7 +13,7 @@ use crate::log::mirror_io::{leg_to_read, read_leg};
 use crate::planted_bugs::threads;
 use crate::request::outcome::Outcome;
 use crate::segments::SegmentId;
-use crate::tiers::copies::{is_right, rescue};
+use crate::tiers::copies::{is_right, read_other_copy};
 use crate::tiers::trim::trim_ram;
 use crate::wait::all;
 use crate::{Error, Result};
@@ -276,7 +276,7 @@ async fn fetch_run(core: &Core, object: &Arc<CachedObject>, run: &Run) -> Result
         let good = contents.filter(|contents| is_right(core, object, block, copy, contents));
         match good {
             Some(contents) => pages.push(Page::from(contents)),
-            None => match rescue(core, object, block, copy, false).await?.page {
+            None => match read_other_copy(core, object, block, copy, false).await?.page {
                 Some(page) => pages.push(page),
                 None => return Ok(None),
             },

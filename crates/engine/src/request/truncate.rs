@@ -15,7 +15,7 @@ use crate::format::{Facts, Record, content_hash};
 use crate::index::leaf::Page;
 use crate::index::object::{Busy, CachedObject, State};
 use crate::io::{BackingError, BackingResult, Time};
-use crate::log::Whose;
+use crate::log::AppendKind;
 use crate::log::reappend::room_to_move;
 use crate::log::records::{append, facts_of};
 use crate::log::undurable::give_up_undurable;
@@ -31,7 +31,7 @@ use crate::{Error, Result, Seq};
 
 /// Truncates or grows an object to `size` bytes, durably when this returns.
 pub(crate) async fn truncate(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<()> {
-    occupy(object).await?;
+    lock_for_truncate(object).await?;
     let result = cut(core, object, size, now).await;
     let mut state = object.lock();
     if state.busy == Busy::Truncate {
@@ -46,13 +46,13 @@ pub(crate) async fn truncate(core: &Core, object: &Arc<CachedObject>, size: u64,
 }
 
 /// Waits until no other task works on the object's backing file, and keeps other tasks from it.
-async fn occupy(object: &CachedObject) -> Result<()> {
+async fn lock_for_truncate(object: &CachedObject) -> Result<()> {
     let ready = || {
         let mut state = object.lock();
         if state.gone {
             return Some(Err(Error::Backing(BackingError::Gone)));
         }
-        let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
+        let free = state.busy == Busy::No && state.bypass_writes == 0 && state.truncating.is_none();
         free.then(|| {
             state.busy = Busy::Truncate;
             Ok(())
@@ -129,7 +129,7 @@ fn try_log_cut(
     let late = threads::active("a cut is in the log before its object is locked");
     let locked = (!late).then(|| object.lock());
     // Both go into one frame: recovery must not see the record without the rewritten block.
-    let appended = core.log.append_cut(Whose::New, object, &facts, size, last, &core.segments)?;
+    let appended = core.log.append_cut(AppendKind::New, object, &facts, size, last, &core.segments)?;
     let Some((appended, placed)) = appended else { return Ok(None) };
     let mut state = locked.unwrap_or_else(|| object.lock());
     state.truncating = Some(appended.segment);
@@ -182,7 +182,7 @@ pub(crate) async fn log_cut_again(core: &Core, object: &Arc<CachedObject>, id: S
             let appended = match same {
                 true => {
                     let segments = &core.segments;
-                    core.log.append_cut(Whose::Moved, object, &facts, size, last.as_ref(), segments)?
+                    core.log.append_cut(AppendKind::Moved, object, &facts, size, last.as_ref(), segments)?
                 }
                 false => continue,
             };
@@ -269,7 +269,7 @@ pub(crate) async fn log_carried_out(core: &Core, object: &Arc<CachedObject>, sav
     object.lock().carried_out = true;
     let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
     let moving = moving(core);
-    let logged = match append(core, Whose::Moved, object, record).await {
+    let logged = match append(core, AppendKind::Moved, object, record).await {
         Ok(frame) => core.commit(frame).await,
         Err(error) => Err(error),
     };

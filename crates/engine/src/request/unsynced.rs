@@ -16,7 +16,7 @@ pub struct Syncing {
 impl CachedObject {
     /// Begins a sync of `len` bytes of the object's backing file at `offset`, or of everything behind `offset` if
     /// `len` is 0. The sync makes durable all data written there with
-    /// [`Engine::end_direct`](crate::Engine::end_direct) before this call. Returns `None` if there is no such data.
+    /// [`Engine::end_bypass`](crate::Engine::end_bypass) before this call. Returns `None` if there is no such data.
     pub fn begin_sync(self: &Arc<Self>, offset: u64, len: u64) -> Option<Syncing> {
         let mut state = self.lock();
         if state.volatile.is_empty() {

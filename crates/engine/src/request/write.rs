@@ -107,7 +107,7 @@ pub(crate) async fn write(
 }
 
 /// Writes to the log only. The caller writes the rest to the backing store, between
-/// [`Engine::begin_direct`](crate::Engine::begin_direct) and [`Engine::end_direct`](crate::Engine::end_direct),
+/// [`Engine::begin_bypass`](crate::Engine::begin_bypass) and [`Engine::end_bypass`](crate::Engine::end_bypass),
 /// without a sync where the client asks for none.
 pub(crate) async fn write_log(
     core: &Core,
@@ -150,7 +150,7 @@ async fn write_piece(core: &Core, object: &Arc<CachedObject>, mut write: Writing
             Blocked::Busy => {
                 let free = || {
                     let state = object.lock();
-                    state.busy != Busy::Truncate && !state.is_written_directly(&range)
+                    state.busy != Busy::Truncate && !state.is_bypassed(&range)
                 };
                 object.changed.until(|| free().then_some(())).await;
             }
@@ -216,7 +216,7 @@ fn attempt(
         return Err(Error::Backing(BackingError::Gone));
     }
     // A bypass write that began before the mode changed comes first.
-    if state.busy == Busy::Truncate || state.is_written_directly(&range) {
+    if state.busy == Busy::Truncate || state.is_bypassed(&range) {
         return Ok(Err(Blocked::Busy));
     }
     for (block, ready) in range.clone().zip(ready) {
@@ -236,10 +236,10 @@ fn attempt(
         let all = paced.end - paced.start;
         let new = all - state.dirty_entries(paced.clone()).count() as u64;
         // A stream does not wait for a volume in trouble.
-        let stream = all >= STREAM && !is_set_apart(core, &object.volume) && state.is_free_for_direct(paced);
+        let stream = all >= STREAM && !is_set_apart(core, &object.volume) && state.allows_bypass(paced);
         if let Some(trouble) = holds_back(core, &object.volume, new) {
             // A failing volume may still take a bypass write. Dirty blocks in the range must be destaged first.
-            let asked = trouble != Error::Late && state.is_free_for_direct(paced);
+            let asked = trouble != Error::Late && state.allows_bypass(paced);
             return if asked { Ok(Err(Blocked::Bypass)) } else { Err(trouble) };
         }
         if stream && core.service.is_faster_direct(&object.volume.service) {

@@ -22,7 +22,7 @@ impl Until {
     }
 }
 
-fn order(segment: &Segment) -> Order {
+pub(super) fn order(segment: &Segment) -> Order {
     (segment.position, segment.kind == SegmentKind::Log, segment.seq)
 }
 
@@ -41,7 +41,8 @@ impl Inner {
         if segment.kind == SegmentKind::Log {
             self.last_log = self.last_log.max(segment.seq);
         }
-        self.fifo.insert(order(&segment), id);
+        let other = self.fifo.insert(order(&segment), id);
+        assert!(other.is_none(), "two segments at one place of the order: {segment:?}");
         self.table.insert(id, segment);
         id
     }
@@ -70,14 +71,15 @@ impl Inner {
         self.pending.push((place, until));
     }
 
-    /// Frees a segment; see [`Segments::let_go`].
-    pub(super) fn let_go(&mut self, id: SegmentId) {
+    /// Frees a segment; see [`Segments::free_segment`].
+    pub(super) fn free_segment(&mut self, id: SegmentId) {
         let Some(segment) = self.table.remove(&id) else { return };
         self.live -= u64::from(segment.live);
         self.dirty -= u64::from(segment.dirty);
         self.damaged -= u64::from(segment.damaged);
         let order = order(&segment);
-        self.fifo.remove(&order);
+        let freed = self.fifo.remove(&order);
+        assert_eq!(freed, Some(id), "the order has another segment in place of {segment:?}");
         segment.legs.iter().for_each(|place| self.give_up(*place, Until::Oldest(order)));
     }
 
@@ -148,8 +150,8 @@ impl Inner {
         free.filter(|(device, _)| self.takes_log(*device)).map(|(_, free)| free).min().unwrap_or(0)
     }
 
-    /// Returns true if the segment keeps clean segments from being evicted; see [`Segments::is_in_the_way`].
-    pub(super) fn is_in_the_way(&self, id: SegmentId, spare: usize) -> bool {
+    /// Returns true if the segment keeps clean segments from being evicted; see [`Segments::blocks_eviction`].
+    pub(super) fn blocks_eviction(&self, id: SegmentId, spare: usize) -> bool {
         self.fifo.values().next() == Some(&id) && self.least_free() < spare
     }
 

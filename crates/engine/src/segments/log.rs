@@ -62,7 +62,7 @@ impl Segments {
         let dirty = usize::try_from(inner.dirty).unwrap_or(usize::MAX);
         let id = *inner.log.front()?;
         let outgrown = used * 20 >= share * from && dirty <= used * slots / part * (part - 1);
-        if !outgrown && !inner.is_in_the_way(id, spare) {
+        if !outgrown && !inner.blocks_eviction(id, spare) {
             return None;
         }
         let segment = inner.table.get(&id).filter(|segment| segment.sealed)?;
@@ -71,9 +71,9 @@ impl Segments {
 
     /// Returns true if this segment of the log keeps all clean segments from being evicted, while fewer than `spare`
     /// segments of a device are unused.
-    pub(crate) fn is_in_the_way(&self, id: SegmentId, spare: usize) -> bool {
+    pub(crate) fn blocks_eviction(&self, id: SegmentId, spare: usize) -> bool {
         let inner = self.inner.lock();
-        inner.is_in_the_way(id, spare) && inner.table.get(&id).is_some_and(|segment| segment.sealed)
+        inner.blocks_eviction(id, spare) && inner.table.get(&id).is_some_and(|segment| segment.sealed)
     }
 
     /// Returns true if a segment is the log's oldest.

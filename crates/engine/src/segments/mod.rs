@@ -6,7 +6,11 @@
 //!   record that invalidates older copies outlives those copies.
 //! - A leg that was given up is free only once a durable frame says so, with `tail` and `oldest` past it. It is not
 //!   free while a repair of it is in flight to the device.
+//!
+//! [`Segments::check`] looks through the table, and the simulator calls it after each operation of a client.
+//! [`Segments::open`] and the insertion of a segment assert the order in every build.
 
+mod check;
 mod inner;
 mod log;
 mod repair;

@@ -32,6 +32,7 @@ impl Segments {
         let previous = inner.last_log;
         let id = inner.insert(Segment::new(seq, position, kind, legs.clone()));
         if kind == SegmentKind::Log {
+            assert!(head.is_none_or(|head| head < seq), "segment {seq} is older than the head of the log");
             inner.log.push_back(id);
             inner.has_lone_leg(legs.len(), seq);
         }
@@ -103,8 +104,8 @@ impl Segments {
     }
 
     /// Frees a segment. Its legs become free once that is durable.
-    pub(crate) fn let_go(&self, id: SegmentId) {
-        self.inner.lock().let_go(id);
+    pub(crate) fn free_segment(&self, id: SegmentId) {
+        self.inner.lock().free_segment(id);
     }
 
     /// Removes a lost device, and every leg on it.

@@ -58,7 +58,7 @@ fn clean_segments_are_let_go_before_the_log_segment_they_were_opened_beside() {
     let clean = segments.open(SegmentKind::Clean, 1, 0).unwrap();
     assert!(clean.seq > log.seq);
     assert_eq!(segments.first().unwrap().0, clean.id);
-    segments.let_go(clean.id);
+    segments.free_segment(clean.id);
     assert!(segments.first().is_none(), "the log is not let go");
     let reach = reach_of(&segments);
     assert!(segments.reached(reach), "no later record is needed to kill it");
@@ -69,7 +69,7 @@ fn what_is_let_go_is_free_only_once_that_is_durable() {
     let segments = segments(1);
     let clean = segments.open(SegmentKind::Clean, 1, 0).unwrap();
     segments.seal(clean.id);
-    segments.let_go(clean.id);
+    segments.free_segment(clean.id);
     assert!(!segments.could_open(2, 0, false) && segments.could_open(2, 0, true));
     let reach = reach_of(&segments);
     segments.reached(reach);

@@ -72,21 +72,21 @@ impl Segments {
     }
 
     /// Frees a segment that the index has no block of. Returns false if the index has some.
-    pub(crate) fn let_go_cold(&self, id: SegmentId) -> bool {
+    pub(crate) fn free_cold(&self, id: SegmentId) -> bool {
         let mut inner = self.inner.lock();
         let cold = inner.get(id).is_some_and(|segment| segment.warmth == Warmth::Cold);
         if cold {
-            inner.let_go(id);
+            inner.free_segment(id);
         }
         cold
     }
 
     /// Frees all segments that the index has no block of. Returns false if there are none.
-    pub(crate) fn let_go_all_cold(&self) -> bool {
+    pub(crate) fn free_all_cold(&self) -> bool {
         let mut inner = self.inner.lock();
         let cold = inner.table.iter().filter(|(_, segment)| segment.warmth == Warmth::Cold);
         let cold: Vec<_> = cold.map(|(id, _)| *id).collect();
-        cold.iter().for_each(|id| inner.let_go(*id));
+        cold.iter().for_each(|id| inner.free_segment(*id));
         !cold.is_empty()
     }
 }

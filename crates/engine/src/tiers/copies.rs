@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// The result of a close look at a copy.
 #[derive(Default)]
-pub(crate) struct Rescued {
+pub(crate) struct OtherCopy {
     /// The copy's contents; `None` if the index must be asked again.
     pub(crate) page: Option<Page>,
     /// Number of bad legs that were rewritten.
@@ -41,13 +41,13 @@ pub(crate) fn is_right(
 
 /// Tries the legs of a copy that could not be read, or (`thorough`) all its legs. Repairs the bad legs before the
 /// first good one.
-pub(crate) async fn rescue(
+pub(crate) async fn read_other_copy(
     core: &Core,
     object: &Arc<CachedObject>,
     block: u64,
     copy: &Entry,
     thorough: bool,
-) -> Result<Rescued> {
+) -> Result<OtherCopy> {
     let segment = core.segments.get(copy.segment);
     let legs = segment.map(|segment| segment.legs).unwrap_or_default();
     let (mut good, mut bad) = (None, Vec::new());
@@ -64,7 +64,7 @@ pub(crate) async fn rescue(
     let good = {
         let mut state = object.lock();
         let Some(entry) = state.entry(block).copied().filter(|entry| entry.same_place(copy)) else {
-            return Ok(Rescued { page: good, ..Rescued::default() });
+            return Ok(OtherCopy { page: good, ..OtherCopy::default() });
         };
         let good = good.or_else(|| state.page(block).cloned());
         match &good {
@@ -88,14 +88,14 @@ pub(crate) async fn rescue(
         for place in bad {
             repaired += u64::from(repair(core, copy, place, &page).await);
         }
-        return Ok(Rescued { page: Some(page), repaired, dropped: false });
+        return Ok(OtherCopy { page: Some(page), repaired, dropped: false });
     }
     if let Some(device) = bad.first().and_then(|place| core.device(place.device)) {
         core.event(Event::Dropped { device: device.name().to_owned() });
         // A copy that is bad today and good tomorrow must not count tomorrow.
         invalidate(core, object, block..block + 1).await?;
     }
-    Ok(Rescued { dropped: true, ..Rescued::default() })
+    Ok(OtherCopy { dropped: true, ..OtherCopy::default() })
 }
 
 /// Writes one leg of a copy again. Returns false if the segment has no leg there any more, or its device fails.

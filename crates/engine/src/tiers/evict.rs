@@ -49,7 +49,7 @@ pub(crate) async fn run_evict(core: Arc<Core>) {
             core.space.wake();
             continue;
         }
-        if segment.warmth != Warmth::Warm && !core.segments.let_go_cold(id) {
+        if segment.warmth != Warmth::Warm && !core.segments.free_cold(id) {
             core.space.until(|| (core.closing() || !core.segments.is_loading(id)).then_some(())).await;
             continue;
         }
@@ -83,11 +83,11 @@ async fn evict(core: &Core, id: SegmentId, segment: &Segment) {
         }
         None => sweep(core, id),
     }
-    core.segments.let_go(id);
+    core.segments.free_segment(id);
     core.look_for_room();
     let short = core.segments.least_free(&core.active_devices(), false) < 2;
     if short || core.destager.volumes.any_troubled() {
-        core.log.kick();
+        core.log.request_frame();
     }
     core.space.wake();
 }

@@ -174,8 +174,8 @@ async fn seal(core: &Core, filling: Filling) {
         Footer { pool: core.pool_id, segment_seq: filling.opened.seq, epoch: core.log.epoch(), body };
     write_footer(core, filling.opened.id, &footer).await;
     core.segments.seal(filling.opened.id);
-    // With reads only, no other frame would be written. The kick writes one, which makes the footer durable and
+    // With reads only, no other frame would be written. The request writes one, which makes the footer durable and
     // the segment valid.
-    core.log.kick();
+    core.log.request_frame();
     core.space.wake();
 }

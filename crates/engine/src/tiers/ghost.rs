@@ -14,6 +14,8 @@ impl Ghosts {
         Ghosts((0..blocks.next_power_of_two().max(1024)).map(|_| AtomicU32::new(0)).collect())
     }
 
+    /// Returns the place of a block in the list, and the mark that stands for the block there. Other blocks share the
+    /// place.
     fn place(&self, object: u64, block: u64) -> (&AtomicU32, u32) {
         let hash = (object ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
         // 0 marks an empty place.

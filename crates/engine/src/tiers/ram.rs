@@ -109,7 +109,7 @@ impl Ram {
     }
 
     /// Begins a sweep of all entries in the queue. Returns the sweep's number.
-    pub(super) fn arrange(&self) -> u32 {
+    pub(super) fn next_sweep(&self) -> u32 {
         let mut queue = self.queue.lock();
         let Queue { front, back, left, sweep } = &mut *queue;
         if !front.is_empty() {

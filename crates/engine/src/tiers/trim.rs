@@ -17,7 +17,7 @@ fn is_worth_a_place(core: &Core, object: &CachedObject, block: u64) -> bool {
 
 /// Drops stale entries of the queue.
 async fn sweep_ram(core: Arc<Core>) {
-    let sweep = core.ram.arrange();
+    let sweep = core.ram.next_sweep();
     while !core.closing() {
         let mut entries = core.ram.take_piece();
         if entries.is_empty() {

@@ -60,7 +60,7 @@ pub(crate) struct Volume {
 
 /// The reasons for urgency that a batch has taken: see the fields of [`Volume`] with these names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Haste {
+pub(crate) struct Urgency {
     pressed: bool,
     hurried: bool,
 }
@@ -100,15 +100,15 @@ impl Volume {
 
     /// Takes the requests for urgency at the start of a batch. A later request is for the next batch, since this
     /// batch may lack the awaited object.
-    pub(crate) fn take_haste(&self) -> Haste {
+    pub(crate) fn take_urgency(&self) -> Urgency {
         let pressed = self.pressed.swap(false, Ordering::Relaxed);
-        Haste { pressed, hurried: self.hurried.swap(false, Ordering::Relaxed) }
+        Urgency { pressed, hurried: self.hurried.swap(false, Ordering::Relaxed) }
     }
 
     /// Gives the requests for urgency back, since the batch was empty and they are still unmet.
-    pub(crate) fn give_back(&self, haste: Haste) {
-        self.pressed.fetch_or(haste.pressed, Ordering::Relaxed);
-        self.hurried.fetch_or(haste.hurried, Ordering::Relaxed);
+    pub(crate) fn give_back(&self, urgency: Urgency) {
+        self.pressed.fetch_or(urgency.pressed, Ordering::Relaxed);
+        self.hurried.fetch_or(urgency.hurried, Ordering::Relaxed);
     }
 
     /// Returns the time since which the first object of the queue waits.

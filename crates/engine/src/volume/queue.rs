@@ -27,7 +27,7 @@ impl Drop for Flushing<'_> {
 }
 
 /// Starts the volume's destage task, unless it runs or recovery has not ended yet.
-pub(crate) fn start_lane(core: &Core, volume: Arc<Volume>) {
+pub(crate) fn start_destage_task(core: &Core, volume: Arc<Volume>) {
     if volume.is_started() {
         return;
     }
@@ -61,11 +61,11 @@ pub(crate) fn queue_if_dirty(core: &Core, object: &Arc<CachedObject>, mut state:
 /// Queues an object for destaging.
 pub(crate) fn queue(core: &Core, object: &Arc<CachedObject>) {
     object.volume.push(object.clone(), core.env.clock.now());
-    start_lane(core, object.volume.clone());
+    start_destage_task(core, object.volume.clone());
 }
 
 /// Moves an object to the front of the queue, since a task waits for it.
-pub(crate) fn hurry(core: &Core, object: &Arc<CachedObject>) {
+pub(crate) fn move_to_front(core: &Core, object: &Arc<CachedObject>) {
     let volume = &object.volume;
     volume.hurried.store(true, Ordering::Relaxed);
     // The object is locked before the queue, as all other code does.
@@ -78,7 +78,7 @@ pub(crate) fn hurry(core: &Core, object: &Arc<CachedObject>) {
     }
     drop(queue);
     volume.work.wake();
-    start_lane(core, volume.clone());
+    start_destage_task(core, volume.clone());
 }
 
 /// Has the dirty blocks of `volumes` destaged without delay, while the result lives.

@@ -1,13 +1,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
-use crate::change::Way;
+use crate::change::DurableBy;
 use crate::service::make_durable;
 use crate::tests::{Bench, Refused, at_once, identity, touching};
 
 /// Carries out a logged change of one object.
 fn change(bench: &Bench, object: u8) {
-    let pending = bench.volume.changed(Way::Log, touching(object));
+    let pending = bench.volume.changed(DurableBy::Log, touching(object));
     at_once(make_durable(&bench.disk, pending, "it", b"reply", Box::new(drop)));
     bench.asked();
 }
@@ -45,7 +45,7 @@ fn a_late_commit_is_not_waited_for_again_and_covers_what_was_done_before_it() {
     let made = || at_once(bench.checkpoints.make_of(&bench.volume, &bench.disk));
     assert_eq!((made(), made()), (Err(Refused::Busy), Err(Refused::Busy)));
     assert_eq!(bench.asked(), ["commit"], "no other commit begins");
-    assert_eq!((bench.volume.refusal(), bench.volume.way(true)), (Some(Refused::Busy), Way::Journal));
+    assert_eq!((bench.volume.refusal(), bench.volume.way(true)), (Some(Refused::Busy), DurableBy::Journal));
     assert_eq!(bench.news.lock().len(), 1);
     assert!(bench.volume.needs(11) && bench.volume.checkpoint() == 0);
     at_once(bench.checkpoints.answer());
@@ -89,10 +89,10 @@ fn a_record_that_a_checkpoint_of_an_earlier_run_covers_is_not_carried() {
 fn a_checkpoint_ends_before_a_rename_that_is_not_carried_out() {
     let bench = Bench::new();
     let (_, rename) = bench.sequence.begin_ahead();
-    let _later = bench.volume.changed(Way::Log, touching(1));
+    let _later = bench.volume.changed(DurableBy::Log, touching(1));
     at_once(bench.checkpoints.make());
     assert_eq!(last(&bench), Some(Record::Checkpoint { filesystem: 3, upto: rename - 1 }));
-    bench.sequence.through(rename);
+    bench.sequence.end_ahead(rename);
     at_once(bench.checkpoints.make_of(&bench.volume, &bench.disk)).unwrap();
     assert_eq!(bench.volume.checkpoint(), rename + 1);
 }

@@ -19,7 +19,7 @@ pub struct CutShort {
 
 impl CutShort {
     /// Returns true if the change takes several system calls, of which the first one shows. Then the reply is the key.
-    pub fn is_in_several(&self) -> bool {
+    pub fn in_several_calls(&self) -> bool {
         self.operation.reply.len() == self.key
     }
 }

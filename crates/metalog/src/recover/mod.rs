@@ -127,7 +127,8 @@ impl Recovery {
         let unsettled = found.changes.last_key_value().map_or(0, |(number, _)| *number);
         let carried_out =
             carried_out(found, &self.cut_short, |filesystem, name| leads_to(files, filesystem, name));
-        let (begun, unlogged): (Vec<_>, Vec<_>) = carried_out.into_iter().partition(CutShort::is_in_several);
+        let (begun, unlogged): (Vec<_>, Vec<_>) =
+            carried_out.into_iter().partition(CutShort::in_several_calls);
         let made = |it: CutShort| {
             let name = it.operation.entries.first()?;
             let object = leads_to(files, it.operation.filesystem, name).ok()??;
@@ -163,7 +164,7 @@ impl Recovery {
         files: &mut [(u32, T)],
     ) -> Result<Vec<Box<[u8]>>, StartError<T::Error>> {
         let Recovery { found, log, last, given_up, .. } = self;
-        sequence.settled(log, last);
+        sequence.mark_reconciled(log, last);
         for filesystem in given_up {
             note(&*sequence.log, &Record::Checkpoint { filesystem, upto: last }).await?;
         }

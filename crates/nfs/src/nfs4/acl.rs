@@ -10,6 +10,7 @@ use super::compound::{Change, Context, Stop};
 use super::set_attrs::{id, set_attr};
 use crate::acl::{change_to, object, read};
 use crate::caller::At;
+use crate::owners::Whose;
 
 /// The bits of a mode that no access control list determines.
 const SPECIAL: u32 = 0o7000;
@@ -59,7 +60,12 @@ fn encoded<'a>(acls: &Acls, object: Object, buffer: &'a mut Buffer) -> Result<Ac
 }
 
 /// Returns the lists that a client asks to set, if it asks for any.
-pub(super) fn wanted(wire: &Fattr<'_>, target: &Target, kind: FileType) -> Result<Option<Acls>, Stop> {
+pub(super) fn wanted(
+    cx: &Context<'_>,
+    wire: &Fattr<'_>,
+    target: &Target,
+    kind: FileType,
+) -> Result<Option<Acls>, Stop> {
     let values = wire.attributes().map_err(|_| Stop::Fail(Nfsstat4::Badxdr))?;
     let Some(list) = values.acl else { return Ok(None) };
     if kind == FileType::Symlink || !target.export.supports_acls() {
@@ -68,8 +74,10 @@ pub(super) fn wanted(wire: &Fattr<'_>, target: &Target, kind: FileType) -> Resul
     let ace = |ace: Ace<'_>| {
         let who = match Who::from_special_name(ace.principal) {
             Some(who) => who,
-            None if ace.flag & flag::IDENTIFIER_GROUP != 0 => Who::Group(id(ace.principal)?),
-            None => Who::User(id(ace.principal)?),
+            None if ace.flag & flag::IDENTIFIER_GROUP != 0 => {
+                Who::Group(id(cx, ace.principal, Whose::Group)?)
+            }
+            None => Who::User(id(cx, ace.principal, Whose::User)?),
         };
         Ok(forebay_acl::Ace { kind: ace.kind, flags: ace.flag, mask: ace.access_mask, who })
     };
@@ -81,8 +89,8 @@ pub(super) fn wanted(wire: &Fattr<'_>, target: &Target, kind: FileType) -> Resul
 }
 
 /// Returns the attributes that a client gives a new inode. If a list follows, the mode grants nothing until then.
-pub(super) fn set_attr_of_new(wire: &Fattr<'_>) -> Result<SetAttr, Stop> {
-    let set = set_attr(wire)?;
+pub(super) fn set_attr_of_new(cx: &Context<'_>, wire: &Fattr<'_>) -> Result<SetAttr, Stop> {
+    let set = set_attr(cx, wire)?;
     let has_list = wire.mask.contains(forebay_wire::nfs4::attr::ACL);
     let mode = if has_list { Some(set.mode.unwrap_or(0) & SPECIAL) } else { set.mode };
     Ok(SetAttr { mode, ..set })

@@ -215,7 +215,7 @@ impl Compound {
             if self.reply.room(reply.head()) < SMALL_RESULT {
                 return Err(Stop::Fail(self.too_big()));
             }
-            self.settle(cx, reply)?;
+            self.wait_for_pending(cx, reply)?;
         }
         // The records may have to wait for room in the log, and a request that is turned away has none.
         if has_records(op) && cx.shared.vfs.logs_state() {

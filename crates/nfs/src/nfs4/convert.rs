@@ -116,6 +116,7 @@ pub(super) fn ftype(kind: FileType) -> Ftype4 {
     }
 }
 
+/// Returns a time in its form in messages.
 pub(super) fn wire_time(time: Time) -> Nfstime4 {
     Nfstime4 { seconds: time.sec, nseconds: time.nsec }
 }

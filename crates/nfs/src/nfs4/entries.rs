@@ -61,7 +61,7 @@ impl Compound {
             }
         };
         limits::special(&special)?;
-        let set = set_attr_of_new(&args.attributes)?;
+        let set = set_attr_of_new(cx, &args.attributes)?;
         if self.was_carried_out(cx) {
             let cinfo = change_info_again(self.unchanged(cx)?);
             let place = self.find(cx, args.name, false)?;
@@ -71,7 +71,7 @@ impl Compound {
             return Ok(None);
         }
         let at = self.dir_to_change(cx)?;
-        let acls = acl::wanted(&args.attributes, &at.target, kind(&special))?;
+        let acls = acl::wanted(cx, &args.attributes, &at.target, kind(&special))?;
         let asked = self.logged_reply(cx, true);
         let changed =
             cx.shared.vfs.make(&at.target, args.name, special, &set, &at.caller.cred, asked.as_ref());

@@ -48,12 +48,12 @@ impl Compound {
             }
             Op::BackchannelCtl(args) => self.backchannel_ctl(cx, args, reply.head())?,
             Op::Putrootfh(()) | Op::Putpubfh(()) => {
-                let place = Place::of(cx, cx.server.pseudo.root(), asks(&rest))?;
+                let place = Place::of(cx, cx.server.pseudo.root(), next_asks_for_flavors(&rest))?;
                 self.set_place(place);
                 self.reply.start(reply.head(), op.number());
             }
             Op::Putfh(args) => {
-                let place = Place::from_wire(cx, args.object.0, asks(&rest))?;
+                let place = Place::from_wire(cx, args.object.0, next_asks_for_flavors(&rest))?;
                 self.set_place(place);
                 self.reply.start(reply.head(), Opcode::Putfh);
             }
@@ -71,8 +71,8 @@ impl Compound {
             Op::Getattr(args) => self.getattr(cx, &args.request, reply)?,
             Op::Verify(args) | Op::Nverify(args) => self.verify(cx, &args.attributes, op.number(), reply)?,
             Op::Access(args) => self.access(cx, args.access, reply)?,
-            Op::Lookup(args) => self.lookup(cx, args.name, asks(&rest), reply)?,
-            Op::Lookupp(()) => self.lookup_parent(cx, asks(&rest), reply)?,
+            Op::Lookup(args) => self.lookup(cx, args.name, next_asks_for_flavors(&rest), reply)?,
+            Op::Lookupp(()) => self.lookup_parent(cx, next_asks_for_flavors(&rest), reply)?,
             Op::Readlink(()) => self.readlink(cx, reply)?,
             Op::Readdir(args) => self.readdir(cx, args, reply)?,
             Op::Secinfo(args) => self.secinfo(cx, Some(args.name), SecinfoStyle::CurrentFh, reply)?,
@@ -99,6 +99,6 @@ impl Compound {
 
 /// Returns true if the next operation asks for flavours: the operation before it takes any flavour and any protection
 /// (RFC 8881 section 2.6.3.1.1).
-fn asks(rest: &Operations<'_, Op<'_>>) -> bool {
+fn next_asks_for_flavors(rest: &Operations<'_, Op<'_>>) -> bool {
     matches!(rest.peek(), Some(Opcode::Secinfo | Opcode::SecinfoNoName))
 }

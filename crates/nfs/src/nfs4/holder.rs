@@ -6,7 +6,7 @@
 //! | the holder | the client that looks |
 //! |---|---|
 //! | has no data that the server lacks | gets the server's attributes |
-//! | has some | gets the holder's size, the present time as modification time, and a larger change attribute each time |
+//! | has some | gets the holder's size, the present time as modification time, a larger change attribute each time |
 //! | does not answer in time, or with an error | gets NFS4ERR_DELAY, and the delegation is recalled |
 //!
 //! The present time is not written to the file: the holder's data has not reached it, and the next look asks again.

@@ -24,7 +24,7 @@ use crate::caller::At;
 use crate::convert::handle;
 
 /// A file that an OPEN has found or made.
-struct Found {
+struct OpenedFile {
     place: Place,
     wcc: Wcc,
     attrset: Bitmap,
@@ -92,7 +92,7 @@ impl Compound {
         &mut self,
         cx: &Context<'_>,
         request: &StateOpen,
-        found: &mut Found,
+        found: &mut OpenedFile,
     ) -> Result<Opened, Stop> {
         require_file(&mut found.place, cx)?;
         let at = found.place.resolve(cx)?.clone();
@@ -127,7 +127,7 @@ impl Compound {
     }
 
     /// Finds or makes the file of an OPEN.
-    fn find_to_open(&mut self, cx: &Context<'_>, args: &OpenArgs<'_>) -> Result<Found, Stop> {
+    fn find_to_open(&mut self, cx: &Context<'_>, args: &OpenArgs<'_>) -> Result<OpenedFile, Stop> {
         let name = match args.claim {
             OpenClaim::Null(name) => name,
             OpenClaim::DelegateCur(claim) => claim.file,
@@ -137,19 +137,19 @@ impl Compound {
                     return Err(Stop::Fail(Nfsstat4::Inval));
                 }
                 let place = self.place()?.clone();
-                return Ok(Found::existing(place, Wcc::default()));
+                return Ok(OpenedFile::existing(place, Wcc::default()));
             }
         };
         check(name)?;
         let OpenHow::Create(how) = args.how else {
             let wcc = self.unchanged(cx)?;
             let place = self.find(cx, name, false)?;
-            return Ok(Found::existing(place, wcc));
+            return Ok(OpenedFile::existing(place, wcc));
         };
         self.make(cx, name, &how)
     }
 
-    fn make(&mut self, cx: &Context<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<Found, Stop> {
+    fn make(&mut self, cx: &Context<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<OpenedFile, Stop> {
         if self.was_carried_out(cx)
             && let Some(mut found) = self.find_existing(cx, name, &SetAttr::default())?
         {
@@ -165,23 +165,23 @@ impl Compound {
         let mut unchecked = None;
         let acls = match how {
             CreateHow::Unchecked(wire) | CreateHow::Guarded(wire) => {
-                acl::wanted(wire, &at.target, FileType::RegularFile)?
+                acl::wanted(cx, wire, &at.target, FileType::RegularFile)?
             }
             CreateHow::Exclusive(_) | CreateHow::Exclusive41(_) => None,
         };
         let (how, attrset, then) = match how {
             CreateHow::Unchecked(wire) => {
-                let set = *unchecked.insert(set_attr_of_new(wire)?);
+                let set = *unchecked.insert(set_attr_of_new(cx, wire)?);
                 if let Some(found) = self.find_existing(cx, name, &set)? {
                     return Ok(found);
                 }
                 (Create::Guarded(set), set_mask(wire), None)
             }
-            CreateHow::Guarded(wire) => (Create::Guarded(set_attr_of_new(wire)?), set_mask(wire), None),
+            CreateHow::Guarded(wire) => (Create::Guarded(set_attr_of_new(cx, wire)?), set_mask(wire), None),
             CreateHow::Exclusive(verifier) => (Create::Exclusive(*verifier), times(), None),
             CreateHow::Exclusive41(both) => {
                 exclusive(&both.attributes)?;
-                let set = set_attr(&both.attributes)?;
+                let set = set_attr(cx, &both.attributes)?;
                 let attrset = set_mask(&both.attributes) | times();
                 (Create::Exclusive(both.verifier), attrset, Some(set))
             }
@@ -202,16 +202,21 @@ impl Compound {
         change = acl::set_after(cx, &at, &target, acls, change)?;
         let place =
             Place::Inode(handle(&cx.shared.vfs.handle(&target)), Some(At { target, caller: at.caller }));
-        Ok(Found { place, wcc: changed.wcc, attrset, made: true, size: None, change })
+        Ok(OpenedFile { place, wcc: changed.wcc, attrset, made: true, size: None, change })
     }
 
     /// Finds the file of an OPEN that takes an existing file. Of the attributes only the size counts then.
-    fn find_existing(&mut self, cx: &Context<'_>, name: &[u8], set: &SetAttr) -> Result<Option<Found>, Stop> {
+    fn find_existing(
+        &mut self,
+        cx: &Context<'_>,
+        name: &[u8],
+        set: &SetAttr,
+    ) -> Result<Option<OpenedFile>, Stop> {
         let wcc = self.unchanged(cx)?;
         match self.find(cx, name, false) {
             Ok(place) => {
                 let attrset = if set.size.is_some() { Bitmap::of(&[attr::SIZE]) } else { Bitmap::EMPTY };
-                Ok(Some(Found { attrset, size: set.size, ..Found::existing(place, wcc) }))
+                Ok(Some(OpenedFile { attrset, size: set.size, ..OpenedFile::existing(place, wcc) }))
             }
             Err(Stop::Fail(Nfsstat4::Noent)) => Ok(None),
             Err(stop) => Err(stop),
@@ -282,9 +287,9 @@ impl Compound {
     }
 }
 
-impl Found {
+impl OpenedFile {
     fn existing(place: Place, wcc: Wcc) -> Self {
-        Found { place, wcc, attrset: Bitmap::EMPTY, made: false, size: None, change: None }
+        OpenedFile { place, wcc, attrset: Bitmap::EMPTY, made: false, size: None, change: None }
     }
 }
 

@@ -101,7 +101,7 @@ impl Shared {
         match request.head.compound.take() {
             // The records of clients' state may have to wait for room in the log.
             Some(begun) if begun.progress == Progress::Complete && !begun.compound.has_records(self) => {
-                let (compound, _, reply) = go_on(begun, request);
+                let OffLoop { compound, reply, .. } = take_off_loop(begun, request);
                 compound.commit_and_answer(self.clone(), reply);
                 None
             }
@@ -118,7 +118,7 @@ impl Shared {
             return self.done();
         };
         let (peer, progress) = (request.ticket.peer().clone(), begun.progress);
-        let (mut compound, kept, mut reply) = go_on(begun, request);
+        let OffLoop { mut compound, kept, mut reply } = take_off_loop(begun, request);
         match progress {
             Progress::Complete => return compound.commit_and_answer(self.clone(), reply),
             Progress::TurnedAway => return compound.turn_away(self, &kept.record, reply),
@@ -149,7 +149,7 @@ impl Shared {
             }
             return;
         }
-        let (compound, kept, reply) = go_on(begun, request);
+        let OffLoop { compound, kept, reply } = take_off_loop(begun, request);
         compound.turn_away(self, &kept.record, reply);
     }
 
@@ -165,12 +165,20 @@ struct Kept {
     record: forebay_rpc::Record,
 }
 
-/// Gives the ticket of the request to its COMPOUND, and returns the reply so far.
-fn go_on(begun: Begun, request: Request) -> (Box<Compound>, Kept, OwnedReply) {
+/// A COMPOUND off the event loop, which has its ticket.
+struct OffLoop {
+    compound: Box<Compound>,
+    kept: Kept,
+    /// The reply so far.
+    reply: OwnedReply,
+}
+
+/// Gives the ticket of the request to its COMPOUND.
+fn take_off_loop(begun: Begun, request: Request) -> OffLoop {
     let Begun { mut compound, reply: head, .. } = begun;
     let Request { head: decoded, record, ticket, .. } = request;
     let mut reply = ticket.reply();
     reply.head().extend_from_slice(&head);
     compound.ticket = Some(ticket);
-    (compound, Kept { head: decoded, record }, reply)
+    OffLoop { compound, kept: Kept { head: decoded, record }, reply }
 }

@@ -68,6 +68,8 @@ impl Shared {
 struct Opens(Weak<Shared>);
 
 impl Opens {
+    /// Calls `then` with the state of NFSv4 and the file with this handle. Returns `None` if NFSv4 is not served, or if
+    /// the handle is too long.
     fn with<T>(&self, file: &[u8], then: impl FnOnce(&Server, &FileKey) -> T) -> Option<T> {
         let shared = self.0.upgrade()?;
         Some(then(shared.nfs4.as_ref()?, &FileKey::new(file)?))

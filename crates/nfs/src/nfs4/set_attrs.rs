@@ -11,12 +11,13 @@ use super::acl;
 use super::attrs::SUPPORTED;
 use super::compound::{Change, Compound, Context, Stop};
 use super::place::may_wait;
+use crate::owners::Whose;
 
 /// Nanoseconds in a second.
 const SECOND: u32 = 1_000_000_000;
 
 /// Returns the attributes that a client asks to set.
-pub(super) fn set_attr(wire: &Fattr<'_>) -> Result<SetAttr, Stop> {
+pub(super) fn set_attr(cx: &Context<'_>, wire: &Fattr<'_>) -> Result<SetAttr, Stop> {
     let fail = |status| Err(Stop::Fail(status));
     let settable = attr::SETTABLE & SUPPORTED;
     if wire.unknown || !wire.mask.is_subset(&(SUPPORTED | attr::WRITE_ONLY)) {
@@ -29,8 +30,8 @@ pub(super) fn set_attr(wire: &Fattr<'_>) -> Result<SetAttr, Stop> {
     let values = wire.attributes().map_err(|_| Stop::Fail(Nfsstat4::Badxdr))?;
     Ok(SetAttr {
         mode: values.mode.map(mode).transpose()?,
-        uid: values.owner.map(id).transpose()?,
-        gid: values.owner_group.map(id).transpose()?,
+        uid: values.owner.map(|owner| id(cx, owner, Whose::User)).transpose()?,
+        gid: values.owner_group.map(|group| id(cx, group, Whose::Group)).transpose()?,
         size: values.size,
         atime: time(values.time_access_set)?,
         mtime: time(values.time_modify_set)?,
@@ -41,9 +42,9 @@ fn mode(mode: u32) -> Result<u32, Stop> {
     if mode & !0o7777 == 0 { Ok(mode) } else { Err(Stop::Fail(Nfsstat4::Inval)) }
 }
 
-/// Returns the number of an owner or group. A number never gets NFS4ERR_BADOWNER: Linux clients would try names from
-/// then on.
-pub(super) fn id(text: &[u8]) -> Result<u32, Stop> {
+/// Returns the number of an owner or group, which is sent as a number or as a name. A number never gets
+/// NFS4ERR_BADOWNER: Linux clients would try names from then on.
+pub(super) fn id(cx: &Context<'_>, text: &[u8], whose: Whose) -> Result<u32, Stop> {
     let text = std::str::from_utf8(text).map_err(|_| Stop::Fail(Nfsstat4::Inval))?;
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse::<u32>() {
@@ -51,7 +52,10 @@ pub(super) fn id(text: &[u8]) -> Result<u32, Stop> {
         Ok(u32::MAX) => Err(Stop::Fail(Nfsstat4::Inval)),
         Ok(id) if is_number => Ok(id),
         Err(_) if is_number => Err(Stop::Fail(Nfsstat4::Inval)),
-        _ => Err(Stop::Fail(Nfsstat4::Badowner)),
+        _ => {
+            may_wait(cx)?;
+            cx.shared.owners.id(text, whose).map_err(Stop::Fail)
+        }
     }
 }
 
@@ -79,9 +83,9 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
         may_wait(cx)?;
-        let mut set = set_attr(&args.attributes)?;
+        let mut set = set_attr(cx, &args.attributes)?;
         let target = self.place()?.resolve(cx)?.target.clone();
-        let acls = acl::wanted(&args.attributes, &target, target.object.kind())?;
+        let acls = acl::wanted(cx, &args.attributes, &target, target.object.kind())?;
         if target.object.kind() == FileType::Symlink {
             // The mode of a symbolic link means nothing, and the kernel does not set it.
             set.mode = None;

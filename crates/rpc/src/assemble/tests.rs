@@ -175,15 +175,15 @@ fn starving_takes_nothing_in_and_goes_on_later() {
     assert!(receiver.records == [[9; 6000]]);
 }
 
-/// Frames with a header of three bytes: a one, and the number of 4096 bytes and of bytes behind it.
-struct Frames;
+/// Messages with a header of three bytes: a one, and the number of 4096 bytes and of bytes behind it.
+struct Lengths;
 
-impl Session for Frames {
+impl Session for Lengths {
     fn header(&self) -> usize {
         3
     }
 
-    fn frame(&self, header: &[u8]) -> Result<usize, CloseReason> {
+    fn message(&self, header: &[u8]) -> Result<usize, CloseReason> {
         match header {
             [1, high, low] => Ok(3 + usize::from(*high) * 4096 + usize::from(*low)),
             _ => Err(CloseReason::Service),
@@ -192,27 +192,27 @@ impl Session for Frames {
 }
 
 #[test]
-fn frames_in_every_piece_size_keep_their_headers() {
-    let frame = |high: u8, low: u8| {
+fn messages_in_every_piece_size_keep_their_headers() {
+    let message = |high: u8, low: u8| {
         let body = usize::from(high) * 4096 + usize::from(low);
         [vec![1, high, low], (0..body).map(|at| at as u8).collect()].concat()
     };
-    let frames = [frame(0, 0), frame(0, 9), frame(5, 1), frame(0, 0), frame(1, 0), frame(0, 255)];
-    let stream = frames.concat();
+    let messages = [(0, 0), (0, 9), (5, 1), (0, 0), (1, 0), (0, 255)].map(|(high, low)| message(high, low));
+    let stream = messages.concat();
     for size in (1..40).chain([4095, 4096, 4097, stream.len()]) {
-        let mut receiver = Receiver { session: Some(&Frames), ..Receiver::new() };
+        let mut receiver = Receiver { session: Some(&Lengths), ..Receiver::new() };
         stream.chunks(size).for_each(|piece| receiver.deliver(piece).unwrap());
-        assert!(receiver.records == frames, "pieces of {size}");
+        assert!(receiver.records == messages, "pieces of {size}");
         assert!(!receiver.assembler.partial());
         assert_eq!(receiver.account.held(), 0);
     }
 }
 
 #[test]
-fn a_frame_that_is_too_long_or_has_a_bad_header_closes_the_connection() {
+fn a_message_that_is_too_long_or_has_a_bad_header_closes_the_connection() {
     for size in 1..4 {
         let refused = |bytes: &[u8]| {
-            let mut receiver = Receiver { session: Some(&Frames), ..Receiver::new() };
+            let mut receiver = Receiver { session: Some(&Lengths), ..Receiver::new() };
             bytes.chunks(size).find_map(|piece| receiver.deliver(piece).err())
         };
         assert_eq!(refused(&[1, 255, 255]), (255 * 4096 + 258 > MAX).then_some(CloseReason::RecordTooLong));

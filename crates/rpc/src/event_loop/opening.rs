@@ -13,7 +13,7 @@ use super::{EventLoop, LISTEN};
 use crate::accept::Door;
 use crate::addresses::Seat;
 use crate::conn::Conn;
-use crate::link::{Framed, Link};
+use crate::link::{Link, Negotiated};
 use crate::service::{Peer, Service};
 use crate::shares::OPENING;
 use crate::stats::CloseReason;
@@ -39,7 +39,7 @@ impl<S: Service> EventLoop<S> {
         let (home, now) = (&self.io.home, self.io.now);
         let session = self.io.service.session(&peer);
         let greeting = session.as_ref().map(|session| session.greeting()).unwrap_or_default();
-        let session = session.map(|session| Box::new(Framed { session, opened: now }));
+        let session = session.map(|session| Box::new(Negotiated { session, opened: now }));
         let account = Arc::clone(seat.account());
         let token = self.conns.insert_with(|token| {
             let link = Link::new(fd, peer, token, Arc::clone(home), account, session);

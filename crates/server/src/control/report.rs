@@ -16,10 +16,10 @@ use forebay_wire::nfs4::Opcode;
 
 use super::{Control, StateDir};
 use crate::cache::Cache;
+use crate::event_report::{elsewhere, stuck_exports};
 use crate::front::still_starting;
 use crate::pool::{health, pool_status};
 use crate::space::{export_troubles, free_space, state_trouble};
-use crate::tell::{elsewhere, stuck_exports};
 
 /// The largest number of clients in a status.
 const MAX_CLIENTS: usize = 1000;

@@ -39,8 +39,8 @@ pub(super) struct Crashed {
 
 impl Crashed {
     pub(super) fn new(world: &mut World, ended: Ended) -> Self {
-        let Ended { mut steps, answers, order, let_go, dropped } = ended;
-        (world.let_go, world.dropped) = (let_go, dropped);
+        let Ended { mut steps, answers, order, released, dropped } = ended;
+        (world.released, world.dropped) = (released, dropped);
         let begin = world.begin;
         for step in &mut steps {
             (step.begin, step.end) = (step.begin - begin, step.end - begin);
@@ -87,11 +87,11 @@ impl Crashed {
         }
     }
 
-    /// Compares the log with the records that were put into it. User records up to `let_go` may be missing.
+    /// Compares the log with the records that were put into it. User records up to `released` may be missing.
     fn check_log(
         &mut self,
         found: &BTreeMap<u64, Operation>,
-        let_go: UserRecordId,
+        released: UserRecordId,
         dropped: &BTreeSet<u64>,
     ) -> Result<(), String> {
         self.check_once()?;
@@ -104,7 +104,7 @@ impl Crashed {
                     return Err(format!("operation {number} or its reply is not what was logged (P14)"));
                 }
                 Some(_) => _ = logged.insert(number),
-                None if note.is_some_and(|note| note <= let_go) => _ = logged.insert(number),
+                None if note.is_some_and(|note| note <= released) => _ = logged.insert(number),
                 None if dropped.contains(&number) => _ = logged.insert(number),
                 None if answered => {
                     return Err(format!("operation {number} was answered and is not in the log (P1)"));
@@ -152,7 +152,7 @@ impl World {
         let found: BTreeMap<u64, Operation> =
             operations.iter().map(|(_, it)| (it.number, it.clone())).collect();
         for (note, operation) in &self.kept {
-            let may_be_gone = *note <= self.let_go || self.dropped.contains(&operation.number);
+            let may_be_gone = *note <= self.released || self.dropped.contains(&operation.number);
             if !may_be_gone && found.get(&operation.number) != Some(operation) {
                 return Err(format!(
                     "operation {}, found before, is not in the log any more (P14)",
@@ -161,9 +161,9 @@ impl World {
             }
         }
         if let Some(crashed) = self.crashed.as_mut().filter(|crashed| crashed.logged.is_none()) {
-            crashed.check_log(&found, self.let_go, &self.dropped)?;
+            crashed.check_log(&found, self.released, &self.dropped)?;
         }
-        (self.kept, self.let_go) = (operations, 0);
+        (self.kept, self.released) = (operations, 0);
         self.dropped.clear();
         Ok(())
     }

@@ -77,7 +77,7 @@ impl World {
         }
         if let Err(refused) = self.conclude(&harness, recovery) {
             let ended = harness.ended();
-            (self.let_go, self.dropped) = (ended.let_go, ended.dropped);
+            (self.released, self.dropped) = (ended.released, ended.dropped);
             return Err(refused);
         }
         self.check_names(checkpoint).map_err(Refused::Wrong)?;

@@ -63,7 +63,7 @@ pub(super) struct World {
     /// The operations that the last recovery found, by their user records, and the user record up to which they may be
     /// missing.
     pub(super) kept: Vec<(UserRecordId, Operation)>,
-    pub(super) let_go: UserRecordId,
+    pub(super) released: UserRecordId,
     pub(super) dropped: BTreeSet<u64>,
     /// The objects that the last recovery recreated.
     pub(super) made_again: Vec<Identity>,
@@ -158,7 +158,7 @@ impl World {
             before: 0,
             crashed: None,
             kept: Vec::new(),
-            let_go: 0,
+            released: 0,
             dropped: BTreeSet::new(),
             made_again: Vec::new(),
             dead: Vec::new(),
@@ -326,7 +326,7 @@ impl World {
                 let Some(object) = client.harness.object(file) else { continue };
                 let size = object.size();
                 shared.tell(|| {
-                    let (unsettled, dirty) = (object.unsettled(), object.dirty_blocks());
+                    let (unsettled, dirty) = (object.undestaged_attributes(), object.dirty_blocks());
                     format!(
                         "{file:?} ({number}) has {size} bytes, {dirty} blocks dirty, unsettled {unsettled:?}"
                     )

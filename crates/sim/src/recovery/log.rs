@@ -161,7 +161,7 @@ fn it_is_told_once_when_everything_is_on_two_devices_again() {
     let opened = rig.open().unwrap();
     assert!(!opened.engine.is_mirrored());
     // Only dirty blocks are in its way now.
-    opened.engine.let_go(opened.recovered.notes[2].id);
+    opened.engine.release_user_records(opened.recovered.notes[2].id);
     let (engine, clock) = (opened.engine.clone(), rig.executor.clone());
     rig.run(async move {
         while !engine.is_mirrored() {

@@ -156,10 +156,10 @@ fn a_state_of_more_than_the_share_of_notes_is_not_described_without_end() {
     let (theirs, described) = (engine.clone(), Arc::new(AtomicU64::new(0)));
     let count = described.clone();
     let describing = async move {
-        while theirs.notes_due().await.is_some() {
+        while theirs.user_records_due().await.is_some() {
             let (mut first, mut last) = (None, 0);
             for _ in 0..STATE {
-                let Ok(Some((frame, id))) = theirs.note_again(&[7; 4000]).await else { return };
+                let Ok(Some((frame, id))) = theirs.replace_user_records(&[7; 4000]).await else { return };
                 first = first.or(Some(id));
                 last = frame;
             }

@@ -39,7 +39,7 @@ fn a_stop_ends_though_the_log_is_full_of_what_is_not_let_go() {
         let noting = async move {
             // No task releases any user record.
             while theirs.counters().log_waits == 0 {
-                match theirs.try_note(&[7; 4000]) {
+                match theirs.try_append_user_record(&[7; 4000]) {
                     Ok(Some((frame, _))) => theirs.commit(frame).await.unwrap(),
                     noted => executor.sleep(Duration::from_millis(noted.is_ok().into())).await,
                 }

@@ -40,12 +40,12 @@ async fn mend(
 ) -> Result<(), Error> {
     let object = shared.objects.lock().object(1).unwrap();
     let data = vec![7; 4096];
-    let direct = engine.begin_direct(&object, DAMAGED * 4096, 4096).await.unwrap();
+    let direct = engine.begin_bypass(&object, DAMAGED * 4096, 4096).await.unwrap();
     let slice = Slice::new(Arc::new(Buffer::from_bytes(&data)), 0..data.len());
     shared.store.write(object.key(), DAMAGED * 4096, slice).await.unwrap();
     meanwhile.await;
     let (done, end) = (Some((DAMAGED * 4096, &data[..])), (DAMAGED + 1) * 4096);
-    engine.end_direct(&object, direct, done, end, Time::default()).await.map(drop)
+    engine.end_bypass(&object, direct, done, end, Time::default()).await.map(drop)
 }
 
 /// The sync at the end of a write past the log fails. The kernel reports the failure only to that sync, and the
@@ -129,11 +129,11 @@ fn a_hole_mends_a_block_of_which_no_copy_can_be_read() {
         let (theirs, shared) = (engine.clone(), world.shared.clone());
         let work = async move {
             let (object, at) = (shared.objects.lock().object(1).unwrap(), DAMAGED * 4096);
-            let part = theirs.begin_direct(&object, at + 100, 3000).await.map(drop);
-            let direct = theirs.begin_direct(&object, at, 4096).await.unwrap();
+            let part = theirs.begin_bypass(&object, at + 100, 3000).await.map(drop);
+            let direct = theirs.begin_bypass(&object, at, 4096).await.unwrap();
             let zeros = Slice::new(Arc::new(Buffer::zeroed(1)), 0..4096);
             shared.store.write(object.key(), at, zeros).await.unwrap();
-            let ended = theirs.end_direct(&object, direct, Some((at, &[])), 0, Time::default()).await;
+            let ended = theirs.end_bypass(&object, direct, Some((at, &[])), 0, Time::default()).await;
             let mut contents = vec![1; 4096];
             let read = theirs.read(&object, at, &mut contents).await;
             (part, ended.map(drop), read, contents)

@@ -41,14 +41,14 @@ async fn write_past(client: &mut Client, waits: Waits, step: &AtomicU64) {
     let id = shared.model.lock().begin_write(1, 0, 4096, now);
     let mut data = vec![0; 4096];
     crate::client::stamp(&mut data, 0, 1, id);
-    let direct = engine.begin_direct(&object, 0, 4096).await.unwrap();
+    let direct = engine.begin_bypass(&object, 0, 4096).await.unwrap();
     step.store(1, Ordering::Relaxed);
     if waits == Waits::EndOfDirect {
         reached(2).await;
     }
     let slice = Slice::new(Arc::new(Buffer::from_bytes(&data)), 0..data.len());
     shared.store.write(object.key(), 0, slice).await.unwrap();
-    let frame = engine.end_direct(&object, direct, Some((0, &data[..])), 4096, now).await.unwrap();
+    let frame = engine.end_bypass(&object, direct, Some((0, &data[..])), 4096, now).await.unwrap();
     engine.commit(frame).await.unwrap();
     let sync = object.begin_sync(0, 0);
     let synced = shared.store.sync(vec![object.key().clone()]).await.pop().unwrap();
@@ -170,7 +170,7 @@ fn a_cut_waits_for_writes_past_the_log() {
     let (clock, cut) = (world.shared.executor.clone(), done.clone());
     let act = async move {
         let now = Time { sec: 1_500_000_000, nsec: 0 };
-        let direct = engine.begin_direct(&object, 1 << 20, 4096).await.unwrap();
+        let direct = engine.begin_bypass(&object, 1 << 20, 4096).await.unwrap();
         let (theirs, to_cut) = (engine.clone(), object.clone());
         let truncate = async move {
             theirs.truncate(&to_cut, 4096, now).await.unwrap();
@@ -179,7 +179,7 @@ fn a_cut_waits_for_writes_past_the_log() {
         clock.start("client", Box::pin(truncate));
         clock.sleep(Duration::from_secs(10)).await;
         assert_eq!(done.load(Ordering::Relaxed), 0, "what is written may be behind the cut");
-        engine.end_direct(&object, direct, None, 8192, now).await.unwrap();
+        engine.end_bypass(&object, direct, None, 8192, now).await.unwrap();
         while done.load(Ordering::Relaxed) == 0 {
             clock.sleep(Duration::from_millis(1)).await;
         }

@@ -257,7 +257,7 @@ impl World {
             format!("the engine is open, with {} notes: {brief:?}", recovered.notes.len())
         });
         if let (true, Some(last)) = (self.plan.fills, recovered.notes.last()) {
-            engine.let_go(last.id);
+            engine.release_user_records(last.id);
         }
         if self.plan.notes {
             let strict = self.plan.devices.len() > 1 && self.plan.disaster.is_none();

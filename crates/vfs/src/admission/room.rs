@@ -126,13 +126,13 @@ impl Admission {
             let (room, enough) = self.reserve.hold(space, dirty, || self.mount.free_space());
             rooms.push(room);
             if !enough {
-                self.settle(cached, &rooms, || dirty() == 0, Errno::NOSPC)?;
+                self.destage_for_room(cached, &rooms, || dirty() == 0, Errno::NOSPC)?;
             }
         }
         if let Some(charge) = charge.filter(|_| quota > 0) {
             let (quotas, enough) = charge.hold(&self.mount, quota, dirty);
             if !enough {
-                self.settle(cached, &quotas, || charge.is_clean(dirty()), Errno::DQUOT)?;
+                self.destage_for_room(cached, &quotas, || charge.is_clean(dirty()), Errno::DQUOT)?;
             }
             rooms.extend(quotas);
         }
@@ -141,7 +141,7 @@ impl Admission {
 
     /// Destages the dirty blocks that may need the space of `rooms`. Fails with `errno` if that is not enough, because
     /// writes go on.
-    fn settle(
+    fn destage_for_room(
         &self,
         cached: &Cached,
         rooms: &[Room<'_>],

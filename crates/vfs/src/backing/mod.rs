@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{Buffer, Slice};
-use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned as What, Io, Key, Time};
+use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned as DisownedRange, Io, Key, Time};
 use forebay_runtime::IoPool;
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -77,9 +77,9 @@ impl Store {
     ) -> Self {
         let (disowned, lost) = (Disowned::new(state_dir), Lost::new(state_dir));
         let (written, logged) = (Mutex::default(), Mutex::default());
-        let hands = filesystems.iter().map(|(number, _)| (*number, IoPool::new())).collect();
+        let pools = filesystems.iter().map(|(number, _)| (*number, IoPool::new())).collect();
         let inner = Inner { filesystems, names, budget, written, disowned, lost, given_up, logged };
-        Store(Arc::new(inner), Arc::new(hands))
+        Store(Arc::new(inner), Arc::new(pools))
     }
 
     /// Sets `tell`, which is called with everything that is set aside from now on.
@@ -123,9 +123,9 @@ impl Store {
     ) -> Io<T> {
         let volume = object.and_then(parse_key).map_or(NO_VOLUME, |(number, _)| number);
         match self.1.iter().find(|(number, _)| *number == volume) {
-            Some((_, hands)) => {
+            Some((_, pools)) => {
                 let inner = self.0.clone();
-                hands.run(move || work(&inner))
+                pools.run(move || work(&inner))
             }
             None => self.later(work),
         }
@@ -247,12 +247,12 @@ impl Backing for Store {
         })
     }
 
-    fn disown(&self, pool: u128, object: &Key, what: What) -> Io<BackingResult<()>> {
+    fn disown(&self, pool: u128, object: &Key, what: DisownedRange) -> Io<BackingResult<()>> {
         let key = object.clone();
         self.later(move |inner| inner.disowned.add(pool, &key, &what).map_err(state_error))
     }
 
-    fn disowned(&self, pool: u128) -> Io<BackingResult<Vec<(Key, What)>>> {
+    fn disowned(&self, pool: u128) -> Io<BackingResult<Vec<(Key, DisownedRange)>>> {
         self.later(move |inner| inner.disowned.all(pool).map_err(state_error))
     }
 

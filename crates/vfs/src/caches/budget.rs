@@ -92,12 +92,12 @@ impl Budget {
     pub(crate) fn take_uncommitted(&self) -> bool {
         let taken = self.0.uncommitted.fetch_add(1, Ordering::Relaxed) < self.limit() / 4;
         if !taken {
-            self.give_uncommitted();
+            self.release_uncommitted();
         }
         taken
     }
 
-    pub(crate) fn give_uncommitted(&self) {
+    pub(crate) fn release_uncommitted(&self) {
         self.0.uncommitted.fetch_sub(1, Ordering::Relaxed);
     }
 

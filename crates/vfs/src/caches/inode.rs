@@ -145,6 +145,17 @@ impl Inode {
         Inode { made: good_for, ..Self::new(file, kernel, attr, budget, versions, kept) }
     }
 
+    /// Asserts the invariants that show in the inode alone: its descriptor stands for an inode of its type, with the
+    /// uses that are recorded, and only a directory has names and a listing.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let found = rustix::fs::fstat(&self.path).unwrap();
+        assert_eq!(FileType::from_raw_mode(found.st_mode), self.kind);
+        let is_path = rustix::fs::fcntl_getfl(&self.path).unwrap().contains(OFlags::PATH);
+        assert_eq!(is_path, self.made == GoodFor::Elsewhere);
+        assert_eq!((self.names.is_some(), self.kept.is_some()), (self.is_dir(), self.is_dir()));
+    }
+
     /// Returns the type of the inode, which never changes.
     pub fn kind(&self) -> FileType {
         self.kind

@@ -124,6 +124,7 @@ impl Shard {
         assert_eq!(self.by_key.len(), self.slots.len());
         for (slot, object) in self.slots.iter().enumerate() {
             assert_eq!(self.by_key.get(&Key(object.kernel)), Some(&slot));
+            object.check();
         }
     }
 

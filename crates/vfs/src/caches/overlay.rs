@@ -21,7 +21,7 @@ pub(crate) struct Undestaged {
 impl Undestaged {
     /// Returns the corrections for a file, or `None` if the backing store knows all its changes.
     pub(crate) fn of(cached: &Cached) -> Option<Self> {
-        let (size, mtime) = cached.unsettled()?;
+        let (size, mtime) = cached.undestaged_attributes()?;
         let mtime = mtime.map(|mtime| Time { sec: mtime.sec, nsec: mtime.nsec });
         Some(Undestaged { size, mtime, dirty: cached.dirty_blocks() * BLOCK as u64 })
     }

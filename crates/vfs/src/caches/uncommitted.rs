@@ -53,7 +53,7 @@ impl Uncommitted {
         if seen > writes.stable {
             writes.stable = seen;
             if writes.made == seen {
-                self.budget.give_uncommitted();
+                self.budget.release_uncommitted();
             }
         }
     }
@@ -79,7 +79,7 @@ impl Drop for Uncommitted {
     fn drop(&mut self) {
         // The file is gone, and its data with it.
         if self.writes() != 0 {
-            self.budget.give_uncommitted();
+            self.budget.release_uncommitted();
         }
     }
 }

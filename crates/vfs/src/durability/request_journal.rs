@@ -49,7 +49,7 @@ pub struct LoggedReply {
 impl LoggedReply {
     /// Returns the request of a creation of several system calls. Its name does not show that all calls are done, so it
     /// holds no answer.
-    pub(crate) fn in_several(&self) -> Self {
+    pub(crate) fn in_several_calls(&self) -> Self {
         LoggedReply { answer: self.answer[..self.key].to_vec(), key: self.key }
     }
 }

@@ -220,11 +220,11 @@ impl Linked {
 
     /// Lets an object that is about to enter the table refer to what the engine knows of it; `attr` is the backing
     /// file's.
-    pub(crate) fn meet(&self, object: &Inode, attr: &Attr) {
+    pub(crate) fn link_known(&self, object: &Inode, attr: &Attr) {
         if attr.kind != FileType::RegularFile {
             return;
         }
-        if let Some(known) = self.cache.engine.meet(&self.key(&object.kernel), attr.size) {
+        if let Some(known) = self.cache.engine.known_with_size(&self.key(&object.kernel), attr.size) {
             object.link.get_or_set(known);
         }
     }

@@ -28,7 +28,7 @@ impl Filesystem {
         // The link of the inode is not used here. The inode may have entered the inode cache again, and the cache,
         // since it left.
         let overlay = self.overlay(kernel);
-        let recorded = self.making.is_through(object.made_by.load(Ordering::Relaxed));
+        let recorded = self.making.have_ended(object.made_by.load(Ordering::Relaxed));
         let destaged = overlay.as_ref().is_none_or(Overlay::is_destaged);
         let look = object.look();
         match (version.filter(|_| recorded && destaged), object.raw_attr()) {
@@ -45,7 +45,7 @@ impl Filesystem {
 
     /// Caches attributes that were just read, under `version`, of an inode that is not in the inode cache. The backing
     /// store knew all its changes.
-    pub(crate) fn saw(&self, kernel: &KernelHandle, attr: &Attr, version: Version) {
+    pub(crate) fn cache_attr(&self, kernel: &KernelHandle, attr: &Attr, version: Version) {
         // Nobody may see an inode before the record that made it is in the log.
         let recorded = self.linked.get().is_none() || self.making.latest() == 0;
         if self.watch.is_some() && recorded && attr.kind != FileType::Directory {

@@ -71,7 +71,7 @@ impl Filesystem {
     fn enter(&self, object: Inode, attr: &Attr) -> Arc<Inode> {
         object.made_by.store(self.making.latest(), Ordering::Relaxed);
         if let Some(linked) = self.linked.get() {
-            linked.meet(&object, attr);
+            linked.link_known(&object, attr);
         }
         if let Some(known) = self.versions.known(&object.kernel)
             && known.attr.backing_ctime == attr.backing_ctime
@@ -117,7 +117,7 @@ impl Filesystem {
         if made_by == 0 {
             return Ok(());
         }
-        if !self.making.is_through(made_by) {
+        if !self.making.have_ended(made_by) {
             if !wait {
                 return Err(Error::WouldBlock);
             }

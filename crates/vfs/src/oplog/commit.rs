@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_metalog::Way;
+use forebay_metalog::DurableBy;
 use forebay_runtime::{block_on, tasks};
 
 use crate::durability::journal::{Data, Done, SyncRequest};
@@ -41,7 +41,7 @@ impl Vfs {
     pub fn commit(&self, export: &Export, mut intent: CommitRequest, answer: &[u8], done: Done) {
         let fs = export.fs.clone();
         let Some(cache) = self.cache.get() else { return sync(&fs, intent.sync, done) };
-        let recorded = |pending: &Pending| pending.way() != Way::Each || !answer.is_empty();
+        let recorded = |pending: &Pending| pending.way() != DurableBy::Each || !answer.is_empty();
         let Some(pending) = intent.pending.take().filter(|pending| recorded(pending)) else {
             return commit_in_journal(cache, &fs, intent, done);
         };
@@ -49,9 +49,9 @@ impl Vfs {
         let made = || block_on(forebay_metalog::make_durable(&fs, pending, intent, answer, done));
         match way {
             // No lock is held: this thread may write the frame.
-            Way::Log => tasks::and_then_run(made),
+            DurableBy::Log => tasks::and_then_run(made),
             // This thread may lead a commit of the journal. The frame must not wait for it.
-            Way::Journal | Way::Each => made(),
+            DurableBy::Journal | DurableBy::Each => made(),
         }
     }
 }

@@ -15,12 +15,12 @@ impl Log for CacheLog {
         self.0.note(record).await
     }
 
-    fn try_note(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
-        self.0.try_note(record)
+    fn try_append_user_record(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        self.0.try_append_user_record(record)
     }
 
-    async fn note_again(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
-        self.0.note_again(record).await
+    async fn replace_user_records(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        self.0.replace_user_records(record).await
     }
 
     async fn commit(&self, frame: Seq) -> Result<(), Error> {
@@ -35,16 +35,16 @@ impl Log for CacheLog {
         self.0.effective_mode() == Mode::WriteBack
     }
 
-    async fn notes_due(&self) -> Option<UserRecordId> {
-        self.0.notes_due().await
+    async fn user_records_due(&self) -> Option<UserRecordId> {
+        self.0.user_records_due().await
     }
 
     fn keep_notes(&self, why: Option<BackingError>) {
         self.0.keep_notes(why);
     }
 
-    fn let_go(&self, upto: UserRecordId) {
-        self.0.let_go(upto);
+    fn release_user_records(&self, upto: UserRecordId) {
+        self.0.release_user_records(upto);
     }
 
     fn let_go_replaced(&self, upto: UserRecordId, bytes: usize) {

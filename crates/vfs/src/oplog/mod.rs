@@ -13,7 +13,7 @@ pub(crate) mod rename_intents;
 mod served;
 pub(crate) mod state;
 
-pub(crate) use forebay_metalog::Way;
+pub(crate) use forebay_metalog::DurableBy;
 use forebay_oplog::{Bindings, Identity, New};
 use forebay_runtime::block_on;
 
@@ -46,11 +46,11 @@ pub(crate) type Announced = forebay_metalog::Announced<Filesystem>;
 
 /// The effects of a change, for [`Filesystem::changed`]. `kept` is the entry of the request journal, from before the
 /// change. It is set for changes whose first execution looks like a second one.
-pub(crate) type Did = forebay_metalog::Did<Option<Request>>;
+pub(crate) type ChangeEffects = forebay_metalog::ChangeEffects<Option<Request>>;
 
 impl Filesystem {
     /// Returns the way in which changes become durable now, or `None` if there is no cache.
-    pub(crate) fn way(&self) -> Option<Way> {
+    pub(crate) fn way(&self) -> Option<DurableBy> {
         let linked = self.linked()?;
         let ordered = self.journal.order() == Order::Journal && matches!(self.scheme, Scheme::Kernel);
         Some(linked.logging.way(ordered))
@@ -58,28 +58,28 @@ impl Filesystem {
 
     /// Returns true if changes made now get records from which recovery may recreate an inode or set its attributes.
     pub(crate) fn is_recorded_whole(&self) -> bool {
-        self.way().is_some_and(|way| way != Way::Each)
+        self.way().is_some_and(|way| way != DurableBy::Each)
     }
 
     /// Returns the way in which a change that may have set the size of a file becomes durable. The cache's records
     /// carry sizes only for dirty files. So the file has to be durable before the reply, and recovery must not create
     /// it afterwards. The result tells if recovery will not: the journal's commit may succeed although the checkpoint's
     /// commit was late.
-    pub(crate) fn way_with_size(&self, object: &Inode, size: Option<u64>) -> (Option<Way>, Result<()>) {
+    pub(crate) fn way_with_size(&self, object: &Inode, size: Option<u64>) -> (Option<DurableBy>, Result<()>) {
         let way = self.way();
-        if size.is_none() || matches!(way, None | Some(Way::Each)) {
+        if size.is_none() || matches!(way, None | Some(DurableBy::Each)) {
             return (way, Ok(()));
         }
         let made =
             self.linked().map_or(Ok(()), |linked| linked.cache.checkpoints.make_of_touched(self, object));
-        (Some(Way::Journal), made)
+        (Some(DurableBy::Journal), made)
     }
 
     /// Declares that the next change in the directories that the caller has locked has no record: no record in the log
     /// describes an earlier state any more. The caller calls this before the change, so that recovery does not take
     /// half of it back, and after the change, so that it stays.
     pub(crate) fn without_record(&self) -> Result<()> {
-        let way = self.way().filter(|way| *way != Way::Each);
+        let way = self.way().filter(|way| *way != DurableBy::Each);
         let Some((linked, _)) = self.linked().zip(way) else { return Ok(()) };
         block_on(linked.cache.oplog.carry_out());
         linked.cache.checkpoints.make_of(self)
@@ -109,15 +109,15 @@ impl Filesystem {
 
     /// Gives a number to a change that was just carried out. The caller still holds the locks of the change, so that
     /// numbers tell the order. Returns `None` if there is no cache.
-    pub(crate) fn changed(&self, way: Option<Way>, did: Did) -> Option<Box<Pending>> {
+    pub(crate) fn changed(&self, way: Option<DurableBy>, did: ChangeEffects) -> Option<Box<Pending>> {
         let (linked, way) = self.linked().zip(way)?;
         Some(linked.logging.changed(way, did))
     }
 
     /// Begins a RENAME from one of these directories to the other, whose locks are held. `None`: nothing needs to be
     /// said of it.
-    pub(crate) fn announce(&self, way: Option<Way>, dirs: [Identity; 2]) -> Result<Option<Announced>> {
-        let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != Way::Each)) else {
+    pub(crate) fn announce(&self, way: Option<DurableBy>, dirs: [Identity; 2]) -> Result<Option<Announced>> {
+        let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != DurableBy::Each)) else {
             return Ok(None);
         };
         block_on(linked.logging.announce(self, &self.slots, way, dirs)).map(Some)

@@ -32,9 +32,11 @@ pub struct Recovery {
 }
 
 /// Makes the file systems equal to the log with this identity, durably. Nobody may look at them yet, not even the
-/// cache.
+/// cache. `cut_short` lists the requests that the former server had begun and not ended. `under_way` is their journal,
+/// which is empty once the result is in service.
 pub(crate) fn recover(
-    (under_way, cut_short): (Arc<RequestJournal>, Vec<CutShort>),
+    under_way: Arc<RequestJournal>,
+    cut_short: Vec<CutShort>,
     log: u64,
     notes: &[UserRecord],
     store: &Store,

@@ -63,7 +63,7 @@ pub(crate) fn read(map: &HandleMap) -> Result<Vec<RenameIntent>> {
 /// Records that the log with this identity is lost, and may come back. All changes up to `upto` are in the file system,
 /// with later changes. The record counts once the journal has committed; changes that depend on it are found only if
 /// the record is.
-pub(crate) fn say_lost(map: &HandleMap, log: u64, filesystem: u32, upto: u64) -> Result<()> {
+pub(crate) fn record_lost_log(map: &HandleMap, log: u64, filesystem: u32, upto: u64) -> Result<()> {
     let dir = private_dir(map.private()?, SLOTS)?;
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(&dir, LOST, flags, Mode::RUSR | Mode::WUSR)?;

@@ -93,8 +93,8 @@ impl Files for Filesystem {
         }
     }
 
-    fn say_lost(&self, log: u64, upto: u64) -> Result<()> {
+    fn record_lost_log(&self, log: u64, upto: u64) -> Result<()> {
         let Some(linked) = self.linked() else { return Ok(()) };
-        rename_intents::say_lost(&self.aliases, log, linked.number(), upto)
+        rename_intents::record_lost_log(&self.aliases, log, linked.number(), upto)
     }
 }

@@ -298,14 +298,14 @@ impl Vfs {
         linked.cache.checkpoints.make_of_touched(&target.export.fs, &target.object)?;
         let cached = linked.object(&target.object)?;
         let fd = target.object.writer(&self.budget, true)?;
-        let direct = block_on(engine.begin_direct(cached, range.start, range.end - range.start));
+        let direct = block_on(engine.begin_bypass(cached, range.start, range.end - range.start));
         let direct = direct.map_err(from_cache)?;
         let own = target.export.fs.own_write(&target.object);
         let taken = self.act_as(cred).and_then(|_acting| change(fd.as_fd()));
         drop(own);
         let done = taken.as_ref().ok().map(|taken| (range.start, taken.contents));
         let size = taken.as_ref().map_or(0, |taken| taken.size);
-        let ended = block_on(engine.end_direct(cached, direct, done, size, cache_time(file_time())))
+        let ended = block_on(engine.end_bypass(cached, direct, done, size, cache_time(file_time())))
             .map_err(from_cache);
         let (taken, frame) = (taken?, ended?);
         rooms.into_iter().for_each(|room| room.used(taken.space));

@@ -103,7 +103,7 @@ impl Vfs {
     ///
     /// # Errors
     /// The directory of kept files cannot be read. The path is that of the export.
-    pub fn settle_kept(&self) -> std::result::Result<(), (PathBuf, Error)> {
+    pub fn remove_unopened_kept(&self) -> std::result::Result<(), (PathBuf, Error)> {
         for (at, export) in self.exports().iter().enumerate() {
             let fs = &export.fs;
             if self.exports()[..at].iter().any(|earlier| Arc::ptr_eq(&earlier.fs, fs)) {

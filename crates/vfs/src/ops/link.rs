@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::export::Target;
 use crate::export::kept_files::require_name;
 use crate::export::vfs::Vfs;
-use crate::oplog::{self, Did, binding};
+use crate::oplog::{self, ChangeEffects, binding};
 use crate::ops::change::{Changed, Renaming, changeable, metadata};
 use crate::sys::proc_path;
 use crate::wait::Wait;
@@ -64,7 +64,7 @@ impl Vfs {
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let intent = result.is_ok().then(|| {
             let objects = renaming.logged().into_iter().chain(oplog::objects(&[&target.object])).collect();
-            let did = Did { bindings, objects, kept: request, ..Did::default() };
+            let did = ChangeEffects { bindings, objects, kept: request, ..ChangeEffects::default() };
             metadata(&[dir, target], fs.changed(fs.way(), did))
         });
         let wcc = renaming.end(result.is_ok(), &[(name, kernel)]);

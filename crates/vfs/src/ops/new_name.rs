@@ -15,7 +15,7 @@ use crate::export::Target;
 use crate::export::inherited;
 use crate::export::vfs::Vfs;
 use crate::name::c_name;
-use crate::oplog::{self, Access, Did, Rights, binding};
+use crate::oplog::{self, Access, ChangeEffects, Rights, binding};
 use crate::ops::change::{Changed, Renaming, changeable, metadata};
 use crate::sys::KernelHandle;
 use crate::wait::Wait;
@@ -86,7 +86,7 @@ impl Vfs {
             if let Some(NewInode { access: Err(Unrecorded), .. }) = new {
                 whole = fs.made_durable();
             }
-            let did = Did { ticket, kept: request, ..did(&renaming, name, target, attr, new) };
+            let did = ChangeEffects { ticket, kept: request, ..did(&renaming, name, target, attr, new) };
             let intent = metadata(&[dir, target], fs.changed(way, did));
             if size.is_some() {
                 (_, sized) = fs.way_with_size(&target.object, size);
@@ -182,7 +182,7 @@ impl Vfs {
 /// Returns the request as the request journal keeps it: if the server is killed in a creation with these attributes,
 /// this is known of it.
 pub(super) fn journaled_request<'a>(set: &SetAttr, asked: &'a LoggedReply) -> Cow<'a, LoggedReply> {
-    if is_one_call(set) { Cow::Borrowed(asked) } else { Cow::Owned(asked.in_several()) }
+    if is_one_call(set) { Cow::Borrowed(asked) } else { Cow::Owned(asked.in_several_calls()) }
 }
 
 /// Returns true if creation itself gives all these attributes, so that an inode which has its name has them too.
@@ -220,11 +220,17 @@ fn access_of(dir: &Target, target: &Target, new: &New) -> std::result::Result<Ac
 /// Returns the facts about a creation for the log, also if the inode existed already. An inode that a record cannot
 /// hold whole is made durable in the file system instead. The log must not have it as new, or recovery might recreate
 /// it without some of its attributes.
-fn did(renaming: &Renaming<'_>, name: &[u8], target: &Target, attr: &Attr, new: Option<NewInode>) -> Did {
+fn did(
+    renaming: &Renaming<'_>,
+    name: &[u8],
+    target: &Target,
+    attr: &Attr,
+    new: Option<NewInode>,
+) -> ChangeEffects {
     let kernel = target.object.kernel;
     let Some(NewInode { new, access }) = new else {
         // With a size, which takes set-id bits away, it has waited for the journal.
-        return Did { objects: oplog::objects(&[&target.object]), ..Did::default() };
+        return ChangeEffects { objects: oplog::objects(&[&target.object]), ..ChangeEffects::default() };
     };
     let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
     let (new, access) = match access {
@@ -233,10 +239,10 @@ fn did(renaming: &Renaming<'_>, name: &[u8], target: &Target, attr: &Attr, new: 
     };
     let objects =
         renaming.logged().into_iter().chain(oplog::object(&target.object, attr, new, access)).collect();
-    Did {
+    ChangeEffects {
         bindings: [binding(&renaming.dir.object, name, None, Some(kernel))].into_iter().collect(),
         objects,
         made,
-        ..Did::default()
+        ..ChangeEffects::default()
     }
 }

@@ -204,7 +204,7 @@ impl Vfs {
             && fs.inodes.get(&kernel).is_none()
         {
             if destaged {
-                fs.saw(&kernel, &attr, version);
+                fs.cache_attr(&kernel, &attr, version);
             }
             dir.object.learn_name(stamp, name, Some(fs.child_since(kernel, notices)));
         }

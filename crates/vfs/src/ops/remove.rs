@@ -15,7 +15,7 @@ use crate::export::vfs::Vfs;
 use crate::name::c_name;
 use crate::oplog::commit::CommitRequest;
 use crate::oplog::removal::Removal;
-use crate::oplog::{Did, binding};
+use crate::oplog::{ChangeEffects, binding};
 use crate::ops::change::{Caller, Changed, Renaming, changeable, metadata};
 use crate::ops::keep::{Keep, Keeping, KeptDir, logged_dir, with_dir};
 use crate::ops::rename_locks::{self, Place};
@@ -119,7 +119,7 @@ impl Vfs {
         }
         let intent = result.is_ok().then(|| {
             let objects = renaming.logged().into_iter().chain(kept_dir.and_then(logged_dir)).collect();
-            let did = Did { bindings, objects, kept: request, ..Did::default() };
+            let did = ChangeEffects { bindings, objects, kept: request, ..ChangeEffects::default() };
             with_dir(metadata(&[dir], fs.changed(fs.way(), did)), kept_dir)
         });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);

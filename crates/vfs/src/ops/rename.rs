@@ -13,7 +13,7 @@ use crate::export::filesystem::{Scheme, require_dir};
 use crate::export::vfs::Vfs;
 use crate::oplog::commit::CommitRequest;
 use crate::oplog::removal::Removal;
-use crate::oplog::{Announced, Did, binding};
+use crate::oplog::{Announced, ChangeEffects, binding};
 use crate::ops::change::{Caller, Renaming, changeable, metadata};
 use crate::ops::keep::{Keep, Keeping, KeptDir, logged_dir, with_dir};
 use crate::ops::rename_locks::{DirEntry, Moving, Seen};
@@ -70,7 +70,7 @@ impl Vfs {
                     if !losing.is_open() || !seen.kept_dir.is_unasked() {
                         let keep = Keep::of(&seen.kept_dir, &losing)
                             .filter(|_| self.may_replace(from, to, cred, &moving));
-                        return self.rename_locked(from, to, Caller { cred, asked }, (moving, keep));
+                        return self.rename_locked(from, to, Caller { cred, asked }, moving, keep);
                     }
                     drop((moving, losing));
                     Seen::keeping(KeptDir::ask(fs))
@@ -89,12 +89,14 @@ impl Vfs {
         both.is_some_and(|(moved, victim)| may(from, &moved) && may(to, &victim))
     }
 
+    /// Renames with both names locked. `keep` is the place for the replaced file, if clients have it open.
     fn rename_locked(
         &self,
         DirEntry { dir: from, name: from_name }: DirEntry<'_>,
         DirEntry { dir: to, name: to_name }: DirEntry<'_>,
         Caller { cred, asked }: Caller<'_>,
-        (locked, keep): (Moving<'_>, Option<Keep<'_>>),
+        locked: Moving<'_>,
+        keep: Option<Keep<'_>>,
     ) -> Renamed {
         let fs = &from.export.fs;
         let (victim, moved) = (locked.victim, locked.moved);
@@ -138,7 +140,7 @@ impl Vfs {
         let intent = done.then(|| {
             let dirs = first.logged().into_iter().chain(second.as_ref().and_then(Renaming::logged));
             let objects = dirs.chain(kept_dir.and_then(logged_dir)).collect();
-            let did = Did { bindings, objects, kept: request, ..Did::default() };
+            let did = ChangeEffects { bindings, objects, kept: request, ..ChangeEffects::default() };
             let pending = match announced.take() {
                 Some(announced) => Some(announced.carried_out(did)),
                 None => fs.changed(way, did),

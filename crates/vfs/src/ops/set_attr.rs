@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::inherited;
 use crate::export::vfs::Vfs;
-use crate::oplog::{self, Access, Did};
+use crate::oplog::{self, Access, ChangeEffects};
 use crate::ops::change::{Changed, metadata};
 use crate::sys;
 use crate::wait::Wait;
@@ -50,7 +50,7 @@ impl Vfs {
             let fs = &target.export.fs;
             let way;
             (way, made) = fs.way_with_size(&target.object, set.size);
-            let did = Did { objects: logged.into_iter().collect(), ..Did::default() };
+            let did = ChangeEffects { objects: logged.into_iter().collect(), ..ChangeEffects::default() };
             metadata(&[target], fs.changed(way, did))
         });
         Changed { result: result.and(access.map(drop)).and(made), wcc, intent }

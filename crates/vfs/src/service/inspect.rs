@@ -172,7 +172,7 @@ impl Walk<'_> {
     fn count(&mut self, cached: Arc<Cached>, path: &Path) {
         const BLOCK: u64 = forebay_engine::buffer::BLOCK as u64;
         let usage = cached.usage();
-        let dirty = cached.unsettled().is_some();
+        let dirty = cached.undestaged_attributes().is_some();
         self.found.cached_files += u64::from(dirty || usage.ssd_blocks + usage.ram_blocks > 0);
         self.found.dirty_files += u64::from(dirty);
         self.found.ssd_bytes += usage.ssd_blocks * BLOCK;

@@ -61,7 +61,8 @@ impl Vfs {
         log: u64,
         notes: &[UserRecord],
     ) -> std::io::Result<Recovery> {
-        let recovery = recover(RequestJournal::open(state_dir, log)?, log, notes, store)?;
+        let (under_way, cut_short) = RequestJournal::open(state_dir, log)?;
+        let recovery = recover(under_way, cut_short, log, notes, store)?;
         store.logged(recovery.logged());
         Ok(recovery)
     }
@@ -89,7 +90,7 @@ impl Vfs {
             // Inodes that recovery opened are in the inode cache already.
             for object in fs.inodes.all() {
                 if let Ok(attr) = object.raw_attr() {
-                    linked.meet(&object, &attr);
+                    linked.link_known(&object, &attr);
                 }
             }
         }

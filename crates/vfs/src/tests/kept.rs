@@ -151,7 +151,7 @@ fn a_removal_that_was_begun_is_finished() {
     let name = file.object.kernel.to_name();
     std::fs::hard_link(data.join("file"), data.join(".forebay/unlinked").join(&name)).unwrap();
     let handle = clients.open(&served.vfs, &file);
-    served.vfs.settle_kept().unwrap();
+    served.vfs.remove_unopened_kept().unwrap();
     assert_eq!(served.vfs.getattr(&file).unwrap().nlink, 1);
     served.commit(served.remove(b"file"));
     assert_eq!(served.vfs.getattr(&file).unwrap().nlink, 0);
@@ -173,7 +173,7 @@ fn a_start_removes_what_no_client_has_open() {
     // The next server, whose clients have one of them open.
     clients.kept.lock().clear();
     clients.close(&handles[0]);
-    served.vfs.settle_kept().unwrap();
+    served.vfs.remove_unopened_kept().unwrap();
     assert!(!clients.is_kept(&handles[0]) && clients.is_kept(&handles[1]));
     assert_eq!(served.vfs.getattr(&files[0]), Err(Error::Stale));
     assert_eq!(served.vfs.getattr(&files[1]).unwrap().nlink, 0);

@@ -7,7 +7,7 @@ use crate::nbd::*;
 /// Returns the bytes of a text of hexadecimal digits and spaces.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
-    digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
+    digits.chunks(2).map(|pair| ((pair[0] << 4) | pair[1]) as u8).collect()
 }
 
 fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -213,7 +213,7 @@ proptest! {
             OptionReply::BlockSize { minimum: id, preferred: option, maximum: id },
             OptionReply::OtherInfo(number.max(4)),
             OptionReply::MetaContext { id, name: &a },
-            OptionReply::Refused { reason: id | 1 << 31, message: &a },
+            OptionReply::Refused { reason: id | (1 << 31), message: &a },
         ];
         for reply in replies {
             let bytes = encoded(|out| reply.encode(option, out));
@@ -229,10 +229,10 @@ proptest! {
         if let Ok(request) = MetaRequest::decode(&bytes) {
             prop_assert!(request.queries.iter().count() <= bytes.len() / 4);
         }
-        for kind in [kind, kind % 8, kind % 8 | 1 << 15] {
+        for kind in [kind, kind % 8, (kind % 8) | (1 << 15)] {
             let _ = Chunk::decode(kind, &bytes);
         }
-        for kind in [option, option % 8, option | 1 << 31] {
+        for kind in [option, option % 8, option | (1 << 31)] {
             let header = OptionReplyHeader { option, kind, length: bytes.len() as u32 };
             let _ = OptionReply::decode(header, &bytes);
         }

@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+
+use rustix::fs::{FlockOperation, flock};
 
 use super::Serve;
 
@@ -49,12 +50,13 @@ fn lacking(kind: &str) -> Option<String> {
     (!there).then(|| format!("a kernel with {kind}"))
 }
 
-/// Mounts an image; a failure fails the test. Only one thread mounts at a time. A search for a free loop device may
-/// briefly claim a device that another thread has just taken, and that thread's mount would fail.
+/// Mounts an image; a failure fails the test. A lock on `/dev/loop-control` is held meanwhile, as by everything of this
+/// project that searches for a free loop device. A search may briefly claim a device that another process has just
+/// attached, and the mount of that process would fail.
 #[track_caller]
 fn mount_image(image: &Path, at: &Path, kind: &str) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock();
+    let lock = std::fs::File::open("/dev/loop-control").unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
     // With `nouuid`, a copy of an XFS may be mounted beside the original.
     let options = if kind == "xfs" { "loop,nouuid" } else { "loop" };
     let words =

@@ -6,14 +6,14 @@ use forebay_gss::client::Call;
 use forebay_wire::Opaque;
 use forebay_wire::nfs4::{
     self, Attributes, Bitmap, ClientOwner, CreateSessionArgs, ExchangeIdArgs, GetattrArgs, GssInfo, NameArgs,
-    Nfsstat4, Op, OpResult, OpenHow, ReadArgs, Secinfo, SecinfoStyle, StableHow4, StateProtectArgs,
-    WriteArgs, attr,
+    Nfsstat4, Op, OpResult, OpenHow, ReadArgs, Secinfo, SecinfoStyle, SetattrArgs, StableHow4,
+    StateProtectArgs, Stateid, WriteArgs, attr,
 };
 use forebay_wire::rpc::{AuthStat, ReplyHeader, ReplyStatus};
 use forebay_wire::rpcsec_gss::{GssProcedure, GssService, KRB5_OID, MAX_SEQUENCE};
 use forebay_wire::xdr::{Decode, Reader};
 
-use super::{JO, MO, environment};
+use super::{JO, MO, TEAM, environment};
 use crate::harness::*;
 use crate::nfs4::{COMPOUND, Client4, compound_of, putfh, results};
 
@@ -109,6 +109,40 @@ fn the_three_services_carry_nfs4() {
         assert_eq!(c.status(&remove), Nfsstat4::Ok);
         assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "a repeated request has a new sequence number");
     }
+}
+
+/// Clients send names where they have a domain.
+#[test]
+#[ignore = "runs within a realm"]
+fn owners_are_numbers_or_names_of_the_realm() {
+    let (mut connection, context) = connect!("nfs/client.test");
+    connection.user = User::Gss(context, GssService::Privacy);
+    let mut c = Client4::connect_as(connection, 2, b"names");
+    let made = nfs4::CreateHow::Guarded(nfs4::Fattr::default());
+    let (_, file) = c.open(b"names", OpenHow::Create(made), 0).unwrap();
+    let mut set = |owner: &str, group: &str| {
+        let (owner, owner_group) = (Some(owner.as_bytes()), Some(group.as_bytes()));
+        let values = Attributes { owner, owner_group, ..Attributes::default() };
+        let mut buffer = Vec::new();
+        let attributes = nfs4::Fattr::encoded(&mut buffer, &values);
+        let set = SetattrArgs { stateid: Stateid::ANONYMOUS, attributes };
+        let request = Bitmap::of(&[attr::OWNER, attr::OWNER_GROUP]);
+        let status = c.status(&[putfh(&file), Op::Setattr(set)]);
+        c.run(&[putfh(&file), Op::Getattr(GetattrArgs { request })], |_, results| {
+            let Some(OpResult::Getattr(Ok(got))) = results.last() else { panic!("{results:?}") };
+            let got = got.attributes.attributes().unwrap();
+            let text = |value: Option<&[u8]>| String::from_utf8(value.unwrap().to_vec()).unwrap();
+            (status, text(got.owner), text(got.owner_group))
+        })
+    };
+    let is = |status, owner: u32, group: u32| (status, owner.to_string(), group.to_string());
+    assert_eq!(set("mo@test.forebay", "team@TEST.FOREBAY"), is(Nfsstat4::Ok, MO, TEAM));
+    assert_eq!(set("0", "mo@test.forebay"), is(Nfsstat4::Ok, 0, MO));
+    for stranger in ["jo@elsewhere.test", "jo", "nobody-knows@test.forebay"] {
+        assert_eq!(set(stranger, "0"), is(Nfsstat4::Badowner, 0, MO), "{stranger}");
+    }
+    let remove = [Op::Putrootfh(()), Op::Remove(NameArgs { name: b"names" })];
+    assert_eq!(c.status(&remove), Nfsstat4::Ok);
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub(super) struct Pending {
 
 impl Compound {
     /// Waits until the change before is durable.
-    pub(super) fn settle(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
+    pub(super) fn wait_for_pending(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
         if self.pending.is_none() {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Changes of names and attributes: carried out as `vfs` does, then given to the metadata log.
 
-use forebay_metalog::{Did, Pending, make_durable};
+use forebay_metalog::{ChangeEffects, Pending, make_durable};
 use forebay_oplog::Operation;
 
 use super::*;
@@ -28,7 +28,7 @@ impl Harness {
         locked: Locked<'_>,
         sized: bool,
     ) -> Result<(Done, Option<Identity>), Refused> {
-        let way = if sized { Way::Journal } else { self.volume.way(true) };
+        let way = if sized { DurableBy::Journal } else { self.volume.way(true) };
         let (done, pending) = match &request {
             Request::Rename(from, to) => self.rename(xid, &request, [from.0, to.0], way, locked).await?,
             _ => self.carry_out(xid, &request, way, locked)?,
@@ -71,7 +71,7 @@ impl Harness {
         &self,
         xid: Xid,
         request: &Request,
-        way: Way,
+        way: DurableBy,
         _locked: Locked<'_>,
     ) -> Result<(Done, Box<Pending<Served>>), Refused> {
         let makes = matches!(
@@ -81,7 +81,7 @@ impl Harness {
         let ticket = makes.then(|| self.making.begin());
         let (_, last) = self.sequence.last();
         let done = self.act(xid, request, last + 1)?;
-        let pending = self.volume.changed(way, Did { ticket, ..did(&done) });
+        let pending = self.volume.changed(way, ChangeEffects { ticket, ..did(&done) });
         assert_eq!(pending.number(), last + 1, "nobody else had a turn");
         Ok((done, pending))
     }
@@ -107,7 +107,7 @@ impl Harness {
         xid: Xid,
         request: &Request,
         dirs: [Identity; 2],
-        way: Way,
+        way: DurableBy,
         locked: Locked<'_>,
     ) -> Result<(Done, Box<Pending<Served>>), Refused> {
         if self.slots.are_taken() {
@@ -167,9 +167,9 @@ impl Harness {
 }
 
 /// Returns the effects of a change, for its record.
-fn did(done: &Done) -> Did<()> {
+fn did(done: &Done) -> ChangeEffects<()> {
     let Operation { entries, objects, .. } = done.operation.clone();
-    Did { bindings: entries, objects, ..Did::default() }
+    ChangeEffects { bindings: entries, objects, ..ChangeEffects::default() }
 }
 
 /// Returns the object that lost a name: it was removed or replaced.

@@ -82,7 +82,7 @@ impl Harness {
         let object = self.object(file).ok_or(Error::Backing(BackingError::Gone))?;
         begin();
         let backing = self.store.lock().content(file).map_or(0, |content| content.size);
-        if object.size() != size || object.unsettled().is_some() || backing != size {
+        if object.size() != size || object.undestaged_attributes().is_some() || backing != size {
             if planted_bugs::active("a cut goes past the cache") {
                 self.store.truncate(&key(file), size).await?;
             } else {

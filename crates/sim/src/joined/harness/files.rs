@@ -103,7 +103,7 @@ impl Files for Served {
     }
 
     /// Refuses: one device stays in every world, so the log only breaks when the engine closes.
-    fn say_lost(&self, _log: u64, _upto: u64) -> Result<(), Refused> {
+    fn record_lost_log(&self, _log: u64, _upto: u64) -> Result<(), Refused> {
         Err(Refused::Io)
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Seen {
     /// Numbers of changes in the order of the log.
     pub(super) order: Vec<u64>,
     /// User records up to this one were released.
-    pub(super) let_go: UserRecordId,
+    pub(super) released: UserRecordId,
     /// Changes whose records were not reappended, since the changes are in the file system.
     pub(super) dropped: BTreeSet<u64>,
 }
@@ -66,13 +66,13 @@ impl Log for Observed {
         noted.inspect(|(_, note)| self.has(record, *note))
     }
 
-    fn try_note(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
-        let noted = self.engine()?.try_note(record);
+    fn try_append_user_record(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        let noted = self.engine()?.try_append_user_record(record);
         noted.inspect(|noted| noted.iter().for_each(|(_, note)| self.has(record, *note)))
     }
 
-    async fn note_again(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
-        self.engine()?.note_again(record).await
+    async fn replace_user_records(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        self.engine()?.replace_user_records(record).await
     }
 
     async fn commit(&self, frame: Seq) -> Result<(), Error> {
@@ -90,25 +90,25 @@ impl Log for Observed {
         self.engine().is_ok_and(|engine| engine.effective_mode() == Mode::WriteBack)
     }
 
-    async fn notes_due(&self) -> Option<UserRecordId> {
-        self.engine().ok()?.notes_due().await
+    async fn user_records_due(&self) -> Option<UserRecordId> {
+        self.engine().ok()?.user_records_due().await
     }
 
     fn keep_notes(&self, why: Option<BackingError>) {
         _ = self.engine().map(|engine| engine.keep_notes(why));
     }
 
-    fn let_go(&self, upto: UserRecordId) {
+    fn release_user_records(&self, upto: UserRecordId) {
         let mut seen = self.seen.lock();
-        seen.let_go = seen.let_go.max(upto);
+        seen.released = seen.released.max(upto);
         drop(seen);
-        _ = self.engine().map(|engine| engine.let_go(upto));
+        _ = self.engine().map(|engine| engine.release_user_records(upto));
         self.hits.hit(Fault::JoinedLetGo);
     }
 
     fn let_go_replaced(&self, upto: UserRecordId, bytes: usize) {
         let mut seen = self.seen.lock();
-        seen.let_go = seen.let_go.max(upto);
+        seen.released = seen.released.max(upto);
         drop(seen);
         _ = self.engine().map(|engine| engine.let_go_replaced(upto, bytes));
         self.hits.hit(Fault::JoinedLetGo);

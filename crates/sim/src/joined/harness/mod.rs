@@ -21,7 +21,9 @@ use std::time::Duration;
 use forebay_common::lock::Mutex;
 use forebay_engine::io::Clock as _;
 use forebay_engine::{CachedObject, Engine, Error, Seq, UserRecordId};
-use forebay_metalog::{Checkpointed, Checkpoints, Failure as _, Making, Recovery, Sequence, Slots, Way};
+use forebay_metalog::{
+    Checkpointed, Checkpoints, DurableBy, Failure as _, Making, Recovery, Sequence, Slots,
+};
 use forebay_oplog::{Identity, Proof, Removals};
 
 use super::store::{Store, key};
@@ -72,7 +74,7 @@ pub(super) struct Ended {
     /// Changes with a record, in the order of the log.
     pub(super) order: Vec<u64>,
     /// User records up to this one may be missing.
-    pub(super) let_go: UserRecordId,
+    pub(super) released: UserRecordId,
     /// Changes whose records may be missing as well.
     pub(super) dropped: BTreeSet<u64>,
 }
@@ -165,8 +167,8 @@ impl Harness {
     /// Returns the knowledge about the session, after all tasks have ended.
     pub(super) fn ended(&self) -> Ended {
         let steps = std::mem::take(&mut self.inner.lock().steps);
-        let Seen { logged: answers, order, let_go, dropped } = std::mem::take(&mut *self.seen());
-        Ended { steps, answers, order, let_go, dropped }
+        let Seen { logged: answers, order, released, dropped } = std::mem::take(&mut *self.seen());
+        Ended { steps, answers, order, released, dropped }
     }
 
     fn seen(&self) -> forebay_common::lock::MutexGuard<'_, Seen> {

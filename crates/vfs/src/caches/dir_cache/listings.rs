@@ -60,6 +60,7 @@ impl Listings {
         self.new.load(Ordering::Relaxed) + self.proven.load(Ordering::Relaxed)
     }
 
+    /// Returns the count of bytes that the listings of a tier take.
     pub(super) fn taken(&self, tier: Tier) -> &AtomicUsize {
         match tier {
             Tier::New => &self.new,

@@ -67,6 +67,7 @@ impl Run {
         Some(ListedEntry { cookie: entry.cookie, ino: entry.ino, name, seen })
     }
 
+    /// Returns true if the cookies grow from entry to entry, and all exceed `cookie`.
     pub(super) fn grows_from(&self, cookie: u64) -> bool {
         let cookies = self.entries.iter().map(|entry| entry.cookie);
         std::iter::once(cookie).chain(cookies.clone()).zip(cookies).all(|(one, next)| one < next)

@@ -19,7 +19,7 @@ impl Journal {
         object.writer(&self.budget, true).map_err(Failed::Untried)
     }
 
-    /// Begins to write the bytes back.
+    /// Asks the kernel to write a range of a file to its device, and does not wait for it.
     pub(super) fn start_write_back(&self, data: &Data) {
         if let Ok(fd) = self.opened(&data.object) {
             // The error, if any, is reported by the pass that waits.
@@ -27,7 +27,7 @@ impl Journal {
         }
     }
 
-    /// Waits until the bytes are on the device.
+    /// Waits until the range is on the device. Its inode, and so the file's size, may still be in memory only.
     pub(super) fn written_back(&self, data: &Data) -> Synced {
         let fd = self.opened(&data.object)?;
         let sync =

@@ -14,7 +14,7 @@ use crate::cache::CacheMonitor;
 use crate::under_way::UnderWay;
 
 /// Reports an engine event to the administrator and to the parts of the server that act on it.
-pub(crate) fn tell(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event: &Event) {
+pub(crate) fn report(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event: &Event) {
     let (severity, kind, message) = match event {
         Event::DeviceLost { device, left } => {
             watch.lose(device);

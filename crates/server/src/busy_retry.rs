@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 /// The total time that a start waits for such resources.
-const LINGER: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// The time limit of one start.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Linger(Instant);
+pub(crate) struct BusyRetry(Instant);
 
-impl Linger {
+impl BusyRetry {
     /// Starts the time limit now.
     pub(crate) fn new() -> Self {
-        Linger(Instant::now() + LINGER)
+        BusyRetry(Instant::now() + LIMIT)
     }
 
     /// Calls `take` repeatedly while its error is `busy` and the time limit is not reached.
@@ -31,7 +31,7 @@ impl Linger {
                             "{what} is in use: waiting, as it may be by a server that was killed"
                         );
                     }
-                    std::thread::sleep(LINGER / 100);
+                    std::thread::sleep(LIMIT / 100);
                 }
                 taken => return taken,
             }

@@ -1,0 +1,46 @@
+//! The figures of a moment, gathered once for all that ask within a second.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_common::lock::Mutex;
+use forebay_control::{Handler, StatSample, Status};
+
+/// The time for which gathered figures are shown.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The figures of a moment.
+#[derive(Debug)]
+pub struct Gathering {
+    /// The state of the server.
+    pub status: Status,
+    /// The counters of the server.
+    pub sample: StatSample,
+}
+
+impl Gathering {
+    /// Asks a server.
+    pub fn of(handler: &dyn Handler) -> Self {
+        Gathering { status: handler.status(), sample: handler.sample() }
+    }
+}
+
+/// The last gathering.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered(Mutex<Option<(Instant, Arc<Gathering>)>>);
+
+impl Gathered {
+    /// Returns the last gathering, or a new one if the last is a second old. Threads that ask meanwhile wait for the
+    /// new one.
+    pub(crate) fn get(&self, handler: &dyn Handler) -> Arc<Gathering> {
+        let mut last = self.0.lock();
+        if let Some((at, gathering)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return gathering.clone();
+        }
+        let gathering = Arc::new(Gathering::of(handler));
+        *last = Some((Instant::now(), gathering.clone()));
+        gathering
+    }
+}

@@ -1,0 +1,206 @@
+//! The listener: one thread accepts, and each connection has a thread of its own.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use forebay_common::lock::{Condvar, Mutex};
+use forebay_config::Http;
+use forebay_control::{Handler, Severity};
+
+use crate::access::Door;
+use crate::live;
+use crate::request::Request;
+use crate::response::Response;
+use crate::routes::{Answer, answer};
+use crate::web::Web;
+
+/// Most connections served at once. A further connection gets an error.
+const MOST: usize = 64;
+/// Of these, streams of events.
+const MOST_LIVE: usize = 24;
+/// Time between two attempts to listen on an address in use.
+const RETRY: Duration = Duration::from_secs(5);
+/// Longest time that a stop waits for requests in progress.
+const LAST: Duration = Duration::from_secs(2);
+
+/// The parts that every request reads.
+pub(crate) struct Served {
+    pub(crate) web: Arc<Web>,
+    pub(crate) handler: Arc<dyn Handler>,
+    shared: Arc<Shared>,
+}
+
+impl Served {
+    /// Returns true if the server stops.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.shared.stopping.load(Ordering::SeqCst)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stopping: AtomicBool,
+    live: AtomicUsize,
+    connections: Mutex<usize>,
+    changed: Condvar,
+    /// The socket in service, which a stop shuts down.
+    listener: Mutex<Option<TcpListener>>,
+}
+
+/// HTTP in service. Dropping it ends the service, after up to 2 seconds for requests in progress.
+#[derive(Debug)]
+pub struct Listener {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Serves `web` at the address of its settings. Returns at once, and never fails for the address: while it is in
+    /// use, an event and [`Web::trouble`] say so, and it is tried again every 5 seconds. Without settings, serves
+    /// nothing.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start(web: &Arc<Web>, handler: Arc<dyn Handler>) -> io::Result<Listener> {
+        let shared = Arc::new(Shared::default());
+        let Some(settings) = web.settings.clone() else { return Ok(Listener { shared, thread: None }) };
+        let served = Arc::new(Served { web: web.clone(), handler, shared: shared.clone() });
+        let run = move || listen(&settings, &served);
+        let thread = std::thread::Builder::new().name("forebay-http".into()).spawn(run)?;
+        Ok(Listener { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        if let Some(listener) = &*self.shared.listener.lock() {
+            // Wakes the accepting thread.
+            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        }
+        let connections = self.shared.connections.lock();
+        self.shared.changed.notify_all();
+        drop(self.shared.changed.wait_while_for(connections, LAST, |count| *count > 0));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Listens until the stop.
+fn listen(settings: &Http, served: &Arc<Served>) {
+    let shared = &served.shared;
+    while !served.is_stopping() {
+        match open(settings, served) {
+            Ok((listener, door)) => {
+                if served.web.listening(Ok(door.address)) {
+                    let message = format!("metrics and the page are served at http://{}/", door.address);
+                    served.handler.events().add(Severity::Info, "http", message, &[]);
+                }
+                accept(&listener, &Arc::new(door), served);
+                return;
+            }
+            Err(trouble) => {
+                if served.web.listening(Err(trouble.clone())) {
+                    served.handler.events().add(Severity::Warning, "http", trouble, &[]);
+                }
+            }
+        }
+        let connections = shared.connections.lock();
+        drop(shared.changed.wait_while_for(connections, RETRY, |_| !shared.stopping.load(Ordering::SeqCst)));
+    }
+}
+
+/// Opens the listening socket. The error is a sentence.
+fn open(settings: &Http, served: &Served) -> Result<(TcpListener, Door), String> {
+    let wanted = settings.listen;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "HTTP is not served: port {} on {} is in use; stop the program that uses it, or set `listen` under [http]",
+            wanted.port(),
+            wanted.ip()
+        ),
+        _ => format!("HTTP is not served: cannot listen on {wanted}: {error}; set `listen` under [http]"),
+    };
+    let listener = TcpListener::bind(wanted).map_err(failed)?;
+    let door = served.web.door(settings, listener.local_addr().map_err(failed)?)?;
+    *served.shared.listener.lock() = Some(listener.try_clone().map_err(failed)?);
+    Ok((listener, door))
+}
+
+fn accept(listener: &TcpListener, door: &Arc<Door>, served: &Arc<Served>) {
+    while !served.is_stopping() {
+        let (stream, from) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(_) if served.is_stopping() => return,
+            Err(_) => {
+                // The usual cause is a lack of file descriptors. Without a pause the loop would spin until one is free.
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        let Some(connection) = Connection::enter(served) else {
+            let _ = Response::error(503, format!("{MOST} requests are served already; ask again"))
+                .send(&stream, true);
+            continue;
+        };
+        let door = door.clone();
+        let serve = move || serve(&stream, from, &door, &connection);
+        let _ = std::thread::Builder::new().name("forebay-http-one".into()).spawn(serve);
+    }
+}
+
+/// A connection that is counted until this value is dropped.
+struct Connection(Arc<Served>);
+
+impl Connection {
+    fn enter(served: &Arc<Served>) -> Option<Self> {
+        let mut count = served.shared.connections.lock();
+        if *count >= MOST {
+            return None;
+        }
+        *count += 1;
+        Some(Connection(served.clone()))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        *self.0.shared.connections.lock() -= 1;
+        self.0.shared.changed.notify_all();
+    }
+}
+
+fn serve(stream: &TcpStream, from: SocketAddr, door: &Door, connection: &Connection) {
+    let served = &connection.0;
+    let request = match Request::read(stream) {
+        Ok(request) => request,
+        Err(refused) => {
+            let _ = refused.map(|refused| refused.send(stream, true));
+            return;
+        }
+    };
+    let has_body = request.method != "HEAD";
+    // A client that has gone away is no fault.
+    let _ = match answer(&request, from, door, served) {
+        Answer::Whole(response) => response.send(stream, has_body),
+        Answer::Live => follow(stream, served),
+    };
+}
+
+/// Sends the stream of events, if there are not too many streams.
+fn follow(stream: &TcpStream, served: &Served) -> io::Result<()> {
+    let live = &served.shared.live;
+    let result = match live.fetch_add(1, Ordering::SeqCst) < MOST_LIVE {
+        true => live::follow(stream, served),
+        false => {
+            Response::error(503, format!("{MOST_LIVE} pages are open already; close one")).send(stream, true)
+        }
+    };
+    live.fetch_sub(1, Ordering::SeqCst);
+    result
+}

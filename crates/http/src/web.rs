@@ -1,0 +1,159 @@
+//! The parts of HTTP that outlive a listener: sessions, the history, and the reason why nothing is served.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_common::lock::Mutex;
+use forebay_config::Http;
+use forebay_control::Figures;
+
+use crate::access::Door;
+use crate::gathered::Gathered;
+use crate::sessions::Sessions;
+
+/// Shortest token in bytes.
+const SHORTEST_TOKEN: usize = 16;
+
+/// Metrics and the page of a server.
+#[derive(Debug)]
+pub struct Web {
+    pub(crate) settings: Option<Http>,
+    pub(crate) sessions: Sessions,
+    pub(crate) gathered: Gathered,
+    pub(crate) figures: Arc<Figures>,
+    state: Mutex<State>,
+}
+
+/// The state of the listener.
+#[derive(Debug, Default)]
+struct State {
+    address: Option<SocketAddr>,
+    trouble: Option<String>,
+}
+
+impl Web {
+    /// Returns the parts of HTTP for a server with these settings and this history.
+    pub fn new(settings: Option<Http>, figures: Arc<Figures>) -> Self {
+        Web {
+            settings,
+            sessions: Sessions::default(),
+            gathered: Gathered::default(),
+            figures,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Returns the reason why the configured address is not served, with the remedy.
+    pub fn trouble(&self) -> Option<String> {
+        self.state.lock().trouble.clone()
+    }
+
+    /// Returns a URL that opens the page with the rights of an administrator, once and within two minutes.
+    ///
+    /// # Errors
+    /// No page is served; the error says how to have one.
+    pub fn invite(&self, who: &str) -> Result<String, String> {
+        if self.settings.is_none() {
+            return Err(
+                "this server serves no page; start it with --http, or add `[http]` to its configuration"
+                    .into(),
+            );
+        }
+        if let Some(trouble) = self.trouble() {
+            return Err(trouble);
+        }
+        let Some(address) = self.state.lock().address else {
+            return Err("the page is not served yet; ask again in a second".into());
+        };
+        // A browser cannot connect to a wildcard address.
+        let shown = match (address.ip().is_unspecified(), address) {
+            (false, address) => address.to_string(),
+            (true, SocketAddr::V4(address)) => format!("127.0.0.1:{}", address.port()),
+            (true, SocketAddr::V6(address)) => format!("[::1]:{}", address.port()),
+        };
+        Ok(format!("http://{shown}/enter?invitation={}", self.sessions.invite(who)?))
+    }
+
+    /// Records the result of an attempt to listen. Returns true if it differs from the last one.
+    pub(crate) fn listening(&self, result: Result<SocketAddr, String>) -> bool {
+        let mut state = self.state.lock();
+        let (address, trouble) = match result {
+            Ok(address) => (Some(address), None),
+            Err(trouble) => (None, Some(trouble)),
+        };
+        let differs = (&state.address, &state.trouble) != (&address, &trouble);
+        *state = State { address, trouble };
+        differs
+    }
+
+    /// Returns the rules for requests to `address`.
+    ///
+    /// # Errors
+    /// The token cannot be used; the error names its file and the remedy.
+    pub(crate) fn door(&self, settings: &Http, address: SocketAddr) -> Result<Door, String> {
+        let token = settings.token_file.as_deref().map(token).transpose()?;
+        let mut hosts = settings.hosts.clone();
+        hosts.push(rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase());
+        Ok(Door { address, token, hosts })
+    }
+}
+
+/// Reads a token.
+fn token(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let failed =
+        |error: std::io::Error| format!("HTTP is not served: the token_file {shown} cannot be read: {error}");
+    let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Err(format!(
+            "HTTP is not served: every user of this host has access to the token_file {shown}; run `chmod o= {shown}`"
+        ));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let token = text.trim();
+    if token.len() < SHORTEST_TOKEN || token.len() > 1024 || token.contains(char::is_whitespace) {
+        return Err(format!(
+            "HTTP is not served: the token_file {shown} does not hold one word of {SHORTEST_TOKEN} to 1024 characters; \
+             make one with `openssl rand -hex 32`"
+        ));
+    }
+    Ok(token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_long_word_that_not_everybody_can_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let held = |text: &str, mode| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            token(&path)
+        };
+        assert_eq!(held("0123456789abcdef\n", 0o640), Ok("0123456789abcdef".into()));
+        assert!(held("0123456789abcdef\n", 0o644).unwrap_err().contains("chmod o="));
+        assert!(held("short", 0o600).unwrap_err().contains("openssl"));
+        assert!(held("0123456789 0123456789", 0o600).is_err());
+        assert!(token(&dir.path().join("none")).unwrap_err().contains("cannot be read"));
+    }
+
+    #[test]
+    fn an_invitation_needs_a_page() {
+        let figures = Arc::new(Figures::new(Path::new("/nonexistent")));
+        assert!(Web::new(None, figures.clone()).invite("jo").unwrap_err().contains("[http]"));
+        let listen = "0.0.0.0:0".parse().unwrap();
+        let web = Web::new(Some(Http { listen, token_file: None, hosts: Vec::new() }), figures);
+        assert!(web.invite("jo").unwrap_err().contains("not served yet"));
+        assert!(web.listening(Err("busy".into())) && !web.listening(Err("busy".into())));
+        assert_eq!((web.invite("jo"), web.trouble()), (Err("busy".into()), Some("busy".into())));
+        assert!(web.listening(Ok("0.0.0.0:9049".parse().unwrap())));
+        assert!(web.invite("jo").unwrap().starts_with("http://127.0.0.1:9049/enter?invitation="));
+    }
+}

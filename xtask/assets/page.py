@@ -1,0 +1,249 @@
+"""Opens every view of the page in a real browser, clicks every action, and takes pictures.
+
+Arguments: the binary, and a directory for the pictures. Prints a line for each case.
+"""
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+
+from watched_server import Server, case, wait_for
+
+VIEWS = ["overview", "pool", "clients", "events"]
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+         "--disable-sync", "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars", "--window-size=1280,900"]
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+class Browser:
+    """Chromium, driven by WebDriver."""
+
+    def __init__(self):
+        self.profile = tempfile.mkdtemp(prefix="chromium-")
+        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        port = None
+        while port is None:
+            line = self.driver.stdout.readline()
+            assert line, "chromedriver ended"
+            found = re.search(r"started successfully on port (\d+)", line)
+            port = found and found.group(1)
+        self.url = f"http://127.0.0.1:{port}/session"
+        capabilities = {"browserName": "chrome", "goog:chromeOptions": {"args": [*FLAGS, f"--user-data-dir={self.profile}"]},
+                        "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}
+        session = self.call("", {"capabilities": {"alwaysMatch": capabilities}})
+        self.url += f"/{session['sessionId']}"
+
+    def call(self, path, body=None, method=None):
+        """Sends a command of WebDriver."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, method=method, headers={"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(json.load(error)["value"]["message"]) from None
+
+    def open(self, url):
+        """Opens a URL."""
+        self.call("/url", {"url": url})
+
+    def run(self, script, *arguments):
+        """Runs a script in the page, and returns its result."""
+        return self.call("/execute/sync", {"script": script, "args": list(arguments)})
+
+    def click(self, selector):
+        """Clicks an element as a person does: it has to be visible and in front."""
+        element = self.call("/element", {"using": "css selector", "value": selector})[ELEMENT]
+        self.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
+        self.call(f"/element/{element}/click", {})
+
+    def type(self, selector, text):
+        """Types into an element."""
+        element = self.call("/element", {"using": "css selector", "value": selector})[ELEMENT]
+        self.call(f"/element/{element}/value", {"text": text})
+
+    def cdp(self, command, **parameters):
+        """Sends a command of Chromium's own protocol."""
+        return self.call("/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def picture(self, path):
+        """Takes a picture of the whole page."""
+        taken = self.cdp("Page.captureScreenshot", captureBeyondViewport=True)
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(taken["data"]))
+
+    def stop(self):
+        """Ends the browser."""
+        try:
+            self.call("", method="DELETE")
+        finally:
+            self.driver.terminate()
+            self.driver.wait()
+            shutil.rmtree(self.profile, ignore_errors=True)
+
+
+class Page:
+    """The page of a server in a browser."""
+
+    def __init__(self, server, browser, pictures):
+        self.server, self.browser, self.pictures = server, browser, pictures
+
+    def show(self, view):
+        """Shows a view, and waits for its contents."""
+        self.browser.run("location.hash = arguments[0]", view)
+        wait_for(f"the view {view}", lambda: self.browser.run(
+            "return document.getElementById('view').dataset.view === arguments[0]", view))
+
+    def picture(self, name):
+        """Takes a picture."""
+        self.browser.picture(os.path.join(self.pictures, f"{name}.png"))
+
+    def check_overview(self):
+        """The charts have lines, live and from the history."""
+        self.show("overview")
+        wait_for("charts with lines", lambda: self.browser.run(
+            "return document.querySelectorAll('figure.chart path.series').length >= 12 && document.querySelector('.chart path').getAttribute('d').length > 20"))
+        assert self.browser.run("return document.getElementById('link').textContent") == "Live"
+        spoken = self.browser.run("return document.querySelector('.chart svg[role=img]').getAttribute('aria-label')")
+        assert spoken.startswith("Operations. READ: now ") and "at most" in spoken, spoken
+        before = self.browser.run("return document.querySelector('.chart path').getAttribute('d')")
+        wait_for("new figures", lambda: self.browser.run("return document.querySelector('.chart path').getAttribute('d')") != before)
+
+    def check_views(self, name, width=1280):
+        """Takes a picture of each view. Nothing may be wider than the screen."""
+        for view in VIEWS:
+            self.show(view)
+            wait_for("the contents", lambda: self.browser.run("return document.getElementById('view').childElementCount > 1"))
+            wide = self.browser.run("return document.documentElement.scrollWidth")
+            assert wide <= width, f"{view} is {wide} pixels wide"
+            self.picture(f"{name}-{view}")
+
+    def check_looks(self):
+        """All views on a screen, in the dark, on a phone, and printed."""
+        self.check_views("light")
+        self.browser.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        self.check_views("dark")
+        self.browser.cdp("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
+        self.check_views("phone", 390)
+        self.browser.cdp("Emulation.clearDeviceMetricsOverride")
+        self.browser.cdp("Emulation.setEmulatedMedia", media="print", features=[])
+        self.check_views("print")
+        self.browser.cdp("Emulation.setEmulatedMedia", media="", features=[])
+
+    def check_keyboard(self):
+        """The first tab stop skips to the content. Headings, landmarks, names and headers are there."""
+        # A new document: within one, the focus stays where it was.
+        self.browser.open("about:blank")
+        self.browser.open(f"{self.server.base}/#pool")
+        wait_for("the pool", lambda: self.browser.run("return document.querySelector('#view table') !== null"))
+        tab = {"actions": [{"type": "key", "id": "keyboard", "actions": [{"type": "keyDown", "value": "\ue004"}, {"type": "keyUp", "value": "\ue004"}]}]}
+        self.browser.call("/actions", tab)
+        focused = self.browser.run("return document.activeElement.className")
+        assert focused == "skip", f"the focus is on {focused!r}"
+        faults = self.browser.run("""
+            const faults = [];
+            for (const one of ['header', 'nav[aria-label]', 'main', 'footer', 'h1', 'html[lang]', '[aria-live]', 'nav a[aria-current=page]'])
+                if (!document.querySelector(one)) faults.push(`no ${one}`);
+            for (const one of document.querySelectorAll('button')) if (!(one.textContent.trim() || one.ariaLabel)) faults.push('a button without a name');
+            for (const one of document.querySelectorAll('input, select'))
+                if (!one.labels.length && !one.ariaLabel) faults.push(`${one.id} has no label`);
+            for (const one of document.querySelectorAll('table')) if (!one.caption || !one.querySelector('th[scope=col]')) faults.push('a table without headers');
+            return faults;""")
+        assert not faults, faults
+
+    def check_stranger(self):
+        """Without an invitation the page has no actions, and the server refuses them."""
+        self.show("pool")
+        assert not self.browser.run("return document.querySelectorAll('#view button').length")
+        status = self.browser.run("""
+            const request = new XMLHttpRequest();
+            request.open('POST', '/api/act', false);
+            request.send('{"action":"flush"}');
+            return request.status;""")
+        assert status == 403, status
+
+    def act(self, button, told):
+        """Clicks an action, cancels it, clicks it again, and confirms it."""
+        for answer in ("no", "yes"):
+            self.browser.click(button)
+            assert self.browser.run("return document.getElementById('confirm').open")
+            if answer == "yes":
+                self.picture(f"confirm-{button.split('[')[0].strip('#')}")
+            self.browser.click(f"#confirm-{answer}")
+        wait_for(f"the answer to {button}", lambda: told in self.browser.run("return document.getElementById('told').textContent"))
+
+    def check_actions(self):
+        """Each action does what it says, and leaves an event with who."""
+        self.browser.open(self.server.invitation())
+        wait_for("the rights", lambda: self.browser.run("return document.getElementById('leave') !== null"))
+        self.show("pool")
+        wait_for("the actions", lambda: self.browser.run("return document.getElementById('scrub') !== null"))
+        self.picture("administrator-pool")
+        self.act("#flush", "The flush has begun")
+        self.act("#scrub", "The scrub has begun")
+        added = self.server.caches[2]
+        self.browser.type("#add-path", added)
+        self.act("#add", "is in use")
+        wait_for("the device", lambda: any(one["path"] == added for one in self.server.status()["pool"]["devices"]))
+        wait_for("its row", lambda: self.browser.run("return document.querySelectorAll('#view tbody tr').length") == 3)
+        self.act(f"button[aria-label='Remove {added}']", "has begun")
+        wait_for("the removal", lambda: len(self.server.status()["pool"]["devices"]) == 2)
+        self.browser.run("""const mode = document.getElementById('mode'); mode.value = 'write-through';
+            mode.dispatchEvent(new Event('change', {bubbles: true}))""")
+        self.act("#change-mode", "The mode is write-through")
+        assert self.server.status()["mode"] == "write-through"
+        told = [json.loads(line) for line in self.server.ask("events", "--json").splitlines()]
+        actions = [one["fields"]["action"].split()[0:2] for one in told if one["kind"] == "web-action"]
+        assert [one[0] for one in actions] == ["flush", "pool", "pool", "pool", "mode"], actions
+        assert all("who" in one["fields"] for one in told if one["kind"] == "web-action")
+        self.show("events")
+        wait_for("the events", lambda: self.browser.run("return document.body.textContent.includes('web-action')"))
+        self.picture("administrator-events")
+        self.browser.click("#leave")
+        wait_for("the end of the rights", lambda: self.browser.run("return document.getElementById('leave') === null"))
+
+    def check_quiet(self):
+        """No fault was logged, and no request went to another host."""
+        # The browser logs the refused action of the visitor.
+        log = [one["message"] for one in self.browser.call("/se/log", {"type": "browser"}) if "403" not in one["message"]]
+        assert not log, log
+        asked = [json.loads(one["message"])["message"] for one in self.browser.call("/se/log", {"type": "performance"})]
+        urls = {one["params"]["request"]["url"] for one in asked if one["method"] == "Network.requestWillBeSent"}
+        others = [url for url in urls if not url.startswith((self.server.base, "data:", "chrome:", "about:"))]
+        assert urls and not others, others
+
+
+def main(binary, pictures):
+    """Runs all cases."""
+    os.makedirs(pictures, exist_ok=True)
+    server = Server(binary)
+    browser = None
+    try:
+        load = server.load(40)
+        browser = Browser()
+        browser.open(f"{server.base}/")
+        page = Page(server, browser, pictures)
+        good = case("the overview shows history and live figures", page.check_overview)
+        good &= case("all views on a screen, in the dark, on a phone and printed", page.check_looks)
+        good &= case("keyboard and screen reader", page.check_keyboard)
+        good &= case("a visitor may look only", page.check_stranger)
+        good &= case("every action of an administrator", page.check_actions)
+        good &= case("no fault, and no request to another host", page.check_quiet)
+        load.terminate()
+        load.wait()
+    finally:
+        if browser:
+            browser.stop()
+        server.stop()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
