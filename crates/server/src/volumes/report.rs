@@ -1,0 +1,57 @@
+//! The state of volumes for people and programs.
+
+use forebay_control::VolumeStatus;
+
+use super::record::Record;
+use super::{Entry, Volumes};
+use crate::cache::config_mode;
+
+impl Volumes {
+    /// Returns a sentence for each volume that is not served.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        let trouble = |entry: &Entry| {
+            let reason = entry.device.as_ref().err()?;
+            Some(format!("volume {} is not served: {reason}", entry.record.name))
+        };
+        self.all.lock().iter().filter_map(trouble).collect()
+    }
+
+    /// Returns the state of all volumes.
+    pub(crate) fn statuses(&self) -> Vec<VolumeStatus> {
+        self.all.lock().clone().iter().map(|entry| self.status(entry)).collect()
+    }
+
+    pub(super) fn status(&self, Entry { record, device, volume }: &Entry) -> VolumeStatus {
+        let counted = volume.as_ref().map(|volume| volume.counted()).unwrap_or_default();
+        let reason = device.as_ref().err().cloned();
+        let mode = volume.as_ref().map_or(self.settings.mode, |volume| config_mode(volume.mode()));
+        VolumeStatus {
+            name: record.name.clone(),
+            uuid: crate::cache::written(record.uuid),
+            backing: record.backing.clone(),
+            size_bytes: record.identity.size,
+            state: if reason.is_none() { "serving" } else { "refused" }.to_owned(),
+            reason,
+            own_mode: record.mode,
+            mode,
+            read_only: record.read_only,
+            serial: record.identity.serial.clone(),
+            dirty_bytes: volume.as_ref().map_or_else(|| self.dirty_of(record), |volume| volume.dirty_bytes()),
+            nbd: self.door.get().filter(|_| volume.is_some()).cloned(),
+            reads: counted.reads,
+            read_bytes: counted.read_bytes,
+            writes: counted.writes,
+            written_bytes: counted.written_bytes,
+            flushes: counted.flushes,
+            discarded_bytes: counted.discarded_bytes,
+            errors: counted.errors,
+        }
+    }
+
+    /// Returns the dirty bytes of a volume that is not served.
+    fn dirty_of(&self, record: &Record) -> u64 {
+        let serving = self.serving.get();
+        let object = serving.and_then(|it| it.engine.known(&forebay_volume::key::key(record.uuid)));
+        object.map_or(0, |object| object.dirty_blocks() * forebay_engine::buffer::BLOCK as u64)
+    }
+}
