@@ -160,8 +160,15 @@ fn the_service_manager_is_told_when_clients_are_accepted() {
     let mut command = user.command(&["serve", "data", "--listen", "127.0.0.1:0", "--mode", "pass-through"]);
     let server = Running::start(command.env("NOTIFY_SOCKET", dir.path().join("notify")));
     let mut message = [0; 64];
-    let length = socket.recv(&mut message).unwrap();
-    assert!(message[..length].starts_with(b"READY=1\n"), "{:?}", &message[..length]);
+    let mut next = || {
+        let length = socket.recv(&mut message).unwrap();
+        message[..length].to_vec()
+    };
+    // The manager keeps the listening socket over a restart.
+    let kept = next();
+    assert!(kept.starts_with(b"FDSTORE=1\nFDNAME=nfs-127.0.0.1_"), "{:?}", text(&kept));
+    let ready = next();
+    assert!(ready.starts_with(b"READY=1\n"), "{:?}", text(&ready));
     assert_eq!(server.end(Signal::TERM).0.code(), Some(0));
 }
 

@@ -12,8 +12,6 @@ use std::task::{Poll, Waker};
 use forebay_common::lock::{Condvar, Mutex};
 use forebay_engine::io::Io;
 
-/// Threads of a file system or device.
-const THREADS: usize = 8;
 /// Bytes of a thread's stack: nothing here recurses.
 const STACK: usize = 256 << 10;
 
@@ -52,6 +50,9 @@ impl Default for IoPool {
 }
 
 impl IoPool {
+    /// Threads of a file system or device.
+    pub const THREADS: usize = 8;
+
     /// Starts the threads. If the system refuses some, the remaining ones do the work.
     pub fn new() -> Self {
         Self::start(false)
@@ -65,7 +66,7 @@ impl IoPool {
 
     fn start(queues: bool) -> Self {
         let shared = Arc::new(Shared { queues, ..Shared::default() });
-        for _ in 0..THREADS {
+        for _ in 0..Self::THREADS {
             let theirs = shared.clone();
             let thread = std::thread::Builder::new().name("forebay-store".into()).stack_size(STACK);
             if let Err(error) = thread.spawn(move || theirs.work()) {
@@ -77,6 +78,11 @@ impl IoPool {
             shared.state.lock().threads += 1;
         }
         IoPool(shared)
+    }
+
+    /// Returns the number of threads that wait for work.
+    pub fn idle(&self) -> usize {
+        self.0.state.lock().idle
     }
 
     /// Begins `work` on another thread. If none is idle, the thread that first polls the result does the work.
@@ -151,54 +157,5 @@ impl Shared {
             job();
             state = self.state.lock();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::{Receiver, channel};
-    use std::time::Duration;
-
-    use crate::block_on;
-
-    use super::*;
-
-    /// Waits for another thread's message, longer than anything takes but a deadlock.
-    fn hear(word: &Receiver<()>) -> bool {
-        word.recv_timeout(Duration::from_secs(60)).is_ok()
-    }
-
-    fn until_idle(hands: &IoPool) {
-        while hands.0.state.lock().idle < THREADS {
-            std::thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn what_is_asked_at_once_is_done_side_by_side() {
-        let hands = IoPool::new();
-        until_idle(&hands);
-        let ((tell_first, first), (tell_second, second)) = (channel(), channel());
-        let one = hands.run(move || tell_second.send(()).is_ok() && hear(&first));
-        let other = hands.run(move || tell_first.send(()).is_ok() && hear(&second));
-        assert!(block_on(one) && block_on(other), "each waits for the other one");
-    }
-
-    #[test]
-    fn what_no_thread_is_idle_for_is_done_by_who_waits_for_it() {
-        let hands = IoPool::new();
-        until_idle(&hands);
-        let (ends, busy): (Vec<_>, Vec<_>) = (0..THREADS)
-            .map(|_| {
-                let (end, word) = channel();
-                (end, hands.run(move || hear(&word)))
-            })
-            .unzip();
-        let here = std::thread::current().id();
-        assert!(block_on(hands.run(move || std::thread::current().id() == here)));
-        ends.iter().for_each(|end| end.send(()).unwrap());
-        assert!(busy.into_iter().all(block_on));
-        until_idle(&hands);
-        assert!(!block_on(hands.run(move || std::thread::current().id() == here)));
     }
 }
