@@ -7,6 +7,7 @@ use std::sync::Arc;
 use forebay_config::{Mode, format_size};
 use forebay_control::{VolumeRequest, VolumeStatus};
 use forebay_runtime::block_on_apart;
+use forebay_volume::device::BackingDevice as _;
 
 use super::device::{DeviceFile, resolved};
 use super::identity::{Identity, Taken, is_rotational, refusal};
