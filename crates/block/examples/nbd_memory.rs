@@ -1,5 +1,5 @@
-//! Serves a volume in memory on a Unix socket, for measurements: `nbd_memory SOCKET MIB [THREADS [POLL]]`. POLL is the time
-//! of busy polling in microseconds. Ends with its standard input.
+//! Serves a volume in memory on a Unix socket, for measurements: `nbd_memory SOCKET MIB [THREADS [POLL]]`. POLL is the
+//! time of busy polling in microseconds. Ends with its standard input.
 #![allow(clippy::unwrap_used, reason = "a tool for developers")]
 
 #[path = "../tests/common/memory.rs"]
