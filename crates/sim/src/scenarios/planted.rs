@@ -53,6 +53,10 @@ const FINDERS: &[(&str, fn())] = &[
     ),
     ("the reach of the last frame does not count", log::r20_the_last_frame_says_where_the_log_begins),
     (
+        "a dropped log leaves its clean copies",
+        damaged::clean_copies_do_not_return_after_the_log_that_invalidated_them_was_dropped,
+    ),
+    (
         "segments from before a device came back count",
         segments::r1_a_header_from_before_the_device_was_a_member_does_not_count,
     ),
