@@ -58,6 +58,7 @@ forebay_common::planted_bugs![
     "a device that was not added leaves its epoch",
     "a device is waited for while the pool is opened",
     "a device is waited for while the pool is recovered",
+    "a device is waited for while the engine stops",
     "a device that is needed is left out of the pool",
     "a device that owes no answer is taken for one that answers",
     ; in unit tests:

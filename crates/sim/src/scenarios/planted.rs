@@ -106,6 +106,10 @@ const FINDERS: &[(&str, fn())] = &[
         opening::a_start_goes_on_without_a_device_that_does_not_answer_from_any_of_its_operations_on,
     ),
     (
+        "a device is waited for while the engine stops",
+        late::a_stop_ends_though_a_device_does_not_answer_from_any_of_its_operations_on,
+    ),
+    (
         "a device that is needed is left out of the pool",
         opening::a_device_that_is_needed_is_waited_for_at_a_start_and_that_is_told,
     ),
