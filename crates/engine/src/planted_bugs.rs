@@ -45,6 +45,7 @@ forebay_common::planted_bugs![
     "the newest segment may be missing",
     "frames that were acknowledged may be missing",
     "the reach of the last frame does not count",
+    "a dropped log leaves its clean copies",
     "a frame is acknowledged before a lost leg is recorded",
     "a frame is acknowledged when the one before it is durable",
     "a logged cut does not hold its segment",
@@ -57,6 +58,7 @@ forebay_common::planted_bugs![
     "a device that was not added leaves its epoch",
     "a device is waited for while the pool is opened",
     "a device is waited for while the pool is recovered",
+    "a device is waited for while the engine stops",
     "a device that is needed is left out of the pool",
     "a device that owes no answer is taken for one that answers",
     ; in unit tests:

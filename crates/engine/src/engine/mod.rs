@@ -17,13 +17,15 @@ use crate::destage::start_destage_tasks;
 use crate::index::object::CachedObject;
 use crate::io::Key;
 use crate::log::commit_leader::lead;
+use crate::log::mirror_io::record_losses;
 use crate::log::writer::run_log;
 use crate::maintain::compact::run_compact;
-use crate::maintain::device_watch::{run_device_watch, wake_device_watch};
+use crate::maintain::device_watch::{run_device_watch, wake_device_watch, watch_until_stopped};
 use crate::maintain::remirror::run_rewrite;
 use crate::maintain::scrub::run_scrub;
 use crate::tiers::evict::run_evict;
 use crate::tiers::fill::run_clean;
+use crate::wait::beside;
 use crate::{Completion, Result, Seq};
 
 /// A cache in front of a backing store. All methods may be called from any thread.
@@ -107,23 +109,31 @@ impl Engine {
         core.log.changed.wake();
         core.scrubber.wake();
         wake_device_watch(core);
-        // The clean segment being filled is sealed first, so that recovery finds its blocks.
-        core.stopped.until(|| (*core.running.lock() <= 1).then_some(())).await;
-        if committed.is_ok() {
-            log_destaged(core).await;
-        }
-        // The seal and the records of destaged blocks count once a later frame is durable.
-        let frame = core.log.request_frame();
-        let over = || core.log.broken().is_some() || core.log.is_full();
-        core.log.until(|| (core.log.durable() >= frame || over()).then_some(())).await;
-        core.log.close();
-        // The writer task may wait for space in a full log.
-        core.space.wake();
-        core.stopped.until(|| (*core.running.lock() == 0).then_some(())).await;
-        committed?;
-        core.members.rest(core.log.durable()).await;
-        Ok(core.segments.blocks().1 * crate::buffer::BLOCK as u64)
+        beside(watch_until_stopped(core), stop(core, committed)).await
     }
+}
+
+/// Ends the tasks of a closing engine and the log. `committed` is the result of the commit of everything accepted.
+/// Returns the number of dirty bytes.
+async fn stop(core: &Core, committed: Result<()>) -> Result<u64> {
+    // The clean segment being filled is sealed first, so that recovery finds its blocks.
+    core.stopped.until(|| (*core.running.lock() <= 1).then_some(())).await;
+    if committed.is_ok() {
+        log_destaged(core).await;
+    }
+    // The seal and the records of destaged blocks count once a later frame is durable.
+    let frame = core.log.request_frame();
+    let over = || core.log.broken().is_some() || core.log.is_full();
+    core.log.until(|| (core.log.durable() >= frame || over()).then_some(())).await;
+    core.log.close();
+    // The writer task may wait for space in a full log.
+    core.space.wake();
+    core.stopped.until(|| (*core.running.lock() == 0).then_some(())).await;
+    committed?;
+    core.members.rest(core.log.durable()).await;
+    // A device that did not answer meanwhile was reported as lost, and is not used at the next start either.
+    record_losses(core).await;
+    Ok(core.segments.blocks().1 * crate::buffer::BLOCK as u64)
 }
 
 /// Starts the tasks of an engine.

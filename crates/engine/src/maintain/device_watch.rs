@@ -1,4 +1,4 @@
-//! The tasks that give up silent devices: one of the engine in service, and one while a pool is recovered.
+//! The tasks that give up silent devices: while a pool is recovered, while the engine is in service, and while it stops.
 
 use forebay_common::lock::atomic::Ordering;
 use std::future::poll_fn;
@@ -79,7 +79,7 @@ async fn any_answers(devices: &[Arc<Watched>], env: &Env, time: Duration) -> boo
     .await
 }
 
-/// Detects devices that do not answer, until the engine closes.
+/// Gives up devices that do not answer, until the engine closes.
 pub(crate) async fn run_device_watch(core: Arc<Core>) {
     let ticks = &core.ticks;
     let is_busy = || {
@@ -94,10 +94,29 @@ pub(crate) async fn run_device_watch(core: Arc<Core>) {
         ticks.begun.until(ready).await;
         ticks.idle.store(false, Ordering::SeqCst);
         core.rest(core.settings.device_deadline / TICKS).await;
-        ticks.advance();
-        give_up_newcomer(&core);
-        give_up_late(&core).await;
+        // The pause is cut short when the engine closes, so it is no tick.
+        if !core.closing() {
+            end_tick(&core).await;
+        }
     }
+}
+
+/// Gives up devices that do not answer, while the engine stops. The last writes of a stop come after all other tasks
+/// have ended. Never ends.
+pub(crate) async fn watch_until_stopped(core: &Core) {
+    loop {
+        core.env.clock.sleep(core.settings.device_deadline / TICKS).await;
+        if !planted_bugs::active("a device is waited for while the engine stops") {
+            end_tick(core).await;
+        }
+    }
+}
+
+/// Counts a tick, and gives up the devices that are late by then.
+async fn end_tick(core: &Core) {
+    core.ticks.advance();
+    give_up_newcomer(core);
+    give_up_late(core).await;
 }
 
 /// Gives up the late devices, if another device answers.

@@ -31,15 +31,17 @@ use crate::event::Event;
 use crate::format::Place;
 use crate::index::object::CachedObject;
 use crate::io::{Device, Durability};
-use crate::log::mirror_io::write_legs;
+use crate::log::mirror_io::{lose, write_legs};
 use crate::log::writer::write_footer;
 use crate::maintain::device_watch::watch_until_service;
+use crate::planted_bugs;
 use crate::pool::deadline::{GivenUp, Ticks, Watched};
 use crate::pool::{Pool, State};
 use crate::recover::apply::Applied;
 use crate::recover::load_clean::Cold;
 use crate::recover::outcome::{OpenError, Recovered};
 use crate::recover::progress::RecoveryProgress;
+use crate::segments::Reach;
 use crate::volume::all::Volumes;
 use crate::wait::beside;
 
@@ -108,6 +110,7 @@ async fn recover(
     }
     if read.dropped {
         core.event(Event::LogDropped);
+        drop_all(&core, read.reach).await;
     }
     repair_last(&core, &read).await;
     wipe(&core, headers::dropped(&found, read.reach, &kept, unread)).await;
@@ -116,6 +119,17 @@ async fn recover(
     }
     progress.reset();
     Ok(Begun { core, unsure, cold, recovered, progress })
+}
+
+/// Makes it durable that no present segment counts (R22). The headers of the log are wiped after that, and with them the
+/// invalidations of clean copies. The new log has no frame yet that says how far back the pool reaches.
+async fn drop_all(core: &Core, reach: Reach) {
+    if planted_bugs::active("a dropped log leaves its clean copies") {
+        return;
+    }
+    for device in core.members.save_reach(reach).await {
+        lose(core, device).await;
+    }
 }
 
 /// Makes it durable that segments do not count, where the reach does not say so.

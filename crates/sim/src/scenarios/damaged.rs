@@ -6,10 +6,12 @@ use forebay_engine::buffer::Buffer;
 use forebay_engine::io::{Device as _, Time};
 use forebay_engine::{Engine, Error, Event, Mode};
 
-use super::{LIMIT, check, cut, with_client, world, write};
+use super::{LIMIT, check, cut, read, until, with_client, world, write};
 use crate::client::Allowed;
 use crate::disk::Disk;
-use crate::world::World;
+use crate::executor::Stop;
+use crate::hits::Fault;
+use crate::world::{Crash, World};
 
 /// Lets every copy of a block of file 1 rot.
 pub(super) fn lose_block(world: &World, engine: &Arc<Engine>, block: u64) {
@@ -118,6 +120,44 @@ fn a_lone_device_without_the_newest_segment_of_its_log_does_not_go_back_to_an_ol
         let engine = world.start_through(Vec::new()).unwrap();
         check(&mut world, &engine);
         assert_eq!(world.shared.told.lock().iter().filter(|told| **told == Event::LogDropped).count(), 0);
+    }
+}
+
+/// Starts a lone device whose log is damaged at its end, with a crash `step` steps into recovery. The log had the
+/// invalidations of clean copies. The machine then stops before the first frame of the new log, and starts again.
+/// Returns true if recovery ended before the crash.
+fn drop_log(step: u64, damage: fn(&Disk)) -> bool {
+    let mut world = world(1, 1);
+    let engine = world.start_through(Vec::new()).unwrap();
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        client.write(1, 0, 4 << 20, true).await;
+    });
+    read(&world, &engine, 1, 4 << 20);
+    assert!(engine.usage().ssd_blocks > 512, "two segments are full");
+    write(&world, &engine, 0, 8);
+    assert_eq!(world.close(&engine), Ok(()));
+    cut(&mut world, engine);
+    damage(&world.disks[0]);
+    let before = world.shared.hits.of(Fault::CutInRecovery);
+    let engine = world.start_through(vec![step]).unwrap();
+    let ended = world.shared.hits.of(Fault::CutInRecovery) == before;
+    assert!(world.shared.told.lock().contains(&Event::LogDropped), "step {step}");
+    // No client has written, so the new log has no frame.
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
+    check(&mut world, &engine);
+    world.crash(Crash::Kill);
+    ended
+}
+
+#[test]
+pub(super) fn clean_copies_do_not_return_after_the_log_that_invalidated_them_was_dropped() {
+    for damage in [Disk::rot_newest_header, Disk::rot_newest_frame] {
+        let ends = (1..).step_by(3).position(|step| drop_log(step, damage));
+        assert!(ends.is_some_and(|steps| steps > 10), "there was nothing to interrupt: {ends:?}");
     }
 }
 

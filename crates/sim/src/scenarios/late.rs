@@ -1,5 +1,7 @@
 //! Tests of devices that do not answer.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use forebay_engine::Event;
 use forebay_engine::io::Clock as _;
 
@@ -36,6 +38,42 @@ fn a_device_that_does_not_answer_is_lost_and_what_it_does_later_harms_nobody() {
         assert_eq!(engine.active(), 1, "it is out of date");
         check(&mut world, &engine);
         world.crash(Crash::Kill);
+    }
+}
+
+/// Stops the engine of a world of `devices` devices. One of them answers the first `answers` operations of the stop, and
+/// no later one. Returns false if the stop has no more operations than that.
+fn stop_with_silent(devices: usize, answers: usize) -> bool {
+    let mut world = world(7, devices);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 300);
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        // A stop puts the clean blocks of memory on a device.
+        client.read(1, 0, 1 << 20).await;
+        client.write(1, 0, 4096, false).await;
+    });
+    let begun = AtomicUsize::new(0);
+    world.disks[1].hold(move |_| begun.fetch_add(1, Ordering::Relaxed) >= answers);
+    let before = world.shared.executor.time();
+    assert_eq!(world.close(&engine), Ok(()), "{devices} devices, silent after {answers} operations");
+    let took = world.shared.executor.time() - before;
+    let is_silent = world.disks[1].holds() > 0;
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert_eq!(engine.active(), devices - usize::from(is_silent));
+    world.disks[1].release();
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    assert_eq!(engine.active(), devices - usize::from(is_silent), "a loss that was reported lasts");
+    check(&mut world, &engine);
+    world.crash(Crash::Kill);
+    is_silent
+}
+
+#[test]
+pub(super) fn a_stop_ends_though_a_device_does_not_answer_from_any_of_its_operations_on() {
+    for devices in [2, 3] {
+        let operations = (0..).find(|answers| !stop_with_silent(devices, *answers));
+        assert!(operations.is_some_and(|operations| operations > 3), "{operations:?}");
     }
 }
 

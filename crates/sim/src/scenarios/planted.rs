@@ -53,6 +53,10 @@ const FINDERS: &[(&str, fn())] = &[
     ),
     ("the reach of the last frame does not count", log::r20_the_last_frame_says_where_the_log_begins),
     (
+        "a dropped log leaves its clean copies",
+        damaged::clean_copies_do_not_return_after_the_log_that_invalidated_them_was_dropped,
+    ),
+    (
         "segments from before a device came back count",
         segments::r1_a_header_from_before_the_device_was_a_member_does_not_count,
     ),
@@ -100,6 +104,10 @@ const FINDERS: &[(&str, fn())] = &[
     (
         "a device is waited for while the pool is recovered",
         opening::a_start_goes_on_without_a_device_that_does_not_answer_from_any_of_its_operations_on,
+    ),
+    (
+        "a device is waited for while the engine stops",
+        late::a_stop_ends_though_a_device_does_not_answer_from_any_of_its_operations_on,
     ),
     (
         "a device that is needed is left out of the pool",

@@ -218,7 +218,6 @@ impl World {
 
     /// Applies the planned faults while the machine is off.
     pub(super) fn between(&mut self) {
-        let victim = self.victim().clone();
         if self.plan.disaster == Some(Disaster::Rot) {
             self.disks.iter().for_each(|disk| disk.rot(20));
             self.shared.hits.hit(Fault::BothRotten);
@@ -231,6 +230,8 @@ impl World {
         if self.plan.foreign {
             self.swap_names();
         }
+        // Only now: a swap passes the victim's contents to another name.
+        let victim = self.victim().clone();
         if self.disks.len() < 2 {
             // The contents of the victim are in the backing store as well.
             if self.plan.has(Trouble::Rot) && self.rng.chance(7000) {
