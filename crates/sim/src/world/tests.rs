@@ -40,8 +40,8 @@ fn swapped_names_do_not_pass_the_faults_of_a_restart_to_another_device() {
     assert!(swapped > 10, "{swapped}");
 }
 
-/// Formatting that was cut short leaves a superblock on some devices. If a later start formatted the other devices only,
-/// the world would have two pools, which the server keeps apart by the pool that it served last.
+/// Formatting that was cut short leaves a superblock on some devices. If a later start formatted the other devices
+/// only, the world would have two pools, which the server keeps apart by the pool that it served last.
 #[test]
 fn a_pool_that_was_not_made_yet_is_made_of_all_devices() {
     for seed in 0..16 {
