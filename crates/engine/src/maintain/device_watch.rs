@@ -1,4 +1,5 @@
-//! The tasks that give up silent devices: while a pool is recovered, while the engine is in service, and while it stops.
+//! The tasks that give up silent devices: while a pool is recovered, while the engine is in service, and while the
+//! engine stops.
 
 use forebay_common::lock::atomic::Ordering;
 use std::future::poll_fn;

@@ -121,8 +121,8 @@ async fn recover(
     Ok(Begun { core, unsure, cold, recovered, progress })
 }
 
-/// Makes it durable that no present segment counts (R22). The headers of the log are wiped after that, and with them the
-/// invalidations of clean copies. The new log has no frame yet that says how far back the pool reaches.
+/// Makes it durable that no present segment counts (R22). The headers of the log are wiped after that, and with them
+/// the invalidations of clean copies. The new log has no frame yet that says how far back the pool reaches.
 async fn drop_all(core: &Core, reach: Reach) {
     if planted_bugs::active("a dropped log leaves its clean copies") {
         return;

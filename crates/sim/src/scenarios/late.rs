@@ -41,8 +41,8 @@ fn a_device_that_does_not_answer_is_lost_and_what_it_does_later_harms_nobody() {
     }
 }
 
-/// Stops the engine of a world of `devices` devices. One of them answers the first `answers` operations of the stop, and
-/// no later one. Returns false if the stop has no more operations than that.
+/// Stops the engine of a world of `devices` devices. One of them answers the first `answers` operations of the stop,
+/// and no later one. Returns false if the stop has no more operations than that.
 fn stop_with_silent(devices: usize, answers: usize) -> bool {
     let mut world = world(7, devices);
     let engine = world.start_through(Vec::new()).unwrap();

@@ -21,11 +21,11 @@ impl World {
         }
     }
 
-    /// Cuts a start short. The next start may find other devices.
+    /// Cuts a start short. The next start may find other devices. A pool that was not made yet is made of all devices.
     pub(super) fn cut_in_turn(&mut self) {
         // The engine spoke of an earlier epoch.
         self.mirrored = false;
-        if self.rng.chance(5000) {
+        if self.rng.chance(5000) && self.formatted {
             self.offer_some();
         }
     }
