@@ -148,7 +148,7 @@ impl Negotiation {
                 Err((RefusalId::Invalid, "the connection is encrypted already".to_owned()))
             }
             Tls::Offered | Tls::Forced => {
-                // What was agreed in plain text may be forged.
+                // An agreement in plain text may be forged.
                 (self.style, self.contexts) = (Style::Simple, Default::default());
                 Ok(Next::Tls)
             }

@@ -47,7 +47,7 @@ pub(super) fn output(program: &str, args: &[&str]) -> Result<String, String> {
 fn all(pipe: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
-        // What was read before an error counts.
+        // Bytes that were read before an error count.
         let _ = pipe.read_to_end(&mut bytes);
     }
     bytes
