@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use forebay_engine::io::Io;
 use forebay_runtime::{IoPool, block_on};
 
 /// Waits for another thread's message, longer than anything takes but a deadlock.
@@ -16,6 +17,15 @@ fn until_idle(pool: &IoPool) {
     while pool.idle() < IoPool::THREADS {
         std::thread::yield_now();
     }
+}
+
+/// Gives every thread of the pool work that lasts until its sender is told to end.
+fn keep_busy(pool: &IoPool) -> (Vec<Sender<()>>, Vec<Io<bool>>) {
+    let work = |_| {
+        let (end, word) = channel();
+        (end, pool.run(move || hear(&word)))
+    };
+    (0..IoPool::THREADS).map(work).unzip()
 }
 
 #[test]
@@ -32,12 +42,7 @@ fn work_that_is_begun_at_once_is_done_side_by_side() {
 fn work_for_which_no_thread_is_idle_is_done_by_the_thread_that_waits_for_it() {
     let pool = IoPool::new();
     until_idle(&pool);
-    let (ends, busy): (Vec<_>, Vec<_>) = (0..IoPool::THREADS)
-        .map(|_| {
-            let (end, word) = channel();
-            (end, pool.run(move || hear(&word)))
-        })
-        .unzip();
+    let (ends, busy) = keep_busy(&pool);
     let here = std::thread::current().id();
     assert!(block_on(pool.run(move || std::thread::current().id() == here)));
     ends.iter().for_each(|end| end.send(()).unwrap());
@@ -50,12 +55,7 @@ fn work_for_which_no_thread_is_idle_is_done_by_the_thread_that_waits_for_it() {
 fn a_pool_that_queues_never_has_the_caller_do_the_work() {
     let pool = IoPool::queueing();
     until_idle(&pool);
-    let (ends, busy): (Vec<_>, Vec<_>) = (0..IoPool::THREADS)
-        .map(|_| {
-            let (end, word) = channel();
-            (end, pool.run(move || hear(&word)))
-        })
-        .unzip();
+    let (ends, busy) = keep_busy(&pool);
     let here = std::thread::current().id();
     let queued = pool.run(move || std::thread::current().id() == here);
     ends.iter().for_each(|end| end.send(()).unwrap());
