@@ -14,6 +14,7 @@ mod sample;
 mod server;
 mod socket;
 mod status;
+mod trace;
 mod volume;
 
 pub use activity::{
@@ -22,7 +23,7 @@ pub use activity::{
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
-pub use forebay_profile::{Counters, Kind, SIZES, size_bounds};
+pub use forebay_profile::{Counters, Kind, SIZES, TraceEncoder, Traced, size_bounds};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
@@ -36,4 +37,5 @@ pub use status::{
     MemoryStatus, MetadataStatus, ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Starting,
     Status, WorkerStatus,
 };
+pub use trace::{TraceBatch, TracedOperation};
 pub use volume::{VolumeRequest, VolumeStatus};
