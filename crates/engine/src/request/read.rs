@@ -257,9 +257,14 @@ fn caches_reads(core: &Core) -> bool {
     core.mode() != Mode::PassThrough
 }
 
-/// Returns the contents of a run; `None` if its copies moved meanwhile. The `last` run of a request has all others
-/// under way before it.
-async fn fetch_run(core: &Core, object: &Arc<CachedObject>, run: &Run, last: bool) -> Result<Option<Vec<Page>>> {
+/// Returns the contents of a run; `None` if its copies moved meanwhile. The `last` run of a request begins
+/// when all others are in progress.
+async fn fetch_run(
+    core: &Core,
+    object: &Arc<CachedObject>,
+    run: &Run,
+    last: bool,
+) -> Result<Option<Vec<Page>>> {
     if run.copies.is_empty() {
         return fetch_backing(core, object, run.blocks.clone(), last).await.map(Some);
     }

@@ -53,7 +53,10 @@ impl Measured {
 
 /// Returns true for operations that examine only memory, in front of the operation that the client wants.
 fn prepares(number: Opcode) -> bool {
-    matches!(number, Opcode::Sequence | Opcode::Putfh | Opcode::Putrootfh | Opcode::Savefh | Opcode::Restorefh)
+    matches!(
+        number,
+        Opcode::Sequence | Opcode::Putfh | Opcode::Putrootfh | Opcode::Savefh | Opcode::Restorefh
+    )
 }
 
 /// Returns true for operations that may wait for the log or a file system before the reply.
