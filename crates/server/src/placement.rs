@@ -12,11 +12,13 @@
 //! | D8 | is missing, was a member, and its file system is not mounted where it was | refuse |
 //! | D9 | is a directory, character device, pipe or socket | refused when it is opened |
 //! | D10 | is a block device that is mounted or in use | refused when it is opened |
-//! | D11 | anything else | accept |
+//! | D11 | is the URL of an NBD export | accept; the export is examined when it is opened |
+//! | D12 | anything else | accept |
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use forebay_common::nbd_url::NbdUrl;
 use forebay_config::{Export, Settings, inside_export};
 use forebay_disk::whereabouts;
 
@@ -103,6 +105,10 @@ impl Rules {
         before: Option<&Record>,
     ) -> Result<(), Refusal> {
         let owned = || path.to_owned();
+        if NbdUrl::is_meant(path) {
+            let same = others.iter().find(|other| other.as_path() != path && is_same_export(other, path));
+            return same.map_or(Ok(()), |other| Err(Refusal::Same { path: owned(), other: other.clone() }));
+        }
         if let Some(export) = inside_export(path, &self.exports) {
             return Err(Refusal::Exported { path: owned(), export: export.path.clone() });
         }
@@ -157,6 +163,11 @@ fn may_be_made(path: &Path, directory: &Path, before: Option<&Record>) -> Result
         }
         _ => Ok(()),
     }
+}
+
+/// Returns true if both are URLs of one NBD export.
+pub(crate) fn is_same_export(one: &Path, other: &Path) -> bool {
+    NbdUrl::of(one).is_some_and(|url| NbdUrl::of(other).as_ref() == Some(&url))
 }
 
 /// Returns the path in `others` that is the same device, or the same file by another name.
@@ -242,6 +253,15 @@ mod tests {
         assert_eq!(refused, Err(Refusal::Same { path: b, other: a.clone() }));
         std::fs::write(rig.path("plain/c"), "").unwrap();
         assert_eq!(rig.rules.check(&rig.path("plain/c"), &[a], None), Ok(()));
+    }
+
+    #[test]
+    fn d11_an_export_is_accepted_once() {
+        let rig = Rig::new();
+        let [one, other, again] = ["nbd://h/a", "nbd://h/b", "nbd://h:10809/%61"].map(PathBuf::from);
+        assert_eq!(rig.rules.check(&one, std::slice::from_ref(&other), None), Ok(()));
+        let refused = rig.rules.check(&again, &[other, one.clone()], None);
+        assert_eq!(refused, Err(Refusal::Same { path: again, other: one }));
     }
 
     #[test]

@@ -254,6 +254,19 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Forgets changes of one file that no sync has covered, as a server does that is killed. The store goes on.
+    pub fn lose_unsynced(&self, object: &Key) {
+        let mut state = self.state.lock();
+        let State { rng, files, .. } = &mut *state;
+        if let Some(file) = files.get_mut(object)
+            && file.cut(rng)
+        {
+            self.hits.hit(Fault::BackingCut);
+        }
+    }
+}
+
 impl State {
     fn volume(&self, object: &Key) -> usize {
         usize::from(object.as_bytes()[0]) % self.rates.len()
