@@ -54,7 +54,14 @@ impl Nbd {
     }
 
     /// Sends a request and returns its error, and its data for a READ.
-    pub(crate) fn call(&mut self, kind: u16, flags: u16, offset: usize, len: usize, data: &[u8]) -> (u32, Vec<u8>) {
+    pub(crate) fn call(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        offset: usize,
+        len: usize,
+        data: &[u8],
+    ) -> (u32, Vec<u8>) {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
         request.extend(flags.to_be_bytes());
         request.extend(kind.to_be_bytes());
