@@ -1,6 +1,7 @@
 //! URLs of NBD exports, which name cache devices and backing devices in place of paths (`doc/uri.md` of
 //! NetworkBlockDevice/nbd).
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// The port of servers whose URL names none.
@@ -88,6 +89,23 @@ impl NbdUrl {
     /// Returns the name of the export; empty for the server's default export.
     pub fn export(&self) -> &str {
         &self.export
+    }
+}
+
+impl NbdUrl {
+    /// Returns true if the server is one of this host that listens at these addresses or sockets. The name of a host is
+    /// not looked up, except `localhost`.
+    pub fn is_at(&self, listen: &[SocketAddr], sockets: &[PathBuf]) -> bool {
+        let (host, port) = match &self.server {
+            NbdServer::Unix(socket) => return sockets.contains(socket),
+            NbdServer::Tcp(host, port) => (host.as_str(), *port),
+        };
+        let own =
+            if host == "localhost" { Some(Ipv4Addr::LOCALHOST.into()) } else { host.parse::<IpAddr>().ok() };
+        let is_it = |own: IpAddr, at: &SocketAddr| {
+            at.port() == port && (at.ip() == own || (own.is_loopback() && at.ip().is_unspecified()))
+        };
+        own.is_some_and(|own| listen.iter().any(|at| is_it(own, at)))
     }
 }
 
@@ -191,6 +209,22 @@ mod tests {
         }
         let long = format!("nbd+unix:///x?socket=/{}", "a".repeat(107));
         assert!(NbdUrl::parse(&long).is_err());
+    }
+
+    #[test]
+    fn a_server_of_this_host_is_known() {
+        let listen = ["127.0.0.1:7", "[::]:8"].map(|at| at.parse().unwrap());
+        let is_own = |text: &str| NbdUrl::parse(text).unwrap().is_at(&listen, &["/run/a".into()]);
+        for own in
+            ["nbd://127.0.0.1:7/x", "nbd://localhost:7", "nbd://[::1]:8", "nbd+unix:///x?socket=/run/a"]
+        {
+            assert!(is_own(own), "{own}");
+        }
+        for other in
+            ["nbd://127.0.0.1:9/x", "nbd://10.0.0.1:7", "nbd://host:8", "nbd+unix:///x?socket=/run/b"]
+        {
+            assert!(!is_own(other), "{other}");
+        }
     }
 
     #[test]

@@ -244,6 +244,9 @@ fn a_volume_in_front_of_an_export_is_there_after_a_kill_and_reaches_the_export()
     rig.check_image();
     let twice = rig.server.try_ask(&["volume", "create", "other", "--backing", &rig.export.url()]);
     assert!(String::from_utf8_lossy(&twice.stderr).contains("volume far already"));
+    let own = format!("nbd://{}/far", rig.shown()["nbd"].as_str().unwrap());
+    let own = rig.server.try_ask(&["volume", "create", "other", "--backing", &own]);
+    assert!(String::from_utf8_lossy(&own.stderr).contains("this server itself"));
     rig.server.restart();
     rig.open().holds(&rig.expected);
     rig.server.ask(&["volume", "remove", "far"]);

@@ -85,6 +85,13 @@ impl Volumes {
 
     fn examine_export(&self, backing: &Path, read_only: bool, told: &Told<'_>) -> Result<Examined, String> {
         let url = NbdUrl::parse(&backing.to_string_lossy())?;
+        let own = &self.settings.nbd;
+        // The door has the port that the system chose.
+        let door = self.door.get().and_then(|door| door.parse().ok());
+        let listen: Vec<_> = own.listen.iter().copied().chain(door).collect();
+        if url.is_at(&listen, &own.sockets) {
+            return Err(format!("{url} is a volume of this server itself; name another device"));
+        }
         let device = open::open_export(&url, read_only, None, told)?;
         let (front, read) = block_on_apart(device.read(0, Buffer::zeroed(FRONT as usize / BLOCK)));
         let read = read.map_err(|error| format!("{url} cannot be read: {error}"))?;
