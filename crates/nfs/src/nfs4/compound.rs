@@ -112,7 +112,7 @@ pub(crate) struct Compound {
 
 impl Compound {
     /// Decodes the head of a COMPOUND, and begins the reply. The error is that of the RPC: garbage.
-    pub(crate) fn begin(call: &Call<'_>, out: &mut Vec<u8>) -> Option<Box<Self>> {
+    pub(crate) fn begin(call: &Call<'_>, out: &mut Vec<u8>) -> Option<Self> {
         let args = nfs4::Compound::decode(&mut Reader::new(call.rest())).ok()?;
         success(out, call.xid());
         let body_at = out.len();
@@ -122,7 +122,7 @@ impl Compound {
             reply.refuse(out, Nfsstat4::MinorVersMismatch);
             position.index = position.count;
         }
-        Some(Box::new(Compound {
+        Some(Compound {
             xid: call.xid(),
             minor_version: args.minor_version,
             position,
@@ -139,7 +139,7 @@ impl Compound {
             has_changed: false,
             is_logged: false,
             measured: Measured::begin(),
-        }))
+        })
     }
 
     /// Executes operations until all are done, one fails, or one has to wait.
