@@ -33,6 +33,7 @@ pub use clients::{Certificate, Clients, anyone, loopback, parse_clients, parse_n
 pub use edit::set_in_text;
 pub use entries::{Change, Entry, KEYS, LISTS, Table, describe};
 pub use export::{Export, TlsPolicy};
+pub use forebay_common::nbd_url::NbdUrl;
 pub use http::{HTTP_PORT, Http, parse_http};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};

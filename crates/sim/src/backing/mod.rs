@@ -273,6 +273,19 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Forgets changes of one file that no sync has covered, as a server does that is killed. The store goes on.
+    pub fn lose_unsynced(&self, object: &Key) {
+        let mut state = self.state.lock();
+        let State { rng, files, .. } = &mut *state;
+        if let Some(file) = files.get_mut(object)
+            && file.cut(rng)
+        {
+            self.hits.hit(Fault::BackingCut);
+        }
+    }
+}
+
 impl State {
     /// Returns true if a write of these blocks, or a sync of them, fails.
     fn is_bad(&self, object: &Key, blocks: Range<u64>, in_sync: bool) -> bool {
