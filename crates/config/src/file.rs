@@ -13,6 +13,7 @@ use crate::http::{self, DraftHttp};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::nbd::{Nbd, read_nbd};
+use crate::notify::{Notify, read_notify};
 use crate::problem::{Collector, Origin};
 use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
@@ -42,6 +43,7 @@ pub(crate) struct Draft {
     pub(crate) tls: DraftTls,
     /// Present if HTTP is served.
     pub(crate) http: Option<DraftHttp>,
+    pub(crate) notify: Vec<(Origin, Notify)>,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
@@ -135,6 +137,9 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     if let Some(table) = root.table("nbd", "[nbd]", problems) {
         draft.nbd = read_nbd(table, problems);
     }
+    let targets = root.tables("notify", "[[notify]]", problems);
+    draft.notify =
+        targets.into_iter().filter_map(|target| read_notify(target, problems, absolute_path)).collect();
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     let volumes = root.tables("volume", "[[volume]]", problems);

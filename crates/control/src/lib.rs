@@ -8,6 +8,7 @@
 mod client;
 mod event;
 mod history;
+mod notify;
 mod protocol;
 mod sample;
 mod server;
@@ -19,6 +20,7 @@ pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
+pub use notify::Delivery;
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
     PoolStatus, ReloadReport, Request, Response, ScrubStatus,

@@ -56,6 +56,7 @@ pub(super) fn answer(
             | Request::Invite { .. }
             | Request::Mode
             | Request::Events { .. }
+            | Request::TestNotify { .. }
             | Request::Pool(PoolRequest::Status)
             | Request::Volume(VolumeRequest::List { .. })
     );
@@ -98,6 +99,10 @@ pub(super) fn answer(
         }
         Request::Volume(request) => match handler.volume(request) {
             Ok(volumes) => Response::Volumes { volumes },
+            Err(message) => Response::Error { message },
+        },
+        Request::TestNotify { target } => match handler.test_notify(target.as_deref()) {
+            Ok(deliveries) => Response::Delivered { deliveries },
             Err(message) => Response::Error { message },
         },
         Request::Reload => {
@@ -145,6 +150,7 @@ fn takes_long(request: &Request) -> bool {
         | Request::Flush { .. }
         | Request::Pool(_)
         | Request::Volume(_)
+        | Request::TestNotify { .. }
         | Request::Reload
         | Request::Cached { .. } => true,
     }
