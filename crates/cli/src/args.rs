@@ -70,6 +70,8 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Show rates, latencies and clients live; `q` quits
     Top(TopArgs),
+    /// Show what applications do: operations, request sizes, sequential or random, working sets, by client and file
+    Profile(crate::profile_args::ProfileArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
     /// Test the notifications of events
@@ -244,6 +246,10 @@ mod tests {
             "flush --wait",
             "status --json",
             "stat 1 5 --json",
+            "stat --by client 1 5 --top 3 --json",
+            "profile --by directory --json",
+            "profile --html F --top 5",
+            "profile reset",
             "top",
             "events --follow --json -n 5",
             "cached P --json",
@@ -280,6 +286,10 @@ mod tests {
             "stat 0",
             "stat 1 0",
             "stat x",
+            "stat --by colour",
+            "stat --top 3",
+            "profile --json --html F",
+            "profile --top 0",
             "events -n x",
             "serve D --anonuid -1",
             "serve D --anonuid 4294967295",

@@ -20,12 +20,15 @@ mod moment;
 mod monitor_args;
 mod notify;
 mod output;
+mod profile;
+mod profile_args;
 mod rates;
 mod required_mounts;
 mod serve;
 mod serve_args;
 mod service_manager;
 mod stat;
+mod stat_by;
 mod status;
 mod support;
 mod support_args;
@@ -97,6 +100,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Adopt(args) => adopt::adopt(&args),
         Command::Status(args) => status::status(&args),
         Command::Stat(args) => stat::stat(&args),
+        Command::Profile(args) => profile::profile(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
         Command::Notify(args) => notify::notify(args.command),

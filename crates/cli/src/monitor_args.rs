@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 
 use crate::args::Target;
+use crate::profile_args::By;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -33,10 +34,16 @@ restarts, `stat` waits for it. With a cache: RAM% and SSD% are shares of reads t
 and SPARED is the traffic that the backing store was spared (reads and writes in the cache less their cost), in MiB/s. AMPL is the bytes \
 written to the SSDs for each byte to be cached.
 
+With --by, each table is about its interval, busiest first. SEQ% is the share of READs and WRITEs that continue the one before them, \
+SYNC% the share of WRITEs with FILE_SYNC or DATA_SYNC. In JSON, counters count in the interval. See `forebay profile --help` for \
+the accuracy.
+
 Examples:
   forebay stat                         # one line since the start
   forebay stat 1                       # every second until interrupted
-  forebay stat 5 12 --json             # one minute, for a program")]
+  forebay stat 5 12 --json             # one minute, for a program
+  forebay stat --by client 5           # who does how much, every five seconds
+  forebay stat --by file 10 --top 20   # the busiest files")]
 pub(crate) struct StatArgs {
     /// Seconds between lines; decimals are allowed
     #[arg(value_parser = interval)]
@@ -44,6 +51,12 @@ pub(crate) struct StatArgs {
     /// Lines in total
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
+    /// Show a table of the busiest clients, exports, users, files or devices instead
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "wide")]
+    pub(crate) by: Option<By>,
+    /// Rows of such a table, the busiest ones; the rest is summed under `others`
+    #[arg(long, value_name = "N", default_value = "10", requires = "by", value_parser = crate::profile_args::top)]
+    pub(crate) top: usize,
     /// Show all columns, even if they exceed the width of the terminal
     #[arg(long, short)]
     pub(crate) wide: bool,

@@ -57,6 +57,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         locks: draft.locks.unwrap_or(true),
         nfs4: draft.nfs4.unwrap_or(true),
         nfs4_delegations: draft.nfs4_delegations.unwrap_or(true),
+        profile: draft.profile.unwrap_or(true),
         portmap: draft.portmap.map_or(Portmap::Auto, |portmap| portmap.value),
         kerberos: Kerberos {
             keytab: draft.keytab.unwrap_or_else(|| Kerberos::KEYTAB.into()),

@@ -157,6 +157,7 @@ pub const KEYS: &[&str] = &[
     "locks",
     "nfs4",
     "nfs4_delegations",
+    "profile",
     "sandbox",
     "keytab",
     "realms",
@@ -205,6 +206,7 @@ impl Settings {
             locks,
             nfs4,
             nfs4_delegations,
+            profile,
             kerberos,
             sandbox,
             tls,
@@ -236,6 +238,7 @@ impl Settings {
         all.add(&root, "locks", Some(locks.to_string()), NeedsRestart);
         all.add(&root, "nfs4", Some(nfs4.to_string()), NeedsRestart);
         all.add(&root, "nfs4_delegations", Some(nfs4_delegations.to_string()), NeedsRestart);
+        all.add(&root, "profile", Some(profile.to_string()), InService);
         all.add(&root, "sandbox", quoted(sandbox), NeedsRestart);
         // The first rule that takes Kerberos puts its settings in force.
         let kerberos_changes = if self.takes_kerberos() { NeedsRestart } else { InService };

@@ -33,6 +33,7 @@ pub(crate) struct Draft {
     pub(crate) locks: Option<bool>,
     pub(crate) nfs4: Option<bool>,
     pub(crate) nfs4_delegations: Option<bool>,
+    pub(crate) profile: Option<bool>,
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) keytab: Option<PathBuf>,
     pub(crate) realms: Vec<String>,
@@ -105,6 +106,7 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     draft.locks = root.boolean("locks", problems).map(|flag| flag.value);
     draft.nfs4 = root.boolean("nfs4", problems).map(|flag| flag.value);
     draft.nfs4_delegations = root.boolean("nfs4_delegations", problems).map(|flag| flag.value);
+    draft.profile = root.boolean("profile", problems).map(|flag| flag.value);
     draft.sandbox = root.parsed("sandbox", problems, str::parse).map(|sandbox| sandbox.value);
     draft.keytab = root.parsed("keytab", problems, absolute_path).map(|path| path.value);
     let realms = root.list("realms", problems, parse_realm);

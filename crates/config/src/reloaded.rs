@@ -85,6 +85,7 @@ impl Settings {
             locks: self.locks,
             nfs4: self.nfs4,
             nfs4_delegations: self.nfs4_delegations,
+            profile: new.profile,
             kerberos: kerberos.clone(),
             sandbox: self.sandbox,
             tls: new.tls.clone(),

@@ -43,6 +43,8 @@ pub struct Settings {
     pub nfs4: bool,
     /// True if clients of NFSv4 get delegations.
     pub nfs4_delegations: bool,
+    /// True if the operations of clients are counted by client, export, user and file.
+    pub profile: bool,
     /// Kerberos.
     pub kerberos: Kerberos,
     /// Filter for the process's own system calls.

@@ -26,6 +26,7 @@ portmap = "off"
 locks = false
 nfs4 = false
 nfs4_delegations = false
+profile = false
 sandbox = "off"
 keytab = "/etc/other.keytab"
 realms = ["EXAMPLE.ORG"]

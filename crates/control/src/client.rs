@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use forebay_config::{Entry, Mode};
 
+use crate::activity::Activity;
 use crate::event::Event;
 use crate::notify::Delivery;
 use crate::protocol::{
@@ -114,6 +115,25 @@ impl Client {
             Response::Sample(sample) => Ok(*sample),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Returns what clients do, with the `top` busiest entries of each group.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn activity(&self, top: usize) -> Result<Activity, ClientError> {
+        match self.last_answer(Request::Activity { top }, |_| ControlFlow::Continue(()))? {
+            Response::Activity(activity) => Ok(*activity),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Makes the counters of [`Client::activity`] begin at 0, except those of devices.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn reset_activity(&self) -> Result<(), ClientError> {
+        self.last_answer(Request::ResetActivity, |_| ControlFlow::Continue(())).map(drop)
     }
 
     /// Returns every figure in the text format of Prometheus, version 0.0.4.

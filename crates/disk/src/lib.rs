@@ -4,10 +4,12 @@ mod barrier;
 mod device;
 mod discard;
 mod open;
+mod traffic;
 mod wear;
 mod whereabouts;
 
 pub use device::FileDevice;
 pub use open::{MIN_SIZE, OpenError};
+pub use traffic::Traffic;
 pub use wear::{Health, ask as ask_health};
 pub use whereabouts::{Whereabouts, whereabouts};

@@ -1,5 +1,6 @@
 //! The requests of the control socket: the state that the running server reports, and the commands that it carries out.
 
+mod activity;
 mod report;
 
 use std::net::SocketAddr;
@@ -11,9 +12,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use forebay_common::lock::Mutex;
 use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
-    CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MemoryStatus, PoolRequest,
-    PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample, Status,
-    VolumeRequest, VolumeStatus, WorkerStatus,
+    Activity, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MemoryStatus,
+    PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample,
+    Status, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -23,6 +24,7 @@ use forebay_vfs::{MountWatch, Question, Vfs};
 use forebay_wire::nfs3::Procedure;
 use forebay_wire::nfs4::Opcode;
 
+use activity::activity;
 use report::{CHANGE_OPERATIONS, CHANGES, LOOK_OPERATIONS, LOOKS, cached_files, client_state, procedures};
 pub(crate) use report::{cpu_ns, resident_bytes};
 
@@ -165,6 +167,7 @@ impl Control {
             let limited = Limited { nfs, vfs, transport, open_files: *open_files };
             limited.set(&found.settings, &transport_config(&found.settings, keyring));
         }
+        self.parts.nfs.set_profile(found.settings.profile);
         if found.settings.log.level != now.log.level {
             self.parts.host.set_log_level(found.settings.log.level);
         }
@@ -281,6 +284,14 @@ impl Handler for Control {
             cache: self.cache().map(counters),
             dirty_bytes: self.cache().map_or(0, |cache| cache.engine.dirty_bytes()),
         }
+    }
+
+    fn activity(&self, top: usize) -> Activity {
+        activity(self, top)
+    }
+
+    fn reset_activity(&self) {
+        self.parts.nfs.reset_profile();
     }
 
     fn events(&self) -> &EventLog {

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
-    CachedFiles, Delivery, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode,
-    Handler, Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus, ReloadReport,
-    ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus, WorkerStatus,
+    Activity, CachedFiles, Delivery, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
+    HandleMode, Handler, Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus,
+    ReloadReport, ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus,
+    WorkerStatus,
 };
 
 use forebay_http::{Format, Gathering, Web, render};
@@ -206,6 +207,18 @@ impl Handler for ControlFront {
             ..StatSample::default()
         };
         self.control().map_or_else(starting, |control| control.sample())
+    }
+
+    fn activity(&self, top: usize) -> Activity {
+        // Before the exports are open, no client does anything.
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let enabled = self.settings.profile;
+        let nothing = || Activity { time_ns: now_ns, since_ns: now_ns, enabled, ..Activity::default() };
+        self.control().map_or_else(nothing, |control| control.activity(top))
+    }
+
+    fn reset_activity(&self) {
+        self.control().into_iter().for_each(|control| control.reset_activity());
     }
 
     fn events(&self) -> &EventLog {

@@ -291,6 +291,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
         }),
         lease: limits.lease,
         nfs4_delegations: settings.nfs4_delegations,
+        profile: settings.profile,
         state_dir: Some(settings.state_dir.clone()),
         reply_cache: reload::reply_cache(settings),
         refused: Box::new(move |address, why| {

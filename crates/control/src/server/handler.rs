@@ -4,6 +4,7 @@ use std::path::Path;
 
 use forebay_config::{Entry, Mode};
 
+use crate::activity::Activity;
 use crate::event::EventLog;
 use crate::notify::Delivery;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
@@ -18,6 +19,10 @@ pub trait Handler: Send + Sync + 'static {
     fn status(&self) -> Status;
     /// Returns the server's counters since its start.
     fn sample(&self) -> StatSample;
+    /// Returns what clients do, with the `top` busiest entries of each group. Waits for no file system.
+    fn activity(&self, top: usize) -> Activity;
+    /// Makes the counters of [`Handler::activity`] begin at 0, except those of devices.
+    fn reset_activity(&self);
     /// Returns every figure in the text format of Prometheus, version 0.0.4.
     ///
     /// # Errors

@@ -28,6 +28,11 @@ impl Measured {
         }
     }
 
+    /// Returns the end of the last operation, or the arrival.
+    pub(super) fn last(&self) -> Instant {
+        self.mark
+    }
+
     /// Counts an operation that has its result. One that changes something ends with the next such operation, or with
     /// the reply.
     pub(super) fn ended(&mut self, stats: &Stats, number: Opcode, failed: bool) {
