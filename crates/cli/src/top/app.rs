@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use forebay_control::{StatSample, Status};
+use forebay_control::{Activity, StatSample, Status};
 
 use super::list::{List, Sort};
-use super::lists::lists;
+use super::lists::Span;
 use super::moments::{MOST, Moment};
 use crate::rates::Rates;
 
@@ -53,6 +53,8 @@ pub(super) enum Step {
 pub(super) struct Shown {
     pub(super) status: Status,
     pub(super) rates: Rates,
+    /// What clients did; the last answer if the tab did not need a new one.
+    activity: Option<Activity>,
     lists: [List; 4],
 }
 
@@ -102,18 +104,36 @@ impl App {
         self.silent = silent;
     }
 
-    /// Takes new figures of the server.
-    pub(super) fn take(&mut self, sample: StatSample, status: Status) {
+    /// Returns true if the tab shows what clients do by export, file and device.
+    pub(super) fn wants_activity(&self) -> bool {
+        matches!(self.tab, Tab::Exports | Tab::Files | Tab::Devices)
+    }
+
+    /// Returns true if the tab has to wait for what it shows.
+    pub(super) fn lacks_activity(&self) -> bool {
+        self.wants_activity() && self.shown.as_ref().is_none_or(|shown| shown.activity.is_none())
+    }
+
+    /// Takes new figures of the server. `activity` is absent if the tab does not show it.
+    pub(super) fn take(&mut self, sample: StatSample, status: Status, activity: Option<Activity>) {
         let rates = Rates::between(self.sample.as_ref(), &sample);
         let earlier = self.shown.take();
-        let lists = lists(earlier.as_ref().map(|shown| &shown.status), &status);
+        let did = earlier.as_ref().and_then(|shown| shown.activity.as_ref());
+        let span = Span {
+            earlier: earlier.as_ref().map(|shown| &shown.status),
+            status: &status,
+            did,
+            activity: activity.as_ref(),
+        };
+        let lists = span.lists();
+        let activity = activity.or_else(|| did.cloned());
         // The first rates are those since the start of the server, which are no part of a curve.
         if self.sample.is_some() {
             self.moments.push_back(Moment::from(&rates));
             self.moments.drain(..self.moments.len().saturating_sub(MOST));
         }
         self.sample = Some(sample);
-        self.shown = Some(Shown { status, rates, lists });
+        self.shown = Some(Shown { status, rates, activity, lists });
     }
 
     /// Returns the list of the tab, and its order.

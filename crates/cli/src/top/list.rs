@@ -3,7 +3,7 @@
 use crate::output::Align;
 
 /// The width of the widest column beside the first, in characters.
-const WIDEST: u16 = 24;
+const WIDEST: u16 = 20;
 
 /// A cell of a list.
 #[derive(Debug, Clone, PartialEq)]

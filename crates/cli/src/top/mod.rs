@@ -23,6 +23,9 @@ use app::{App, Step};
 use draw::Theme;
 use screen::Screen;
 
+/// Most entries of a list of what clients do.
+const MOST_FILES: usize = 200;
+
 /// Shows the live view until `q`, Escape or Ctrl-C.
 pub(crate) fn top(args: &TopArgs) -> anyhow::Result<Exit> {
     if !stdout().is_terminal() || !stdin().is_terminal() {
@@ -46,14 +49,17 @@ fn show(client: &Client, app: &mut App, screen: &mut Screen, interval: Duration)
             match event::read()? {
                 Event::Key(key) if key.kind != KeyEventKind::Release => match app.key(key) {
                     Step::Quit => return Ok(()),
-                    Step::Continue => continue,
+                    // What a tab lacks comes at once, not with the next update.
+                    Step::Continue if !app.lacks_activity() => continue,
+                    Step::Continue => {}
                 },
                 // The next drawing uses the new size.
                 _ => continue,
             }
         }
-        // After a long pause of this process, updates do not catch up.
-        due = (due + interval).max(Instant::now());
+        // The next update comes an interval after this one, and a pause of this process is not caught up with.
+        let now = Instant::now();
+        due = if now < due { now + interval } else { (due + interval).max(now) };
         if !app.is_paused() {
             // If the server does not answer, it may be restarting, so the next update tries again.
             let silent = update(client, app).err().map(|error| error.to_string());
@@ -65,6 +71,8 @@ fn show(client: &Client, app: &mut App, screen: &mut Screen, interval: Duration)
 fn update(client: &Client, app: &mut App) -> anyhow::Result<()> {
     let sample = client.sample()?;
     let status = client.status()?;
-    app.take(sample, status);
+    // A server that is starting counts nothing yet.
+    let activity = if app.wants_activity() { client.activity(MOST_FILES).ok() } else { None };
+    app.take(sample, status, activity);
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use forebay_control::{
-    DurabilityStatus, MemoryStatus, OperationSample, Recorder, ReplyCacheStatus, StatSample, Status,
-    WorkerStatus,
+    Activity, DurabilityStatus, MemoryStatus, OperationSample, Recorder, ReplyCacheStatus, StatSample,
+    Status, WorkerStatus,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -59,9 +59,29 @@ fn sample(seconds: u64) -> StatSample {
     }
 }
 
+/// Returns what clients did until a second: file `fN` has N operations in each second.
+fn activity(seconds: u64) -> Activity {
+    let file = |number: u64| {
+        json!({
+            "name": format!("/dir/f{number}"), "export": "/data", "operations": { "read": number * seconds },
+            "bytes_read": seconds << 21, "errors": 0,
+        })
+    };
+    let export =
+        json!({ "name": "/data", "operations": { "write": 7 * seconds }, "bytes_written": seconds << 20 });
+    let device =
+        json!({ "name": "/dev/nvme1n1", "bytes_read": seconds << 22, "bytes_written": seconds << 23 });
+    serde_json::from_value(json!({
+        "time_ns": 100 * SECOND + seconds * SECOND, "since_ns": 100 * SECOND, "enabled": true,
+        "files": { "entries": (1..=3).map(file).collect::<Vec<_>>() }, "exports": { "entries": [export] },
+        "devices": [device],
+    }))
+    .unwrap()
+}
+
 fn app() -> App {
     let mut app = App::new(Vec::new());
-    (1..4).for_each(|seconds| app.take(sample(seconds), status(seconds)));
+    (1..4).for_each(|seconds| app.take(sample(seconds), status(seconds), Some(activity(seconds))));
     app
 }
 
@@ -172,19 +192,39 @@ fn a_list_scrolls_to_its_last_row_and_no_further() {
     assert_eq!(names(&app), ["10.0.0.2", "10.0.0.1"]);
 }
 
+/// Returns the words of the first row of a list.
+fn first_row(app: &App) -> Vec<String> {
+    picture(app, 80, 24)[3].split_whitespace().map(str::to_owned).collect()
+}
+
 #[test]
-fn other_tabs_have_their_lists() {
+fn exports_and_devices_have_their_rates() {
     let mut app = app();
     press(&mut app, "\t\t");
     assert_eq!(app.tab, Tab::Exports);
-    let line = &picture(&app, 80, 24)[3];
-    assert!(
-        line.starts_with("/data ") && line.contains("75 %") && line.contains("…ectory/with/a/long/name"),
-        "{line}"
-    );
+    let row = first_row(&app);
+    assert_eq!(row[..7], ["/data", "7.0", "0", "1.0", "0", "1", "TiB"].map(str::to_owned), "{row:?}");
+    assert_eq!(row[7..], ["75", "%", "…ry/with/a/long/name"].map(str::to_owned), "{row:?}");
     press(&mut app, "5");
     assert_eq!(names(&app), ["/dev/nvme0n1", "/dev/nvme1n1"]);
-    assert!(picture(&app, 80, 24)[3].contains("lost"));
+    let rows = picture(&app, 80, 24);
+    assert!(rows[3].contains("lost") && rows[3].ends_with("-         -"), "{rows:#?}");
+    assert!(rows[4].ends_with("4.0       8.0"), "{rows:#?}");
+}
+
+#[test]
+fn files_are_sorted_by_what_is_done_to_them_now() {
+    let mut app = app();
+    press(&mut app, "4");
+    assert_eq!(names(&app), ["/dir/f3", "/dir/f2", "/dir/f1"]);
+    assert_eq!(first_row(&app), ["/dir/f3", "3.0", "2.0", "0", "0", "9", "/data"]);
+    // After a reset of the counters, rates are those since the reset.
+    let reset = Activity { since_ns: 200 * SECOND, time_ns: 202 * SECOND, ..activity(1) };
+    app.take(sample(4), status(4), Some(reset));
+    assert_eq!(first_row(&app)[1], "1.5");
+    let off = Activity { enabled: false, files: Default::default(), ..activity(9) };
+    app.take(sample(5), status(5), Some(off));
+    assert!(picture(&app, 80, 24)[2].contains("`profile = false`"));
 }
 
 #[test]
@@ -206,7 +246,7 @@ fn what_is_wrong_is_in_the_second_line() {
     let mut degraded = status(4);
     degraded.health.degrade("cache device /dev/x failed".into());
     degraded.health.degrade("another".into());
-    app.take(sample(4), degraded);
+    app.take(sample(4), degraded, None);
     let lines = picture(&app, 80, 24);
     assert_eq!(lines[1], "forebay 1.2.3  DEGRADED  cache device /dev/x failed (1 of 2)");
     app.set_silent(Some("no server runs".into()));

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -42,7 +43,9 @@ impl Emulated {
         // A session of its own has no other terminal whose size counts.
         // SAFETY: setsid(2) is safe between fork and exec.
         unsafe { command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into)) };
-        Emulated { child: command.spawn().unwrap(), master, slave, screen: vt100::Parser::new(24, 80, 0) }
+        let [rows, columns] = [24, 80].map(|count| NonZero::new(count).unwrap());
+        let screen = vt100::Parser::new(rows, columns, 0);
+        Emulated { child: command.spawn().unwrap(), master, slave, screen }
     }
 
     /// Reads what the program draws until the screen is as wanted. Returns the screen.
@@ -106,11 +109,13 @@ fn top_runs_in_a_terminal_and_restores_it() {
     terminal.press("3");
     terminal.until(|screen| screen.contains("EXPORT▼"));
     terminal.press("s");
-    terminal.until(|screen| screen.contains("SIZE▼") && screen.contains("/data"));
+    terminal.until(|screen| screen.contains("OPS/s▼") && screen.contains("/data"));
     terminal.press("/nowhere\r");
     terminal.until(|screen| screen.contains("filter: nowhere  0 of 1 rows"));
     terminal.press("/\x7f\x7f\x7f\x7f\x7f\x7f\x7fdata\r");
     terminal.until(|screen| screen.contains("filter: data  1 of 1 rows"));
+    terminal.press("4");
+    terminal.until(|screen| screen.contains("No file has been used since the server started."));
     terminal.press("p");
     terminal.until(|screen| screen.contains("PAUSED"));
     terminal.press("p?");
