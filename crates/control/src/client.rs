@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use forebay_config::{Entry, Mode};
 
+use crate::activity::Activity;
 use crate::event::Event;
+use crate::notify::Delivery;
 use crate::protocol::{
     CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, ReloadReport,
     Request, Response,
@@ -115,6 +117,25 @@ impl Client {
         }
     }
 
+    /// Returns what clients do, with the `top` busiest entries of each group.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn activity(&self, top: usize) -> Result<Activity, ClientError> {
+        match self.last_answer(Request::Activity { top }, |_| ControlFlow::Continue(()))? {
+            Response::Activity(activity) => Ok(*activity),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Makes the counters of [`Client::activity`] begin at 0, except those of devices.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn reset_activity(&self) -> Result<(), ClientError> {
+        self.last_answer(Request::ResetActivity, |_| ControlFlow::Continue(())).map(drop)
+    }
+
     /// Returns every figure in the text format of Prometheus, version 0.0.4.
     ///
     /// # Errors
@@ -194,6 +215,18 @@ impl Client {
     pub fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, ClientError> {
         match self.last_answer(Request::Volume(request), |_| ControlFlow::Continue(()))? {
             Response::Volumes { volumes } => Ok(volumes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends a test to the target of notifications with this name, or to all.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn test_notify(&self, target: Option<&str>) -> Result<Vec<Delivery>, ClientError> {
+        let request = Request::TestNotify { target: target.map(str::to_owned) };
+        match self.last_answer(request, |_| ControlFlow::Continue(()))? {
+            Response::Delivered { deliveries } => Ok(deliveries),
             other => Err(unexpected(&other)),
         }
     }

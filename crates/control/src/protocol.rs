@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use forebay_config::{Entry, Mode};
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
 use crate::event::Event;
+use crate::notify::Delivery;
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
 use crate::volume::{VolumeRequest, VolumeStatus};
@@ -31,6 +33,14 @@ pub enum Request {
     Status,
     /// Asks for one [`Response::Sample`].
     Sample,
+    /// Asks for one [`Response::Activity`]: what clients do, by client, export, user, file and device.
+    Activity {
+        /// Entries wanted of each group, the busiest ones; more than [`MOST_ACTIVE`](crate::MOST_ACTIVE) counts as that.
+        top: usize,
+    },
+    /// Makes the counters of [`Request::Activity`] begin at 0, except those of devices. The answer is one
+    /// [`Response::Done`].
+    ResetActivity,
     /// Asks for one [`Response::Text`]: every figure in the text format of Prometheus, version 0.0.4.
     Metrics,
     /// Asks for one [`Response::Text`]: a URL that opens the page of the server with the rights of an administrator,
@@ -70,6 +80,12 @@ pub enum Request {
     Pool(PoolRequest),
     /// Shows or changes block volumes. The answer is one [`Response::Volumes`].
     Volume(VolumeRequest),
+    /// Sends a test to targets of notifications. The answer is one [`Response::Delivered`].
+    TestNotify {
+        /// Name of the target; absent means all.
+        #[serde(default)]
+        target: Option<String>,
+    },
     /// Reads the configuration again and applies the settings that can change in service. The answer is one
     /// [`Response::Reloaded`].
     Reload,
@@ -119,6 +135,8 @@ pub enum Response {
     Status(Box<Status>),
     /// The server's counters.
     Sample(Box<StatSample>),
+    /// The activity of clients.
+    Activity(Box<Activity>),
     /// The settings in force.
     Config {
         /// Every setting of the configuration file.
@@ -149,6 +167,11 @@ pub enum Response {
     Volumes {
         /// The volumes.
         volumes: Vec<VolumeStatus>,
+    },
+    /// The results of a test of notifications.
+    Delivered {
+        /// One result for each target.
+        deliveries: Vec<Delivery>,
     },
     /// The result of reading the configuration again.
     Reloaded(ReloadReport),

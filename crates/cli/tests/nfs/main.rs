@@ -69,6 +69,7 @@ mod objects;
 mod pool_errors;
 mod pools_in_turn;
 mod power_cut;
+mod profile;
 mod reconciled;
 mod renaming;
 mod retransmit;

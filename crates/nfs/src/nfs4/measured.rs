@@ -28,6 +28,11 @@ impl Measured {
         }
     }
 
+    /// Returns the end of the last operation, or the arrival.
+    pub(super) fn last(&self) -> Instant {
+        self.mark
+    }
+
     /// Counts an operation that has its result. One that changes something ends with the next such operation, or with
     /// the reply. An operation that only prepares another has no time of its own, which spares a look at the clock: the
     /// operation after it begins with it.
