@@ -318,8 +318,8 @@ pub(super) fn security<'a>(minor: u32, offered: impl Iterator<Item = CallbackSec
 }
 
 impl Compound {
-    /// Uses the connection for call-backs if it is bound to the back channel of a session.
-    /// Returns the client whose call-backs can be sent from now on.
+    /// Uses the connection for call-backs if it is bound to the back channel of a session. Returns the client whose
+    /// call-backs can be sent from now on.
     pub(super) fn bind_back(&self, cx: &Context<'_>, id: forebay_clientstate::SessionId) -> Option<ClientId> {
         let session = cx.server.session(id)?;
         let is_bound = session.back_connections().contains(&cx.call.peer.id);

@@ -103,8 +103,8 @@ pub(crate) struct Compound {
     /// The last operation, a READ that had to wait, if its data is on the cache devices. The caller's counters go with
     /// it.
     pub(super) from_ssd: Option<(SsdRead, Arc<ClientStats>)>,
-    /// The client of the session that the request has made, if it has a back channel. Call-backs follow behind the reply:
-    /// the client would refuse them before it knows the session.
+    /// The client of the session that the request has made, if it has a back channel. Call-backs follow behind the
+    /// reply: the client would refuse them before it knows the session.
     pub(super) reached: Option<ClientId>,
     /// True if a change of names or attributes was carried out, or refused.
     pub(super) has_changed: bool,
