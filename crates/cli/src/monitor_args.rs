@@ -112,7 +112,9 @@ Each check is ok, warn or fail, with the reason and the command that corrects it
 Examples:
   forebay doctor
   forebay doctor /srv/data --listen 0.0.0.0:2049
-  forebay doctor /srv/data --apply")]
+  forebay doctor /srv/data --apply
+  forebay doctor --undo                  # take back what --apply has changed
+  forebay doctor --client                # on a client")]
 pub(crate) struct DoctorArgs {
     /// Directory that is or will be served [default: the directories of the running server]
     #[arg(value_hint = ValueHint::DirPath)]
@@ -124,9 +126,15 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub(crate) listen: Vec<String>,
     /// Change settings that are safe to change while the host runs, until its next start, and print the changes;
-    /// needs root
+    /// needs root. Without this flag, nothing is changed
     #[arg(long)]
     pub(crate) apply: bool,
+    /// Undo every change that --apply has made since the host started; needs root
+    #[arg(long, conflicts_with_all = ["apply", "client", "dir", "config", "listen", "json"])]
+    pub(crate) undo: bool,
+    /// Check this host as a client: its NFS mounts, their read-ahead, and TCP
+    #[arg(long, conflicts_with_all = ["dir", "config", "listen"])]
+    pub(crate) client: bool,
     #[command(flatten)]
     pub(crate) target: Target,
     /// Print JSON

@@ -90,6 +90,7 @@ impl Settings {
             sandbox: self.sandbox,
             tls: new.tls.clone(),
             http: self.http.clone(),
+            notify: new.notify.clone(),
             limits: self.limits.with_changes_of(&new.limits),
             log: Log { level: new.log.level, format: self.log.format },
             sources: new.sources.clone(),

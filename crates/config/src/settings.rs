@@ -12,6 +12,7 @@ use crate::cache::CacheSettings;
 use crate::export::Export;
 use crate::http::Http;
 use crate::nbd::Nbd;
+use crate::notify::Notify;
 use crate::sources::Sources;
 use crate::volume::Volume;
 
@@ -52,6 +53,8 @@ pub struct Settings {
     pub tls: Option<TlsFiles>,
     /// Metrics and the page; `None` serves neither.
     pub http: Option<Http>,
+    /// Targets of notifications; names are unique.
+    pub notify: Vec<Notify>,
     /// Bounds on threads, memory and time.
     pub limits: Limits,
     /// Level and format of the log.

@@ -10,6 +10,7 @@ use forebay_config::{Entry, Mode};
 
 use crate::activity::Activity;
 use crate::event::Event;
+use crate::notify::Delivery;
 use crate::protocol::{
     CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, ReloadReport,
     Request, Response,
@@ -228,6 +229,18 @@ impl Client {
     pub fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, ClientError> {
         match self.last_answer(Request::Volume(request), |_| ControlFlow::Continue(()))? {
             Response::Volumes { volumes } => Ok(volumes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends a test to the target of notifications with this name, or to all.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn test_notify(&self, target: Option<&str>) -> Result<Vec<Delivery>, ClientError> {
+        let request = Request::TestNotify { target: target.map(str::to_owned) };
+        match self.last_answer(request, |_| ControlFlow::Continue(()))? {
+            Response::Delivered { deliveries } => Ok(deliveries),
             other => Err(unexpected(&other)),
         }
     }

@@ -9,6 +9,7 @@ mod activity;
 mod client;
 mod event;
 mod history;
+mod notify;
 mod protocol;
 mod sample;
 mod server;
@@ -25,6 +26,7 @@ pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
 pub use forebay_profile::{Counters, Kind, SIZES, TraceEncoder, Traced, size_bounds};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
+pub use notify::Delivery;
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
     PoolStatus, ReloadReport, Request, Response, ScrubStatus,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
 use crate::event::Event;
+use crate::notify::Delivery;
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
 use crate::trace::TraceBatch;
@@ -83,6 +84,12 @@ pub enum Request {
     Pool(PoolRequest),
     /// Shows or changes block volumes. The answer is one [`Response::Volumes`].
     Volume(VolumeRequest),
+    /// Sends a test to targets of notifications. The answer is one [`Response::Delivered`].
+    TestNotify {
+        /// Name of the target; absent means all.
+        #[serde(default)]
+        target: Option<String>,
+    },
     /// Reads the configuration again and applies the settings that can change in service. The answer is one
     /// [`Response::Reloaded`].
     Reload,
@@ -166,6 +173,11 @@ pub enum Response {
     Volumes {
         /// The volumes.
         volumes: Vec<VolumeStatus>,
+    },
+    /// The results of a test of notifications.
+    Delivered {
+        /// One result for each target.
+        deliveries: Vec<Delivery>,
     },
     /// The result of reading the configuration again.
     Reloaded(ReloadReport),

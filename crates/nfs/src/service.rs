@@ -121,6 +121,7 @@ impl Nfs {
         });
         if let Some(server) = &shared.nfs4 {
             server.remover.start(&shared)?;
+            server.copier.start(&shared)?;
         }
         if let (Some(locks), Some(server)) = (&shared.locks, &shared.nfs4) {
             locks.start(server, &shared)?;
@@ -272,6 +273,7 @@ impl Nfs {
 
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
+        self.shared.nfs4.iter().for_each(|server| server.copier.stop());
         self.shared.locks.iter().for_each(Locks::stop);
         self.secured.get().into_iter().for_each(Secured::stop);
         [Kind::Data, Kind::Writes, Kind::Names].into_iter().for_each(|kind| self.pools.of(kind).stop());

@@ -31,6 +31,7 @@ pub(crate) use report::{cpu_ns, resident_bytes};
 use crate::cache::{Cache, config_mode, engine_mode};
 use crate::front::{Started, refusal};
 use crate::host::Host;
+use crate::notify::Notifier;
 use crate::pool::{counters, destage};
 use crate::reload::{Limited, described, lines, reloaded};
 use crate::start::{kerberos_settings, transport_config};
@@ -62,6 +63,8 @@ pub(crate) struct Parts {
     pub(crate) under_way: Arc<UnderWay>,
     /// The process's limit on open files.
     pub(crate) open_files: u64,
+    /// Present if the configuration had targets of notifications at the start.
+    pub(crate) notifier: Option<Arc<Notifier>>,
 }
 
 /// The additional parts that exist once clients are served.
@@ -142,7 +145,7 @@ impl Control {
     fn put_in_force(&self, new: &Settings, credentials: Option<Credentials>) -> ReloadReport {
         // One reload at a time.
         let mut now = self.now.lock();
-        let found = reloaded(&now, new, self.cache().is_some());
+        let found = reloaded(&now, new, self.cache().is_some(), self.parts.notifier.is_some());
         let mut report = ReloadReport::default();
         if found.settings.takes_kerberos()
             && let Err(error) = self.parts.nfs.serve_kerberos(&kerberos_settings(new))
@@ -167,6 +170,9 @@ impl Control {
         self.parts.nfs.set_profile(found.settings.profile);
         if found.settings.log.level != now.log.level {
             self.parts.host.set_log_level(found.settings.log.level);
+        }
+        if let (Some(notifier), true) = (&self.parts.notifier, found.settings.notify != now.notify) {
+            notifier.set(&found.settings.notify);
         }
         if found.settings.mode != now.mode {
             // It does not fail: `reloaded` keeps the mode of a server without a cache.

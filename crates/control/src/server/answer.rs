@@ -58,6 +58,7 @@ pub(super) fn answer(
             | Request::Invite { .. }
             | Request::Mode
             | Request::Events { .. }
+            | Request::TestNotify { .. }
             | Request::Pool(PoolRequest::Status)
             | Request::Volume(VolumeRequest::List { .. })
     );
@@ -114,6 +115,10 @@ pub(super) fn answer(
             Ok(volumes) => Response::Volumes { volumes },
             Err(message) => Response::Error { message },
         },
+        Request::TestNotify { target } => match handler.test_notify(target.as_deref()) {
+            Ok(deliveries) => Response::Delivered { deliveries },
+            Err(message) => Response::Error { message },
+        },
         Request::Reload => {
             handler.reload().map_or_else(|message| Response::Error { message }, Response::Reloaded)
         }
@@ -162,6 +167,7 @@ fn takes_long(request: &Request) -> bool {
         | Request::Flush { .. }
         | Request::Pool(_)
         | Request::Volume(_)
+        | Request::TestNotify { .. }
         | Request::Reload
         | Request::Cached { .. } => true,
     }

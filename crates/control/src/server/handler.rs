@@ -6,6 +6,7 @@ use forebay_config::{Entry, Mode};
 
 use crate::activity::Activity;
 use crate::event::EventLog;
+use crate::notify::Delivery;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
 use crate::sample::StatSample;
 use crate::status::Status;
@@ -44,6 +45,14 @@ pub trait Handler: Send + Sync + 'static {
         Err(format!(
             "this server has no page for {who}; add `[http]` to its configuration, and start it again"
         ))
+    }
+    /// Sends a test to the target of notifications with this name, or to all. Returns when each target has taken it or
+    /// failed.
+    ///
+    /// # Errors
+    /// There is no such target, or nothing sends notifications.
+    fn test_notify(&self, target: Option<&str>) -> Result<Vec<Delivery>, String> {
+        Err(format!("this server notifies no target {}; ask a whole server", target.unwrap_or_default()))
     }
     /// Returns the server's event log.
     fn events(&self) -> &EventLog;

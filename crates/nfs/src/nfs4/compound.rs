@@ -10,7 +10,7 @@ mod classes;
 
 use std::sync::Arc;
 
-use forebay_clientstate::{Effects, Now, RequestId, Session};
+use forebay_clientstate::{ClientId, Effects, Now, RequestId, Session};
 use forebay_profile::{Kind as ProfileKind, Moved};
 use forebay_rpc::{Reply, Ticket};
 use forebay_vfs::{Error, SsdRead, Wait};
@@ -105,6 +105,9 @@ pub(crate) struct Compound {
     /// The last operation, a READ that had to wait, if its data is on the cache devices. The caller's counters go with
     /// it.
     pub(super) from_ssd: Option<(SsdRead, Arc<ClientStats>)>,
+    /// The client of the session that the request has made, if it has a back channel. Call-backs follow behind the
+    /// reply: the client would refuse them before it knows the session.
+    pub(super) reached: Option<ClientId>,
     /// True if a change of names or attributes was carried out, or refused.
     pub(super) has_changed: bool,
     /// True if the log has the reply.
@@ -118,7 +121,7 @@ pub(crate) struct Compound {
 
 impl Compound {
     /// Decodes the head of a COMPOUND, and begins the reply. The error is that of the RPC: garbage.
-    pub(crate) fn begin(call: &Call<'_>, out: &mut Vec<u8>) -> Option<Box<Self>> {
+    pub(crate) fn begin(call: &Call<'_>, out: &mut Vec<u8>) -> Option<Self> {
         let args = nfs4::Compound::decode(&mut Reader::new(call.rest())).ok()?;
         success(out, call.xid());
         let body_at = out.len();
@@ -128,7 +131,7 @@ impl Compound {
             reply.refuse(out, Nfsstat4::MinorVersMismatch);
             position.index = position.count;
         }
-        Some(Box::new(Compound {
+        Some(Compound {
             xid: call.xid(),
             minor_version: args.minor_version,
             position,
@@ -142,12 +145,13 @@ impl Compound {
             ticket: None,
             has_payload: false,
             from_ssd: None,
+            reached: None,
             has_changed: false,
             is_logged: false,
             measured: Measured::begin(),
             moved: None,
             has_made: false,
-        }))
+        })
     }
 
     /// Executes operations until all are done, one fails, or one has to wait.

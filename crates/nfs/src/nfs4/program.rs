@@ -66,7 +66,7 @@ impl Shared {
         }
         let from_ssd = compound.from_ssd.take().filter(|_| !compound.has_to_commit(self));
         let reply = std::mem::take(reply.head());
-        call.head.compound.set(Some(Begun { compound, reply, progress }));
+        call.head.compound.set(Some(Begun { compound: Box::new(compound), reply, progress }));
         match from_ssd {
             Some((read, client)) => Outcome::FromSsd(SsdReply::of_compound(read, client)),
             None => Outcome::Wait,

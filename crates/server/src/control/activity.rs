@@ -118,7 +118,7 @@ fn group<K>(counted: Counted<K>, name: impl Fn(K) -> String) -> ActivityGroup {
 
 fn devices(control: &Control) -> Vec<DeviceActivity> {
     let devices = control.cache().map(|cache| cache.devices()).unwrap_or_default();
-    let activity = |device: &std::sync::Arc<forebay_disk::FileDevice>| {
+    let activity = |device: &std::sync::Arc<forebay_disk::CacheDevice>| {
         let traffic = device.traffic();
         DeviceActivity {
             name: forebay_engine::io::Device::name(&**device).to_owned(),
