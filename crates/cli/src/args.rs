@@ -250,6 +250,8 @@ mod tests {
             "profile --by directory --json",
             "profile --html F --top 5",
             "profile reset",
+            "profile record F --seconds 5",
+            "bench replay F --url nfs://h/e --fast -d 8",
             "top",
             "events --follow --json -n 5",
             "cached P --json",

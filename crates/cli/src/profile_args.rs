@@ -73,6 +73,27 @@ pub(crate) struct ProfileArgs {
 pub(crate) enum ProfileCommand {
     /// Forget everything that was counted so far
     Reset(ResetArgs),
+    /// Record a trace of all operations, for `forebay bench replay`
+    ///
+    /// The trace has kinds, times, offsets and lengths. It has no data, no names, no addresses and no users: clients
+    /// and files are numbers.
+    Record(RecordArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay profile record day.trace --seconds 600
+  forebay bench replay day.trace --url nfs://other-server/scratch")]
+pub(crate) struct RecordArgs {
+    /// File for the trace; an existing file is overwritten
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Seconds to record [default: until interrupted]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: Option<u64>,
+    #[command(flatten)]
+    pub(crate) target: Target,
 }
 
 #[derive(Debug, Args)]

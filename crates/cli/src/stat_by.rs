@@ -25,7 +25,7 @@ struct Interval {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Rows {
-    Entries { entries: Vec<ActivityEntry>, others: Counters },
+    Entries { entries: Vec<ActivityEntry>, others: Box<Counters> },
     Devices { devices: Vec<DeviceActivity> },
 }
 
@@ -61,7 +61,7 @@ fn between(earlier: Option<&Activity>, now: &Activity, by: By, top: usize) -> In
         for rest in rows.entries.split_off(top.min(rows.entries.len())) {
             rows.others.add(&rest.counters);
         }
-        Rows::Entries { entries: rows.entries, others: rows.others }
+        Rows::Entries { entries: rows.entries, others: Box::new(rows.others) }
     };
     let rows = match by {
         By::Client => group(|activity| &activity.clients),

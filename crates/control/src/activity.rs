@@ -27,8 +27,8 @@ pub struct Activity {
     pub exports: ActivityGroup,
     /// Users as whom the server acts. The name of an entry is the number, or `-` for operations without a user.
     pub users: ActivityGroup,
-    /// Files and directories. The name of an entry is the path in the export, or `#` with a number in hexadecimal digits
-    /// if the server does not know the path. On a busy server the counters are estimates: see [`Counters`].
+    /// Files and directories. The name of an entry is the path in the export, or `#` with a hexadecimal number if the
+    /// server does not know the path. On a busy server the counters are estimates.
     pub files: ActivityGroup,
     /// Cache devices, in the order of the pool.
     pub devices: Vec<DeviceActivity>,

@@ -18,6 +18,7 @@ use crate::protocol::{
 use crate::sample::StatSample;
 use crate::socket::short_path;
 use crate::status::Status;
+use crate::trace::TraceBatch;
 use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The reason why a request has no answer.
@@ -126,6 +127,19 @@ impl Client {
             Response::Activity(activity) => Ok(*activity),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Records the operations of clients. Gives them to `take` several times a second, until `take` breaks or the
+    /// server stops.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no trace.
+    pub fn trace(&self, mut take: impl FnMut(TraceBatch) -> ControlFlow<()>) -> Result<(), ClientError> {
+        let answer = self.last_answer(Request::Trace, |response| match response {
+            Response::Trace(batch) => take(batch),
+            _ => ControlFlow::Continue(()),
+        });
+        answer.map(drop)
     }
 
     /// Makes the counters of [`Client::activity`] begin at 0, except those of devices.

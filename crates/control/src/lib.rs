@@ -15,6 +15,7 @@ mod sample;
 mod server;
 mod socket;
 mod status;
+mod trace;
 mod volume;
 
 pub use activity::{
@@ -23,7 +24,7 @@ pub use activity::{
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
-pub use forebay_profile::{Counters, Kind, SIZES, size_bounds};
+pub use forebay_profile::{Counters, Kind, SIZES, TraceEncoder, Traced, size_bounds};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
 pub use notify::Delivery;
 pub use protocol::{
@@ -38,4 +39,5 @@ pub use status::{
     MemoryStatus, MetadataStatus, ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Starting,
     Status, WorkerStatus,
 };
+pub use trace::{TraceBatch, TracedOperation};
 pub use volume::{VolumeRequest, VolumeStatus};

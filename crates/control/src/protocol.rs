@@ -10,6 +10,7 @@ use crate::event::Event;
 use crate::notify::Delivery;
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
+use crate::trace::TraceBatch;
 use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// Version of the protocol. It is raised when an old client or server would misunderstand a new one.
@@ -35,9 +36,12 @@ pub enum Request {
     Sample,
     /// Asks for one [`Response::Activity`]: what clients do, by client, export, user, file and device.
     Activity {
-        /// Entries wanted of each group, the busiest ones; more than [`MOST_ACTIVE`](crate::MOST_ACTIVE) counts as that.
+        /// Entries wanted of each group, the busiest ones; at most [`MOST_ACTIVE`](crate::MOST_ACTIVE) are returned.
         top: usize,
     },
+    /// Records the operations of clients. The answer is a [`Response::Trace`] several times a second, until the client
+    /// disconnects or the server stops.
+    Trace,
     /// Makes the counters of [`Request::Activity`] begin at 0, except those of devices. The answer is one
     /// [`Response::Done`].
     ResetActivity,
@@ -137,6 +141,8 @@ pub enum Response {
     Sample(Box<StatSample>),
     /// The activity of clients.
     Activity(Box<Activity>),
+    /// Some operations of clients; another response follows.
+    Trace(TraceBatch),
     /// The settings in force.
     Config {
         /// Every setting of the configuration file.
@@ -189,7 +195,7 @@ pub enum Response {
 impl Response {
     /// Returns true if this line is the last of the answer.
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::Event(_) | Self::Progress(_))
+        !matches!(self, Self::Event(_) | Self::Progress(_) | Self::Trace(_))
     }
 }
 

@@ -18,7 +18,7 @@ use forebay_control::{
     ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
     Health, MemoryStatus, MetadataStatus, OperationSample, Past, PoolRequest, PoolStatus, ProcedureStatus,
     Recorder, RefusedStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Server, ServerError, Severity,
-    StatSample, Status, VolumeRequest, VolumeStatus, WorkerStatus, socket_path,
+    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus, socket_path,
 };
 use tempfile::TempDir;
 
@@ -56,6 +56,11 @@ impl Handler for Plain {
     }
 
     fn reset_activity(&self) {}
+
+    fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String> {
+        (1..).find(|lost| !batch(TraceBatch { lost: *lost, ..TraceBatch::default() }));
+        Ok(())
+    }
 
     fn events(&self) -> &EventLog {
         &self.events
@@ -232,6 +237,12 @@ fn every_request_is_answered() {
         assert_eq!(client.activity(top).unwrap().files.entries[0].name, name);
     }
     client.reset_activity().unwrap();
+    let mut lost = Vec::new();
+    let taken = client.trace(|batch| {
+        lost.push(batch.lost);
+        if batch.lost < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!((taken.is_ok(), lost), (true, vec![1, 2, 3]));
     assert_eq!(client.mode(None).unwrap(), (Mode::PassThrough, None));
     assert_eq!(client.mode(Some(Mode::PassThrough)).unwrap(), (Mode::PassThrough, None));
     let refused = client.mode(Some(Mode::WriteBack)).unwrap_err();

@@ -1,4 +1,4 @@
-//! The hooks of the profile, which counts each procedure of NFSv3 and each operation of NFSv4 that was carried out, once.
+//! The hooks of the profile. It counts each procedure of NFSv3 and each operation of NFSv4 once.
 //!
 //! A request notes its caller and its file in its [`Head`](crate::request::Head), when both are known.
 //! The request is counted together with its latency. So a request that an event loop tries and a worker carries out
@@ -121,7 +121,7 @@ pub(crate) struct Done {
     pub(crate) moved: Option<Moved>,
 }
 
-/// Returns the handle in the arguments whose key is `file`. All procedures with a handle begin with one, RENAME and LINK
+/// Returns the handle in the arguments whose key is `file`. Arguments begin with a handle, and those of RENAME and LINK
 /// have a second one.
 fn handle_in(call: &Call<'_>, file: u64) -> FileId {
     let mut args = Reader::new(call.rest());

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay_profile::Snapshot;
+use forebay_profile::{Recording, Snapshot};
 use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
 use forebay_vfs::{Handle, Outcome, Vfs};
@@ -202,10 +202,15 @@ impl Nfs {
         &self.shared.stats
     }
 
-    /// Returns what clients did, with the `top` busiest clients, exports, users and files, and the moment that the times
-    /// in it count from.
+    /// Returns what clients did, with the `top` busiest clients, exports, users and files. Its times count from the
+    /// returned moment.
     pub fn profile(&self, top: usize) -> (Snapshot, Instant) {
         self.shared.profiled.snapshot(top)
+    }
+
+    /// Begins to record every operation that is counted. Returns none if a trace is being recorded already.
+    pub fn record_trace(&self) -> Option<Recording<'_>> {
+        self.shared.profiled.profile.record()
     }
 
     /// Forgets what clients did so far.

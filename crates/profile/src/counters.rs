@@ -67,8 +67,8 @@ impl Counters {
         self.combine(other, u64::saturating_add);
     }
 
-    /// Returns what was counted since an earlier state of these counters. Counters that are smaller than before were reset,
-    /// and count from 0.
+    /// Returns what was counted since an earlier state of these counters. Counters that are smaller than before were
+    /// reset, and count from 0.
     #[must_use]
     pub fn since(&self, earlier: &Counters) -> Counters {
         if self.total() < earlier.total() {

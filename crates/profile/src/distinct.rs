@@ -1,12 +1,12 @@
 //! An estimate of the number of distinct blocks: HyperLogLog with registers that any thread may raise.
 //!
 //! The estimator is that of Ertl, "New cardinality estimation algorithms for HyperLogLog sketches" (2017), algorithm 6.
-//! It needs no tables of bias. With 4096 registers the standard error is 1.6 %.
+//! It needs no tables of bias. With 8192 registers the standard error is 1.1 %.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Bits of a hash that choose the register.
-const CHOICE: u32 = 12;
+const CHOICE: u32 = 13;
 const REGISTERS: usize = 1 << CHOICE;
 /// The largest value of a register.
 const MOST: usize = 64 - CHOICE as usize + 1;

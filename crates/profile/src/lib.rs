@@ -1,7 +1,7 @@
 //! The profile: what the applications of clients do, counted for each client, export, user and file.
 //!
-//! A server gives every operation that it has carried out to [`Profile::count`]. The profile has no clock, no thread and
-//! no I/O: the caller passes the time of each operation.
+//! A server gives every operation that it has carried out to [`Profile::count`]. The profile has no clock, no thread
+//! and no I/O: the caller passes the time of each operation.
 //!
 //! | counted | how |
 //! |---|---|
@@ -38,6 +38,8 @@ mod streams;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod trace;
+mod trace_file;
 
 pub use counters::{Counters, SIZES, size_bounds};
 pub use hours::WorkingSet;
@@ -46,3 +48,5 @@ pub use new_files::{NEW_SIZES, NewFiles, new_size_bounds};
 pub use operation::{FileId, Moved, NO_EXPORT, NO_USER, Operation, Subject, file_key};
 pub use profile::{Profile, Snapshot};
 pub use tables::{Counted, FileCounted};
+pub use trace::{Recording, Traced};
+pub use trace_file::{TraceEncoder, TraceError, TraceRecord, decode_trace};

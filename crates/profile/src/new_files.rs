@@ -22,8 +22,8 @@ pub fn new_size_bounds() -> [u64; NEW_SIZES - 1] {
 pub struct NewFiles {
     /// Files made.
     pub made: u64,
-    /// Files by size, in the classes of [`new_size_bounds`]: the end of the last byte that a client wrote while the file
-    /// was among the newest 4096.
+    /// Files by size, in the classes of [`new_size_bounds`]. The size is the end of the last byte that a client wrote
+    /// while the file was among the newest 4096.
     pub sizes: [u64; NEW_SIZES],
     /// Files made in the busiest minute.
     pub in_busiest_minute: u64,

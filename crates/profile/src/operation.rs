@@ -115,8 +115,8 @@ impl std::fmt::Debug for FileId {
     }
 }
 
-/// Returns the key of the file with this handle: the keyed hash at its end, which is different for each file and export.
-/// The handle must have been checked, or a client could choose the key. Returns 0 for fewer than 8 bytes.
+/// Returns the key of the file with this handle: the keyed hash at its end, which differs for each file and export. The
+/// handle must have been checked, or a client could choose the key. Returns 0 for fewer than 8 bytes.
 pub fn file_key(handle: &[u8]) -> u64 {
     handle.last_chunk().map_or(0, |hash| u64::from_le_bytes(*hash))
 }

@@ -15,6 +15,7 @@ use crate::operation::{FileId, Moved, Operation};
 use crate::shard::Shard;
 use crate::streams::Streams;
 use crate::tables::{Counted, FileCounted, Most, Tables};
+use crate::trace::{Recording, Trace};
 
 /// Shards. More threads than these share them.
 const SHARDS: usize = 16;
@@ -30,6 +31,7 @@ pub struct Profile {
     streams: Streams,
     hours: Hours,
     new_files: Followed,
+    trace: Trace,
     /// The time of the last reset, in nanoseconds since the profile began.
     since_ns: AtomicU64,
 }
@@ -67,6 +69,7 @@ impl Profile {
             streams: Streams::new(),
             hours: Hours::new(),
             new_files: Followed::new(),
+            trace: Trace::default(),
             since_ns: AtomicU64::new(0),
         }
     }
@@ -91,6 +94,7 @@ impl Profile {
             Some(moved) => self.count_range(operation, &moved, at),
             None => false,
         };
+        self.trace.add(operation, at);
         self.shard().count(operation, sequential, at, &self.tables, id);
     }
 
@@ -134,6 +138,11 @@ impl Profile {
             working_sets: self.hours.snapshot(at),
             new_files: self.new_files.snapshot(),
         }
+    }
+
+    /// Begins to record every operation that is counted. Returns none if a trace is being recorded already.
+    pub fn record(&self) -> Option<Recording<'_>> {
+        self.trace.begin()
     }
 
     /// Forgets everything that was counted before `at`.

@@ -14,7 +14,7 @@ use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
     Activity, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MemoryStatus,
     PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample,
-    Status, VolumeRequest, VolumeStatus, WorkerStatus,
+    Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -24,7 +24,7 @@ use forebay_vfs::{MountWatch, Question, Vfs};
 use forebay_wire::nfs3::Procedure;
 use forebay_wire::nfs4::Opcode;
 
-use activity::activity;
+use activity::{activity, trace};
 use report::{CHANGE_OPERATIONS, CHANGES, LOOK_OPERATIONS, LOOKS, cached_files, client_state, procedures};
 pub(crate) use report::{cpu_ns, resident_bytes};
 
@@ -288,6 +288,10 @@ impl Handler for Control {
 
     fn activity(&self, top: usize) -> Activity {
         activity(self, top)
+    }
+
+    fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String> {
+        trace(self, batch)
     }
 
     fn reset_activity(&self) {

@@ -9,8 +9,8 @@ use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
     Activity, CachedFiles, Delivery, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
     HandleMode, Handler, Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus,
-    ReloadReport, ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus,
-    WorkerStatus,
+    ReloadReport, ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, TraceBatch, VolumeRequest,
+    VolumeStatus, WorkerStatus,
 };
 
 use forebay_http::{Format, Gathering, Web, render};
@@ -215,6 +215,10 @@ impl Handler for ControlFront {
         let enabled = self.settings.profile;
         let nothing = || Activity { time_ns: now_ns, since_ns: now_ns, enabled, ..Activity::default() };
         self.control().map_or_else(nothing, |control| control.activity(top))
+    }
+
+    fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String> {
+        self.opened()?.trace(batch)
     }
 
     fn reset_activity(&self) {

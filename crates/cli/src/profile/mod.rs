@@ -2,6 +2,7 @@
 
 mod figures;
 mod html;
+mod record;
 mod text;
 
 use std::collections::HashMap;
@@ -25,9 +26,13 @@ struct List<'a> {
 
 /// Runs `forebay profile`.
 pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<Exit> {
-    if let Some(ProfileCommand::Reset(reset)) = &args.command {
-        control::find(&reset.target)?.reset_activity()?;
-        return Ok(Exit::Done);
+    match &args.command {
+        Some(ProfileCommand::Reset(reset)) => {
+            control::find(&reset.target)?.reset_activity()?;
+            return Ok(Exit::Done);
+        }
+        Some(ProfileCommand::Record(args)) => return record::record(args),
+        None => {}
     }
     let client = control::find(&args.target)?;
     let activity = client.activity(wanted(args))?;
@@ -47,7 +52,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Returns the number of entries to ask for. A directory is the sum of files, so many files are needed.
+/// Returns the number of entries to ask for. A directory is the sum of its files, so all files are needed.
 fn wanted(args: &ProfileArgs) -> usize {
     match args.by {
         None | Some(ProfileBy::Directory) => forebay_control::MOST_ACTIVE,

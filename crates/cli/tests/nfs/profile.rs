@@ -1,5 +1,4 @@
-//! Tests of `forebay profile` and `forebay stat --by`: each operation counts once, by client, export, user and file, for
-//! NFSv3 and NFSv4.
+//! Tests of `forebay profile` and `forebay stat --by`: each operation counts once, by client, export, user and file.
 
 use forebay_wire::nfs4::{
     Bitmap, CloseArgs, CreateHow, Fattr, GetattrArgs, Nfsstat4, Op, OpenHow, ReadArgs, StableHow4, WriteArgs,
@@ -69,7 +68,7 @@ fn use_version_4(server: &Server) {
     assert_eq!(c.status(&[putfh(&file), Op::Write(write), size]), Nfsstat4::Ok);
     let read = Op::Read(ReadArgs { stateid: open, offset: 0, count: 4096 });
     assert_eq!(c.status(&[putfh(&file), read]), Nfsstat4::Ok);
-    assert_eq!(c.again(|status, _| status), Nfsstat4::Delay, "a READ is not kept for retransmissions");
+    assert_eq!(c.again(|status, _| status), Nfsstat4::RetryUncachedRep, "a READ is not repeated");
     let close = Op::Close(CloseArgs { seqid: 0, open_stateid: open });
     assert_eq!(c.status(&[putfh(&file), close]), Nfsstat4::Ok);
     c.open(b"new", OpenHow::Create(CreateHow::Unchecked(Fattr::default())), 0).unwrap();
@@ -169,4 +168,73 @@ fn nothing_is_counted_with_the_profile_off_until_a_reload() {
         (&json!(true), &json!({ "getattr": 1 }))
     );
     assert_eq!(entry(&activity, "files", "/")["operations"], json!({ "getattr": 1 }));
+}
+
+/// Runs `forebay bench replay`. Returns the result of its only phase, or the error.
+fn replay(server: &Server, trace: &std::path::Path, flags: &[&str]) -> Result<Value, String> {
+    let url = format!("nfs://{}/", server.address());
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["bench", "replay", "-o", "-", "--url", &url]).args(flags).arg(trace);
+    let output = command.output().unwrap();
+    match output.status.success() {
+        true => {
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            Ok(report["phases"][0]["runs"][0].clone())
+        }
+        false => Err(String::from_utf8(output.stderr).unwrap()),
+    }
+}
+
+/// Returns the number of calls of a procedure in the result of a replay.
+fn calls(run: &Value, name: &str) -> u64 {
+    let procedures = run["procedures"].as_array().unwrap();
+    procedures.iter().find(|one| one["procedure"] == name).map_or(0, |one| one["count"].as_u64().unwrap())
+}
+
+#[test]
+fn a_trace_is_recorded_and_replayed_and_a_part_of_one_is_refused() {
+    let server = served("");
+    let path = server.home().join("trace");
+    let file = path.to_str().unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let mut c = server.connect_from([127, 0, 0, 2]);
+    let root = c.root();
+    let one = c.new_file(&root, b"one", 0o666);
+    server.ask(&["profile", "reset"]);
+    let told = std::thread::scope(|scope| {
+        let recorder = scope.spawn(|| {
+            let _done = DoneAtEnd(&done);
+            server.try_ask(&["profile", "record", file, "--seconds", "1"])
+        });
+        let mut round = 0;
+        while !done.load(std::sync::atomic::Ordering::SeqCst) {
+            c.write(&one, round % 64 * 4096, &[7; 4096], StableHow::Unstable).unwrap();
+            c.read(&one, 0, 4096).unwrap();
+            c.attr(&one);
+            round += 1;
+        }
+        recorder.join().unwrap()
+    });
+    let told = String::from_utf8(told.stderr).unwrap();
+    let recorded: u64 = told
+        .split(" has ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next())
+        .map_or(0, |number| number.replace(',', "").parse().unwrap());
+    assert!(recorded > 3, "{told}");
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(!bytes.windows(3).any(|part| part == b"one"), "no names");
+    for flags in [&["--fast", "--no-fill"][..], &["--depth", "4"]] {
+        let run = replay(&server, &path, flags).unwrap();
+        assert_eq!(run["operations"], recorded, "{run}");
+        let (reads, writes, looks) = (calls(&run, "READ"), calls(&run, "WRITE"), calls(&run, "GETATTR"));
+        assert_eq!(reads + writes + looks, recorded);
+        assert!(reads.abs_diff(writes) <= 1 && reads.abs_diff(looks) <= 1, "{run}");
+    }
+    assert!(!server.data.join("a/forebay-bench").exists(), "its files are removed");
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let refused = replay(&server, &path, &[]).unwrap_err();
+    assert!(refused.contains("cut short") && refused.lines().count() == 1, "{refused}");
+    let refused = replay(&server, &server.home().join("forebay.toml"), &[]).unwrap_err();
+    assert!(refused.contains("it is no trace"), "{refused}");
 }

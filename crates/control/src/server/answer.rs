@@ -77,6 +77,13 @@ pub(super) fn answer(
         Request::Status => Response::Status(Box::new(handler.status())),
         Request::Sample => Response::Sample(Box::new(handler.sample())),
         Request::Activity { top } => Response::Activity(Box::new(handler.activity(top.min(MOST_ACTIVE)))),
+        Request::Trace => {
+            let mut batch = |batch| {
+                let ended = clients.stopping.load(Ordering::SeqCst) || hung_up(stream).unwrap_or(true);
+                !ended && send(stream, &Response::Trace(batch)).is_ok()
+            };
+            handler.trace(&mut batch).map_or_else(|message| Response::Error { message }, |()| Response::Done)
+        }
         Request::ResetActivity => {
             handler.reset_activity();
             Response::Done
@@ -155,6 +162,7 @@ fn takes_long(request: &Request) -> bool {
         | Request::Volume(VolumeRequest::List { .. })
         | Request::Events { follow: false, .. } => false,
         Request::Events { follow: true, .. }
+        | Request::Trace
         | Request::SetMode { .. }
         | Request::Flush { .. }
         | Request::Pool(_)

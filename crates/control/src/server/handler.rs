@@ -10,6 +10,7 @@ use crate::notify::Delivery;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
 use crate::sample::StatSample;
 use crate::status::Status;
+use crate::trace::TraceBatch;
 use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The operations that a server offers to its control clients. Several threads call them at once. Each error is one
@@ -23,6 +24,11 @@ pub trait Handler: Send + Sync + 'static {
     fn activity(&self, top: usize) -> Activity;
     /// Makes the counters of [`Handler::activity`] begin at 0, except those of devices.
     fn reset_activity(&self);
+    /// Records the operations of clients: gives them to `batch` several times a second, until `batch` returns false.
+    ///
+    /// # Errors
+    /// A trace is being recorded already, or nothing is counted.
+    fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String>;
     /// Returns every figure in the text format of Prometheus, version 0.0.4.
     ///
     /// # Errors

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_control::{
-    Activity, ActivityEntry, ActivityGroup, Counters, DeviceActivity, NewFilesActivity, WorkingSetActivity,
+    Activity, ActivityEntry, ActivityGroup, Counters, DeviceActivity, NewFilesActivity, TraceBatch,
+    TracedOperation, WorkingSetActivity,
 };
 use forebay_profile::{
     Counted, FileCounted, NO_EXPORT, NO_USER, NewFiles, Snapshot, WorkingSet, new_size_bounds,
@@ -14,6 +15,28 @@ use super::Control;
 
 /// The name of an entry that stands for none, such as operations outside of every export.
 const NONE: &str = "-";
+
+/// Time between two batches of a trace.
+const BATCH: Duration = Duration::from_millis(100);
+
+/// Records the operations of clients until `batch` returns false.
+pub(super) fn trace(control: &Control, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String> {
+    let nfs = &control.parts.nfs;
+    if !nfs.has_profile() {
+        return Err(
+            "nothing is counted: the configuration has `profile = false`; set it to true first".into()
+        );
+    }
+    let recording = nfs.record_trace().ok_or("a trace is being recorded already; end that one first")?;
+    loop {
+        std::thread::sleep(BATCH);
+        let (operations, lost) = recording.take();
+        let operations = operations.iter().map(TracedOperation::from).collect();
+        if !batch(TraceBatch { operations, lost }) {
+            return Ok(());
+        }
+    }
+}
 
 /// Returns what clients did, with the `top` busiest entries of each group.
 pub(super) fn activity(control: &Control, top: usize) -> Activity {
