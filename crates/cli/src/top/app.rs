@@ -53,7 +53,7 @@ pub(super) enum Step {
 pub(super) struct Shown {
     pub(super) status: Status,
     pub(super) rates: Rates,
-    /// What clients did; the last answer if the tab did not need a new one.
+    /// The activity of clients; the last answer if the tab did not need a new one.
     activity: Option<Activity>,
     lists: [List; 4],
 }

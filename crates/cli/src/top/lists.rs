@@ -19,9 +19,9 @@ const RIGHT: Align = Align::Right;
 pub(super) struct Span<'a> {
     pub(super) earlier: Option<&'a Status>,
     pub(super) status: &'a Status,
-    /// What clients did until an earlier moment; absent if it was not asked for.
+    /// The activity of clients until an earlier moment; absent if it was not asked for.
     pub(super) did: Option<&'a Activity>,
-    /// What clients did until now; absent if it was not asked for.
+    /// The activity of clients until now; absent if it was not asked for.
     pub(super) activity: Option<&'a Activity>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Returns a function that gives the cells of what was done under a name: operations, bytes read and written, errors.
+    /// Returns a function that gives the cells of an entry by its name: operations, bytes read and written, errors.
     fn done(&self, group: fn(&Activity) -> &ActivityGroup) -> impl Fn(&str, Option<&str>) -> [Cell; 4] {
         type Key = (String, Option<String>);
         let key = |entry: &ActivityEntry| -> Key { (entry.name.clone(), entry.export.clone()) };

@@ -95,13 +95,35 @@ impl Drop for Emulated {
     }
 }
 
+/// Returns a command that shows a server live.
+fn top(server: &Unattended) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["top", "--interval", "0.05", "--state-dir"]).arg(server.state()).env("TERM", "xterm");
+    command
+}
+
+#[test]
+fn top_has_rows_of_the_cache_and_its_devices() {
+    let caches = tempfile::TempDir::new().unwrap();
+    let [first, second] = ["a", "b"].map(|name| caches.path().join(name).to_str().unwrap().to_owned());
+    let flags = ["--cache-in-memory", "--cache-size", "64MiB", "--cache", &first, "--cache", &second];
+    let server = Unattended::start(&flags, Stdio::null());
+    let mut terminal = Emulated::start(top(&server));
+    let rows = ["dirty ", "destage MiB/s", "reads from memory", "to the SSDs"];
+    terminal.until(|screen| rows.iter().all(|row| screen.contains(row)));
+    terminal.press("5");
+    terminal.until(|screen| screen.contains("DEVICE▼") && screen.matches("healthy").count() == 2);
+    terminal.press("q");
+    assert!(terminal.child.wait().unwrap().success());
+    server.stop();
+}
+
 #[test]
 fn top_runs_in_a_terminal_and_restores_it() {
     let server = Unattended::start(&["--mode", "pass-through"], Stdio::null());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    command.args(["top", "--interval", "0.05", "--state-dir"]).arg(server.state()).env("TERM", "xterm");
-    let mut terminal = Emulated::start(command);
+    let mut terminal = Emulated::start(top(&server));
     let screen = terminal.until(|screen| screen.contains("q quits"));
+    assert!(screen.contains("syncs/s") && !screen.contains("dirty"), "there is no cache: {screen}");
     assert!(screen.starts_with(" 1 Overview "), "{screen}");
     assert!(screen.contains("OK  mode pass-through") && screen.contains("ops/s"), "{screen}");
     assert!(terminal.is_raw() && terminal.screen.screen().alternate_screen());
