@@ -9,7 +9,7 @@ use crate::{
     vm::{Kernel, Release},
 };
 
-const PACKAGES: [&str; 32] = [
+const PACKAGES: [&str; 33] = [
     "acl",
     "btrfs-progs",
     "busybox-static",
