@@ -52,7 +52,7 @@ impl Export {
         let _ = std::fs::remove_file(self.socket());
         let mut command = Command::new("nbdkit");
         command.args(["-f", "--exit-with-parent", "-U"]).arg(self.socket()).args(self.words[0]).arg("file");
-        command.arg(self.image()).args(self.words[1]).stdin(Stdio::null());
+        command.arg(self.image()).args(self.words[1]).stdin(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("nbdkit is installed by `cargo x setup`");
         self.child = Some(child);
         wait_for(|| std::os::unix::net::UnixStream::connect(self.socket()).is_ok());

@@ -253,7 +253,7 @@ mod tests {
             assert!(add(&mut parts, part.clone()).is_err(), "{part:?}");
         }
         add(&mut parts, 6..8).unwrap();
-        assert_eq!(parts.as_slice(), std::slice::from_ref(&(0..20)));
+        assert!(parts.len() == 1 && parts[0] == (0..20), "{parts:?}");
         let mut many: Vec<_> = (0..MOST_PARTS).map(|at| 2 * at..2 * at + 1).collect();
         assert!(add(&mut many, 3 * MOST_PARTS..3 * MOST_PARTS + 1).is_err());
     }

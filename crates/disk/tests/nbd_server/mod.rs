@@ -212,7 +212,7 @@ impl Real {
     }
 
     fn start(mut command: Command, socket: &Path) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.unwrap_or_else(|error| {
             panic!("{command:?} cannot be started: {error}; `cargo x setup` installs nbdkit and qemu-utils")
         });

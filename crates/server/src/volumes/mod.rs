@@ -48,11 +48,17 @@ struct Serving {
     store: Store,
 }
 
+/// An open backing device, or the reason why there is none.
+type Opened = Result<Arc<dyn OpenDevice>, String>;
+
+/// A volume in service.
+type Served = (Entry, Arc<Volume>, Arc<dyn OpenDevice>);
+
 /// A volume that the record has.
 #[derive(Clone)]
 struct Entry {
     record: Record,
-    device: Result<Arc<dyn OpenDevice>, String>,
+    device: Opened,
     volume: Option<Arc<Volume>>,
 }
 
@@ -238,7 +244,7 @@ fn new_volume(engine: &Arc<Engine>, record: &Record, device: &Arc<dyn OpenDevice
 }
 
 /// Opens the device of a recorded volume if it is the recorded one. A larger size is taken over.
-fn open_recorded(record: &mut Record, events: &Arc<EventLog>) -> Result<Arc<dyn OpenDevice>, String> {
+fn open_recorded(record: &mut Record, events: &Arc<EventLog>) -> Opened {
     let told = Told { name: &record.name, events };
     let (device, here) = open::open(&record.backing, record.read_only, Some(&record.identity), &told)?;
     let path = record.backing.display();
