@@ -12,6 +12,8 @@ use crate::operation::{Moved, NO_EXPORT, mixed};
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
+/// An odd number with random bits, which spreads the numbers of blocks over all bits.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Seconds of an hour.
 const HOUR: u64 = 3600;
 /// Hours that are remembered.
@@ -58,7 +60,7 @@ impl Hours {
         let Some(last) = u64::from(moved.len).checked_sub(1) else { return };
         let blocks = moved.offset / BLOCK..=moved.offset.saturating_add(last) / BLOCK;
         let set = self.set(export).get_or_init(Distinct::new);
-        blocks.for_each(|block| set.add(mixed(file.wrapping_add(mixed(block + 1)))));
+        blocks.for_each(|block| set.add(mixed(file ^ (block + 1).wrapping_mul(SPREAD))));
     }
 
     /// Returns the hours so far, oldest first. The last one goes on.

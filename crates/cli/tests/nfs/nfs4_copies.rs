@@ -324,6 +324,25 @@ fn a_copy_ends_with_its_client() {
     again.is_told_nothing();
 }
 
+/// The new rules might refuse the client.
+#[test]
+fn new_rules_end_a_copy_and_its_client_asks_for_the_rest() {
+    let rules = |access: &str| {
+        let client = format!("[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\naccess='{access}'\n");
+        format!("[[export]]\npath='@/data'\nname='/'\n{client}")
+    };
+    let server = endless(Serve::new().exports(&rules("rw")));
+    let mut one = Copying::begin(&server, b"one");
+    let copy = one.copy_endlessly();
+    one.wait_for_bytes(copy);
+    let config = server.home().join("forebay.toml");
+    std::fs::write(&config, rules("ro").replace('@', server.home().to_str().unwrap())).unwrap();
+    server.ask(&["reload"]);
+    let OffloadInfo::Done(done) = one.told(copy) else { panic!("the copy failed") };
+    assert!((MIB..ENDLESS).contains(&done.count));
+    assert_eq!(one.copy(one.args(done.count, 0)), Err(Nfsstat4::Rofs));
+}
+
 #[test]
 fn a_stop_does_not_wait_for_copies() {
     let mut server = endless(Serve::unsquashed().cached());

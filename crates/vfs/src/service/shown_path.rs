@@ -10,8 +10,9 @@ use crate::sys::proc_path;
 
 impl Vfs {
     /// Returns the path of the inode with this handle, within its export; empty for the exported directory. Asks no
-    /// file system: the kernel knows the paths of inodes that are open. Returns `None` if the inode is not open now, has
-    /// lost its last name, or is known by a name outside of the export.
+    /// file system: the kernel knows the paths of inodes that are open.
+    ///
+    /// Returns `None` if the inode is not open now, has lost its last name, or has a name outside of the export.
     pub fn shown_path(&self, handle: &[u8]) -> Option<PathBuf> {
         let (id, kernel) = self.key.open(handle).ok()?;
         let export = self.exports().iter().find(|export| export.id == id)?;
