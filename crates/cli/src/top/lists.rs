@@ -15,6 +15,9 @@ use crate::stat::{mebibytes, rate};
 const LEFT: Align = Align::Left;
 const RIGHT: Align = Align::Right;
 
+/// The largest difference of two answers about the beginning of the counters, in nanoseconds.
+const SAME_NS: u64 = 100_000_000;
+
 /// The span between two moments of a server. Without an earlier moment of this start, rates are those since the start.
 pub(super) struct Span<'a> {
     pub(super) earlier: Option<&'a Status>,
@@ -72,7 +75,10 @@ impl<'a> Span<'a> {
 
     /// Returns the earlier activity, if its counters began when the present ones did, and the time since.
     fn since_activity(&self, now: &Activity) -> (Option<&'a Activity>, Seconds) {
-        let earlier = self.did.filter(|did| did.since_ns == now.since_ns && did.time_ns < now.time_ns);
+        // Two answers about one beginning differ a little, since each reads two clocks.
+        let is_one =
+            |did: &&Activity| did.since_ns.abs_diff(now.since_ns) < SAME_NS && did.time_ns < now.time_ns;
+        let earlier = self.did.filter(is_one);
         let before = earlier.map_or(now.since_ns, |did| did.time_ns);
         (earlier, Seconds::of_nanos(now.time_ns.saturating_sub(before)))
     }

@@ -72,7 +72,7 @@ fn activity(seconds: u64) -> Activity {
     let device =
         json!({ "name": "/dev/nvme1n1", "bytes_read": seconds << 22, "bytes_written": seconds << 23 });
     serde_json::from_value(json!({
-        "time_ns": 100 * SECOND + seconds * SECOND, "since_ns": 100 * SECOND, "enabled": true,
+        "time_ns": 100 * SECOND + seconds * SECOND, "since_ns": 100 * SECOND + seconds, "enabled": true,
         "files": { "entries": (1..=3).map(file).collect::<Vec<_>>() }, "exports": { "entries": [export] },
         "devices": [device],
     }))

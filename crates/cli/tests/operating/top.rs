@@ -113,6 +113,8 @@ fn top_has_rows_of_the_cache_and_its_devices() {
     terminal.until(|screen| rows.iter().all(|row| screen.contains(row)));
     terminal.press("5");
     terminal.until(|screen| screen.contains("DEVICE▼") && screen.matches("healthy").count() == 2);
+    let has_rates = |line: &str| line.contains("healthy") && !line.trim_end().ends_with('-');
+    terminal.until(|screen| screen.lines().filter(|line| has_rates(line)).count() == 2);
     terminal.press("q");
     assert!(terminal.child.wait().unwrap().success());
     server.stop();
