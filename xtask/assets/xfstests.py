@@ -14,7 +14,8 @@ import threading
 import time
 
 HOST, SHARE, TESTS, VERSION, MINUTES, *NAMES = sys.argv[1:]
-OPTIONS = f"-o vers={VERSION}"
+# With a shared cache a mount of one directory that is made read-only makes the other one read-only.
+OPTIONS = f"-o vers={VERSION},nosharecache"
 USERS = {"fsgqa": 2000, "fsgqa2": 2001, "123456-fsgqa": 2002}
 LONGEST = 600
 
