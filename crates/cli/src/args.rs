@@ -70,6 +70,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+    /// Estimate what another size of the cache or of memory would bring
+    Advise(crate::advise_args::AdviseArgs),
     /// Print a URL that opens the server's page with the rights of an administrator
     Web(WebArgs),
     /// Measure NFS servers, or emulate slow disk arrays to measure servers on
@@ -204,6 +206,7 @@ mod tests {
             "lost restore ID P --over",
             "lost drop ID --state-dir D",
             "adopt D --same",
+            "advise --json --state-dir D",
             "doctor --apply",
             "config show --json",
             "config check F",

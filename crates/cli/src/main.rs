@@ -1,6 +1,8 @@
 //! The `forebay` command.
 
 mod adopt;
+mod advise;
+mod advise_args;
 mod announce;
 mod args;
 mod bench;
@@ -88,6 +90,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+        Command::Advise(args) => advise::advise(&args),
         Command::Web(args) => web::web(&args),
         Command::Bench(args) => bench::bench(*args),
         Command::Doctor(args) => doctor::doctor(&args),

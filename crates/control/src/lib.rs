@@ -5,6 +5,7 @@
 //! version of the protocol, and a server answers a call of another version with an error. Both sides ignore unknown
 //! fields, so that fields can be added without a new version.
 
+mod advice;
 mod client;
 mod event;
 mod history;
@@ -15,9 +16,11 @@ mod socket;
 mod status;
 mod volume;
 
+pub use advice::{Advice, Measured};
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
+pub use forebay_mrc::{Curve, GroupCurve, MemoryPoint, Point as CurvePoint};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use forebay_config::{Entry, Mode};
 use serde::{Deserialize, Serialize};
 
+use crate::advice::Advice;
 use crate::event::Event;
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
@@ -31,6 +32,8 @@ pub enum Request {
     Status,
     /// Asks for one [`Response::Sample`].
     Sample,
+    /// Asks for one [`Response::Advice`].
+    Advise,
     /// Asks for one [`Response::Text`]: every figure in the text format of Prometheus, version 0.0.4.
     Metrics,
     /// Asks for one [`Response::Text`]: a URL that opens the page of the server with the rights of an administrator,
@@ -119,6 +122,8 @@ pub enum Response {
     Status(Box<Status>),
     /// The server's counters.
     Sample(Box<StatSample>),
+    /// The miss-ratio curve, and what follows from it.
+    Advice(Box<Advice>),
     /// The settings in force.
     Config {
         /// Every setting of the configuration file.

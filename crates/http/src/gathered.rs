@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
-use forebay_control::{Handler, StatSample, Status};
+use forebay_control::{Curve, Handler, StatSample, Status};
 
 /// The time for which gathered figures are shown.
 const FRESH: Duration = Duration::from_secs(1);
@@ -16,12 +16,15 @@ pub struct Gathering {
     pub status: Status,
     /// The counters of the server.
     pub sample: StatSample,
+    /// The miss-ratio curve; `None` if the server estimates none.
+    pub curve: Option<Curve>,
 }
 
 impl Gathering {
     /// Asks a server.
     pub fn of(handler: &dyn Handler) -> Self {
-        Gathering { status: handler.status(), sample: handler.sample() }
+        let curve = handler.advise().ok().map(|advice| advice.curve);
+        Gathering { status: handler.status(), sample: handler.sample(), curve }
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
-    CachedFiles, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
-    Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus, ReloadReport,
+    Advice, CachedFiles, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode,
+    Handler, Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus, ReloadReport,
     ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 
@@ -168,6 +168,10 @@ impl Handler for ControlFront {
         let mut status = self.control().map_or_else(|| self.starting(), |control| control.status());
         self.web.trouble().into_iter().for_each(|trouble| status.health.degrade(trouble));
         status
+    }
+
+    fn advise(&self) -> Result<Advice, String> {
+        self.opened()?.advise()
     }
 
     fn metrics(&self) -> Result<String, String> {

@@ -51,6 +51,7 @@ pub(super) fn answer(
         request,
         Request::Status
             | Request::Sample
+            | Request::Advise
             | Request::Config
             | Request::Metrics
             | Request::Invite { .. }
@@ -73,6 +74,10 @@ pub(super) fn answer(
     let response = match request {
         Request::Status => Response::Status(Box::new(handler.status())),
         Request::Sample => Response::Sample(Box::new(handler.sample())),
+        Request::Advise => match handler.advise() {
+            Ok(advice) => Response::Advice(Box::new(advice)),
+            Err(message) => Response::Error { message },
+        },
         Request::Config => Response::Config { entries: handler.config() },
         Request::Metrics => text(handler.metrics()),
         Request::Invite { who } => text(handler.invite(&who)),
@@ -133,6 +138,7 @@ fn takes_long(request: &Request) -> bool {
     match request {
         Request::Status
         | Request::Sample
+        | Request::Advise
         | Request::Config
         | Request::Metrics
         | Request::Invite { .. }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use forebay_config::{Entry, Mode};
 
+use crate::advice::Advice;
 use crate::event::EventLog;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
 use crate::sample::StatSample;
@@ -17,6 +18,13 @@ pub trait Handler: Send + Sync + 'static {
     fn status(&self) -> Status;
     /// Returns the server's counters since its start.
     fn sample(&self) -> StatSample;
+    /// Returns the miss-ratio curve, and what follows from it.
+    ///
+    /// # Errors
+    /// The server has no cache, or no curve is estimated; the error says how to have one.
+    fn advise(&self) -> Result<Advice, String> {
+        Err("this server estimates no miss-ratio curve".to_owned())
+    }
     /// Returns every figure in the text format of Prometheus, version 0.0.4.
     ///
     /// # Errors

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use forebay_common::metrics::Recorder;
 use forebay_control::{
-    ClientStateStatus, ClientStatus, DeviceWear, ExportStatus, PoolDevice, PoolStatus, ProcedureStatus,
+    ClientStateStatus, ClientStatus, Curve, CurvePoint, DeviceWear, ExportStatus, PoolDevice, PoolStatus,
+    ProcedureStatus,
 };
 
 use super::*;
@@ -58,7 +59,10 @@ fn full() -> Arc<Gathering> {
         wear: Some(wear),
     };
     status.pool = Some(PoolStatus { configured: true, devices: vec![device], ..PoolStatus::default() });
-    Arc::new(Gathering { status, sample: StatSample { cpu_ns: 2_500_000_000, ..StatSample::default() } })
+    let point = CurvePoint { cache_bytes: 1 << 30, hit_ratio: 0.75, coalescing: 4.5, filled: true };
+    let curve = Curve { enough: true, sampled: 9000, lost: 1, points: vec![point], ..Curve::default() };
+    let sample = StatSample { cpu_ns: 2_500_000_000, ..StatSample::default() };
+    Arc::new(Gathering { status, sample, curve: Some(curve) })
 }
 
 use super::clients::MOST as MOST_CLIENTS;
@@ -78,6 +82,9 @@ fn names_units_and_values_follow_the_conventions() {
         "# UNIT forebay_payload_bytes bytes",
         "forebay_payload_bytes_total{kind=\"read\"} 7",
         "forebay_degraded 1",
+        "forebay_miss_ratio_curve{size_bytes=\"1073741824\"} 0.25",
+        "forebay_coalescing_curve{size_bytes=\"1073741824\"} 4.5",
+        "forebay_miss_ratio_samples_total 9000",
         "forebay_degraded_reasons 2",
         "forebay_uptime_seconds 1.5",
         "forebay_cpu_seconds_total 2.5",
