@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(
             plain(&advice),
             "CACHE DEVICES  HITS  COALESCING  FILLED\n      200 GiB  61 %         4.2  yes     now\n      400 GiB  83 %         4.2  \
-             no\n\nMEMORY  HITS IN MEMORY\n 1 GiB            20 %  now\n\nVOLUME  READS  WRITES  HITS NOW  HITS WITH MOST\n/a?       50 \
-             %    25 %      10 %            20 %\n/b        50 %    25 %      10 %            20 %\nMost is 400 GiB.\n\nBuy.\nA \
+             no\n\nMEMORY  HITS IN MEMORY\n 1 GiB            20 %  now\n\nVOLUME  READS  WRITES  HITS NOW  HITS WITH MOST\n/a?      50 \
+             %    25 %      10 %            20 %\n/b       50 %    25 %      10 %            20 %\nMost is 400 GiB.\n\nBuy.\nA \
              fact.\n\nSeen since the start: 1,000,000 blocks read, 5 written. Sampled: 12,345 requests, 2 lost, one block in 64.\n"
         );
     }

@@ -1,7 +1,8 @@
 //! Compares the miss-ratio curve with measured hit ratios: the engine runs at five sizes of its cache devices under
 //! three loads, and the curve comes from the run at the middle size alone. `cargo run -p forebay-engine --example
 //! curve`. Devices and backing store are in memory; a read of the backing store takes 20 us on average. With the
-//! argument `cost` it compares reads from memory with and without the sampler instead.
+//! argument `cost` it compares reads from memory with and without the sampler instead. Another argument is the
+//! beginning of a load's name.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement that cannot go on stops")]
 
@@ -188,7 +189,9 @@ fn run(mebibytes: u64, load: &[Request]) -> Measured {
                     block_on(engine.commit(frame)).unwrap();
                 }
             }
-            _ => drop(block_on(engine.read(object, offset, &mut block)).unwrap()),
+            _ => {
+                block_on(engine.read(object, offset, &mut block)).unwrap();
+            }
         }
         if number % 64 == 0 {
             let missed = engine.counters().read_backing;
@@ -225,8 +228,9 @@ fn cost() {
     let mut block = vec![0; BLOCK];
     let objects = engines.each_ref().map(|engine| engine.object(&Key::new(b"object").unwrap(), OBJECT));
     for (engine, object) in engines.iter().zip(&objects) {
-        (0..BLOCKS)
-            .for_each(|at| drop(block_on(engine.read(object, at * BLOCK as u64, &mut block)).unwrap()));
+        for at in 0..BLOCKS {
+            block_on(engine.read(object, at * BLOCK as u64, &mut block)).unwrap();
+        }
     }
     for _ in 0..7 {
         let mut nanos = [0.0; 2];
@@ -249,7 +253,9 @@ fn cost() {
             (clock.now() - before.0).as_nanos() as f64 / simulated as f64
         );
     }
-    engines.iter().for_each(|engine| drop(block_on(engine.close()).unwrap()));
+    for engine in engines {
+        block_on(engine.close()).unwrap();
+    }
 }
 
 fn main() {
@@ -261,7 +267,8 @@ fn main() {
         ("scan and hot set", loads::scan_and_hot_set(REQUESTS).collect()),
         ("phases", loads::phases(REQUESTS).collect()),
     ];
-    for (name, load) in loads {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    for (name, load) in loads.into_iter().filter(|(name, _)| name.starts_with(&wanted)) {
         let runs: Vec<_> = SIZES.iter().map(|(mebibytes, _)| run(*mebibytes, &load)).collect();
         let curve = runs.iter().find_map(|run| run.curve.clone()).unwrap();
         let mut error = 0.0;

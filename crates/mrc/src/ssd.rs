@@ -310,13 +310,17 @@ mod tests {
         let (first, second) = (admit(&mut blocks, &mut ssd, 1), admit(&mut blocks, &mut ssd, 2));
         assert!(ssd.has_room());
         ssd.use_block(&mut blocks, second);
-        (3..=80).for_each(|hash| drop(admit(&mut blocks, &mut ssd, hash)));
+        for hash in 3..=80 {
+            admit(&mut blocks, &mut ssd, hash);
+        }
         assert!(ssd.has(&blocks, first) && !ssd.has_room() && !ssd.full);
         admit(&mut blocks, &mut ssd, 81);
         assert!(!ssd.has(&blocks, first) && ssd.has(&blocks, second) && ssd.full);
         admit(&mut blocks, &mut ssd, 82);
         assert!(ssd.has(&blocks, second), "written again");
-        (100..180).for_each(|hash| drop(admit(&mut blocks, &mut ssd, hash)));
+        for hash in 100..180 {
+            admit(&mut blocks, &mut ssd, hash);
+        }
         let second = blocks.get(2);
         assert!(!ssd.has(&blocks, second), "spared once");
         assert_eq!((ssd.live, ssd.used), (80, 80));
