@@ -166,7 +166,7 @@ impl Advice {
     }
 }
 
-/// What a change would bring: its worth, to compare changes, and a sentence.
+/// The gain from a change: its worth, to compare changes, and a sentence.
 struct Gain {
     worth: f64,
     sentence: String,

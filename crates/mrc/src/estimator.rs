@@ -71,7 +71,7 @@ impl Estimator {
     }
 
     /// Simulates the references since the last call. `now` is on any clock that only goes forward. If the pool or
-    /// memory has changed its size, the simulation begins anew.
+    /// memory has changed its size, a new simulation begins.
     pub fn advance(&mut self, now: Duration, present: Present) {
         self.batch.clear();
         self.sampler.take(&mut self.batch);
@@ -112,8 +112,8 @@ impl Estimator {
         self.sampler.set_threshold(simulation.threshold());
     }
 
-    /// Forgets the requests so far, but keeps what the simulated caches hold. A measurement calls it when its caches are
-    /// warm.
+    /// Forgets the requests so far, but keeps what the simulated caches hold. A measurement calls it when its caches
+    /// are warm.
     pub fn forget_counts(&mut self) {
         if let Some(simulation) = &mut self.simulation {
             simulation.counts = Groups::default();
