@@ -87,7 +87,7 @@ impl Advice {
         let brings = |point: &&Point| {
             most - point.hit_ratio < EQUAL && (writes < WORTH_WRITES || spared_within(present, point, spared))
         };
-        let enough = larger().find(brings).or_else(|| larger().last())?;
+        let enough = larger().find(brings).or_else(|| larger().next_back())?;
         let mut brought = Vec::new();
         if reads >= EQUAL {
             brought.push(format!(

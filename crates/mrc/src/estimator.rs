@@ -27,6 +27,8 @@ pub struct Present {
     /// The age at which dirty blocks are destaged: the configured one, or the age of the oldest dirty block if the
     /// backing store falls behind.
     pub destage_age: Duration,
+    /// The part of the log's share that is dirty.
+    pub dirty_part: f64,
     /// Pages of records in the log for each block that is written.
     pub record_pages: f64,
 }
@@ -102,6 +104,7 @@ impl Estimator {
         self.reads = self.reads * fade + new(seen.reads, before.reads, lost_reads);
         self.writes = self.writes * fade + new(seen.writes, before.writes, lost_writes);
         simulation.set_destage_age(u32::try_from(present.destage_age.as_millis()).unwrap_or(u32::MAX >> 1));
+        simulation.set_dirty_part(present.dirty_part);
         simulation.set_record_pages(present.record_pages);
         self.batch.iter().for_each(|reference| simulation.replay(*reference));
         let busy = self.batch.len() as f64 > LOAD * elapsed.max(0.05) || lost_reads + lost_writes > 0;

@@ -90,6 +90,12 @@ impl Simulation {
         self.destage_age = age;
     }
 
+    /// Sets the part of the log's share that is dirty now. Where it is large, the backing store is slower than the
+    /// writers, and that part is dirty at any size.
+    pub fn set_dirty_part(&mut self, part: f64) {
+        self.ssds.iter_mut().for_each(|ssd| ssd.set_dirty_part(part));
+    }
+
     /// Sets the number of pages of records in the log for each block that is written, from 0 to 1.
     pub fn set_record_pages(&mut self, pages: f64) {
         self.ssds.iter_mut().for_each(|ssd| ssd.record_pages = pages);

@@ -14,9 +14,9 @@ use crate::entry::Entry;
 use crate::geometry::Room;
 use crate::ghosts::Ghosts;
 
-/// The part of the log's share up to which blocks may be dirty: there, the throttle slows writers to the rate of
-/// destaging.
-const DIRTY: f64 = 0.95;
+/// The part of the log's share that may be dirty. Destaging begins at the first value, whatever the age of the blocks.
+/// At the second, the throttle slows writers to the rate of destaging.
+const DIRTY: (f64, f64) = (0.25, 0.95);
 /// The part of the log's share from which on dirty blocks of its oldest segment are written again.
 const LONG: f64 = 1.2;
 
@@ -37,6 +37,8 @@ pub(crate) struct Ssd {
     /// Dirty blocks, and the time in milliseconds since which each is dirty.
     dirty_queue: VecDeque<(u32, u32)>,
     pub(crate) ghosts: Ghosts,
+    /// The part of the log's share that may be dirty.
+    dirty_part: f64,
     /// Pages of records in the log for each written block, and the part of a page that is due.
     pub(crate) record_pages: f64,
     due: f64,
@@ -57,10 +59,17 @@ impl Ssd {
             dirty: 0,
             dirty_queue: VecDeque::new(),
             ghosts: Ghosts::new(ghosts),
+            dirty_part: DIRTY.0,
             record_pages: 0.0,
             due: 0.0,
             full: false,
         }
+    }
+
+    /// Sets the part of the log's share that may be dirty: larger than the least part if the backing store is slower
+    /// than the writers.
+    pub(crate) fn set_dirty_part(&mut self, part: f64) {
+        self.dirty_part = part.clamp(DIRTY.0, DIRTY.1);
     }
 
     pub(crate) fn has(&self, blocks: &Blocks, block: u32) -> bool {
@@ -120,7 +129,7 @@ impl Ssd {
             self.dirty += 1;
             self.dirty_queue.push_back((block, at));
         }
-        while self.dirty as f64 > self.room.share * DIRTY && self.destage_oldest(blocks) {}
+        while self.dirty as f64 > self.room.share * self.dirty_part && self.destage_oldest(blocks) {}
         self.shorten_log(blocks);
         self.make_room(blocks);
     }
@@ -329,6 +338,7 @@ mod tests {
     #[test]
     fn a_dirty_block_takes_two_places_and_leaves_the_log_in_order() {
         let (mut blocks, mut ssd) = small();
+        ssd.set_dirty_part(1.0);
         for hash in 1..=10 {
             let block = blocks.get(hash);
             ssd.write(&mut blocks, block, hash as u32);
@@ -350,6 +360,7 @@ mod tests {
     #[test]
     fn no_more_is_dirty_than_the_log_takes() {
         let (mut blocks, mut ssd) = small();
+        ssd.set_dirty_part(1.0);
         for hash in 1..=1000 {
             let block = blocks.get(hash);
             ssd.write(&mut blocks, block, 0);
@@ -361,11 +372,18 @@ mod tests {
             ssd.write(&mut blocks, block, 0);
             assert!(ssd.in_log <= 37 && ssd.used <= 80, "{} in the log, {} used", ssd.in_log, ssd.used);
         }
+        ssd.set_dirty_part(0.0);
+        for hash in 2000..=3000 {
+            let block = blocks.get(hash);
+            ssd.write(&mut blocks, block, 0);
+        }
+        assert_eq!(ssd.dirty, 7, "a quarter of the log's share");
     }
 
     #[test]
     fn a_smaller_sample_keeps_the_rest_as_it_was() {
         let (mut blocks, mut ssd) = small();
+        ssd.set_dirty_part(1.0);
         for hash in 1..=40 {
             let block = blocks.get(hash);
             if hash % 2 == 0 { ssd.write(&mut blocks, block, 0) } else { ssd.admit(&mut blocks, block) }

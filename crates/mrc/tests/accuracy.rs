@@ -1,6 +1,6 @@
 //! The live estimate against a simulation of every request, at five sizes and under three loads.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 mod loads;
 
@@ -33,7 +33,8 @@ fn every_request(load: impl Iterator<Item = Request>) -> ([f64; SIZES], [f64; SI
 fn sampled(load: impl Iterator<Item = Request>) -> Curve {
     let sampler = Arc::new(Sampler::default());
     let mut estimator = Estimator::new(sampler.clone());
-    let present = Present { geometry: POOL, destage_age: Duration::from_secs(5), record_pages: 0.0 };
+    let present =
+        Present { geometry: POOL, destage_age: Duration::from_secs(5), dirty_part: 0.0, record_pages: 0.0 };
     estimator.advance(Duration::ZERO, present);
     for (number, (object, block, kind)) in (0_u64..).zip(load) {
         let now = Duration::from_millis(number / SPEED);

@@ -1,6 +1,6 @@
 //! The estimate takes at most 4 MiB of memory, however large the cache and however busy the server.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 mod loads;
 
@@ -42,7 +42,8 @@ static ALLOCATOR: Counting = Counting;
 fn run(geometry: Geometry, requests: u64, blocks: u64) -> Estimator {
     let sampler = Arc::new(Sampler::default());
     let mut estimator = Estimator::new(sampler.clone());
-    let present = Present { geometry, destage_age: Duration::from_secs(5), record_pages: 0.5 };
+    let present =
+        Present { geometry, destage_age: Duration::from_secs(5), dirty_part: 0.5, record_pages: 0.5 };
     let mut random = Random::new(7);
     for number in 0..requests {
         let now = Duration::from_micros(number * 50);

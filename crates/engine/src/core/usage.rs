@@ -13,6 +13,7 @@ use crate::counters::{Counters, Usage};
 use crate::format::key_hash;
 use crate::index::object::{CachedObject, blocks};
 use crate::io::Key;
+use crate::segments::LogUse;
 
 impl Core {
     /// Takes note of a request for the miss-ratio curve. A request counts once, when it is carried out.
@@ -34,10 +35,12 @@ impl Core {
     pub(crate) fn present(&self) -> Present {
         let (devices, segments) = self.segments.sizes();
         let (slots, memory) = (self.slots() as u64, self.settings.ram / BLOCK as u64);
+        let LogUse { share, dirty, .. } = self.segments.log_use();
         let written = self.totals.written.get().max(1) as f64;
         Present {
             geometry: Geometry { devices, segments, slots, memory },
             destage_age: self.settings.destage_after,
+            dirty_part: dirty as f64 / (share.max(1) * self.slots()) as f64,
             record_pages: (self.totals.frames.get() as f64 / written).min(1.0),
         }
     }
