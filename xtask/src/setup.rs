@@ -9,7 +9,7 @@ use crate::{
     vm::{Kernel, Release},
 };
 
-const PACKAGES: [&str; 32] = [
+const PACKAGES: &[&str] = &[
     "acl",
     "btrfs-progs",
     "busybox-static",
@@ -34,6 +34,8 @@ const PACKAGES: [&str; 32] = [
     "make",
     // Mount.nfs looks up `tcp` in /etc/protocols.
     "netbase",
+    // Servers for the tests of the NBD client.
+    "nbdkit",
     "nfs-common",
     "prometheus",
     "python3",
@@ -46,8 +48,8 @@ const PACKAGES: [&str; 32] = [
     "xfsprogs",
 ];
 
-/// Packages for comparisons with nfs-ganesha and nbdkit only.
-const PEERS: [&str; 4] = ["nbdkit", "nfs-ganesha", "nfs-ganesha-vfs", "rpcbind"];
+/// Packages for comparisons with nfs-ganesha only.
+const PEERS: [&str; 3] = ["nfs-ganesha", "nfs-ganesha-vfs", "rpcbind"];
 
 struct Tool {
     name: &'static str,

@@ -200,7 +200,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<Exit> {
             }
         }
         PoolCommand::Add { path, force, target, json } => {
-            let path = std::path::absolute(path)?;
+            let path = crate::data_args::device(path)?;
             let shown = path.display().to_string();
             let pool = find(&target)?.pool(PoolRequest::Add { path, force })?;
             if json {
@@ -211,7 +211,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<Exit> {
             }
         }
         PoolCommand::Remove { path, wait, target, json } => {
-            let path = std::path::absolute(path)?;
+            let path = crate::data_args::device(path)?;
             let shown = path.display().to_string();
             let pool = find(&target)?.pool(PoolRequest::Remove { path, wait })?;
             if json {

@@ -6,6 +6,11 @@ use clap::{Args, Subcommand, ValueHint};
 
 use crate::args::Target;
 
+/// Returns the absolute path of a device, or the URL of an NBD export as it is.
+pub(crate) fn device(path: PathBuf) -> std::io::Result<PathBuf> {
+    if forebay_config::NbdUrl::is_meant(&path) { Ok(path) } else { std::path::absolute(path) }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use forebay_config::{Flags, Settings, resolve};
+use forebay_config::{Flags, NbdUrl, Settings, resolve};
 
 use crate::args::RequiredMountsArgs;
 use crate::{Exit, output};
@@ -64,7 +64,7 @@ fn escaped(name: &str) -> String {
 fn write(dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     let exports = settings.exports.iter().map(|export| export.path.as_path());
     let devices = settings.cache.devices.iter().map(|device| device.as_path());
-    let devices = devices.filter(|device| !device.starts_with("/dev"));
+    let devices = devices.filter(|device| !device.starts_with("/dev") && !NbdUrl::is_meant(device));
     let mut text = String::from("# Made from the configuration by forebay-generator.\n[Unit]\n");
     for path in exports.chain(devices).chain([settings.state_dir.as_path()]) {
         let Some(path) = path.to_str() else { continue };

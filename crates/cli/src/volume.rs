@@ -26,7 +26,7 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<Exit> {
             show(&common, &volume, |volume| output::result(&describe(volume)))?;
         }
         VolumeCommand::Create { name, backing, mode, read_only, common } => {
-            let (name, backing) = (name.name, std::path::absolute(backing)?);
+            let (name, backing) = (name.name, crate::data_args::device(backing)?);
             let volume = ask(&common, VolumeRequest::Create { name, backing, mode, read_only })?;
             show(&common, &volume, |volume| {
                 let (name, size) = (&volume.name, format_size(volume.size_bytes));

@@ -1,7 +1,8 @@
-//! Small tools for every crate: [locks](lock), [latency counters](metrics), [planted bugs](mod@planted_bugs) and
-//! [small durable files](state_file).
+//! Small tools for every crate: [locks](lock), [latency counters](metrics), [planted bugs](mod@planted_bugs),
+//! [small durable files](state_file) and [URLs of NBD exports](nbd_url).
 
 pub mod lock;
 pub mod metrics;
+pub mod nbd_url;
 pub mod planted_bugs;
 pub mod state_file;

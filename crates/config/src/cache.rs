@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use forebay_common::nbd_url::NbdUrl;
+
 use crate::export::Export;
 use crate::file::Draft;
 use crate::problem::{Collector, Origin};
@@ -13,8 +15,8 @@ use crate::units::{format_size, parse_size};
 /// The cache in front of the exports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// Cache devices: block devices, files, or paths where files are to be made. The paths are absolute, and no two
-    /// are equal. If empty, the server makes files in the state directory, or has no cache in mode pass-through.
+    /// Cache devices: block devices, files, paths where files are to be made, or URLs of NBD exports. The paths are
+    /// absolute, and no two are equal. If empty, the server makes files in the state directory, or has no cache in mode pass-through.
     pub devices: Vec<PathBuf>,
     /// Size in bytes of each cache file that has to be made.
     pub size: u64,
@@ -145,6 +147,17 @@ fn check_device(
     problems: &mut Collector<'_>,
 ) {
     let (shown, path) = (device.value.display(), real(&device.value));
+    if NbdUrl::is_meant(&device.value) {
+        match NbdUrl::parse(&device.value.to_string_lossy()) {
+            Err(error) => problems.add(&device.origin, error),
+            Ok(url) if earlier.iter().any(|other| NbdUrl::of(&other.value).as_ref() == Some(&url)) => {
+                let message = format!("{shown} is named twice; name each cache device once");
+                problems.add(&device.origin, message);
+            }
+            Ok(_) => {}
+        }
+        return;
+    }
     if earlier.iter().any(|other| real(&other.value) == path) {
         problems.add(&device.origin, format!("{shown} is named twice; name each cache device once"));
     }

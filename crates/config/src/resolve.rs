@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_common::nbd_url::NbdUrl;
+
 use crate::cache::{device_size, ram_size};
 use crate::check;
 use crate::client_rule::{Access, Flavor, Squash};
@@ -210,8 +212,11 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     draft.log.format = flags.log_format.unwrap_or(draft.log.format);
 }
 
-/// Returns an absolute path, or the path itself if the current directory is not known.
+/// Returns an absolute path, or the path itself if it is the URL of an NBD export or the current directory is not known.
 fn absolute(path: &PathBuf) -> PathBuf {
+    if NbdUrl::is_meant(path) {
+        return path.clone();
+    }
     std::path::absolute(path).unwrap_or_else(|_| path.clone())
 }
 

@@ -14,7 +14,7 @@ const LONGEST: usize = 64;
 pub struct Volume {
     /// Name, unique among volumes.
     pub name: String,
-    /// The backing block device or file; absolute.
+    /// The absolute path of the backing block device or file, or the URL of an NBD export.
     pub backing: PathBuf,
     /// The volume's own mode; `None` means the server's.
     pub mode: Option<Mode>,
@@ -41,11 +41,11 @@ pub fn check_volume_name(name: &str) -> Result<(), String> {
 pub(crate) fn read_volume(
     table: Located<TableReader<'_, '_>>,
     problems: &mut Collector<'_>,
-    absolute_path: fn(&str) -> Result<PathBuf, String>,
+    device_path: fn(&str) -> Result<PathBuf, String>,
 ) -> Option<(Origin, Volume)> {
     let Located { value: mut table, origin } = table;
     let name = table.parsed("name", problems, |name| check_volume_name(name).map(|()| name.to_owned()));
-    let backing = table.parsed("backing", problems, absolute_path);
+    let backing = table.parsed("backing", problems, device_path);
     for (key, example) in [("name", "scratch"), ("backing", "/dev/sdx")] {
         if !table.has(key) {
             problems.add(&origin, format!("[[volume]] has no `{key}`; add {key} = \"{example}\""));

@@ -199,3 +199,33 @@ fn cache_devices_are_absolute_told_apart_and_outside_of_what_is_served() {
     }
     assert_eq!(mistakes(&Flags { format_cache: true, ..serving(&data) })[0].0, "--format-cache");
 }
+
+#[test]
+fn an_nbd_export_is_named_by_its_url() {
+    let dir = TempDir::new().unwrap();
+    let with =
+        |cache: &[&str]| Flags { cache: cache.iter().map(Into::into).collect(), ..serving(dir.path()) };
+    let (leg, socket) = ("nbd://ssd-host:7/leg", "nbd+unix:///leg?socket=/run/a");
+    let settings = resolve(&with(&[leg, socket])).unwrap().settings;
+    assert_eq!(settings.cache.devices, [leg, socket].map(std::path::PathBuf::from));
+    for (wrong, why) in
+        [([leg, "nbd://ssd-host:7/l%65g"], "twice"), ([leg, "nbds://h/x"], "write nbd://HOST")]
+    {
+        let told = mistakes(&with(&wrong));
+        assert!(told.len() == 1 && told[0].0 == "--cache" && told[0].1.contains(why), "{told:?}");
+    }
+    let file = dir.path().join("forebay.toml");
+    let text = |backing: &str| {
+        format!(
+            "cache = [\"{leg}\"]\n[[export]]\npath = \"{}\"\nname = \"/x\"\n[[volume]]\nname = \"far\"\nbacking = \"{backing}\"\n",
+            dir.path().display()
+        )
+    };
+    fs::write(&file, text(socket)).unwrap();
+    let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+    let settings = resolve(&flags).unwrap().settings;
+    assert_eq!(settings.cache.devices, [std::path::PathBuf::from(leg)]);
+    assert_eq!(settings.volumes[0].backing, std::path::PathBuf::from(socket));
+    fs::write(&file, text("nbd://h:0")).unwrap();
+    assert!(resolve(&flags).unwrap_err().0[0].message.contains("write nbd://HOST"));
+}

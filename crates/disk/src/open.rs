@@ -65,6 +65,14 @@ pub enum OpenError {
         /// The time without an answer.
         after: Duration,
     },
+    /// The NBD server of the device cannot be reached, or its export cannot be used.
+    #[error("cannot use {} as a cache device: {reason}", path.display())]
+    Server {
+        /// The URL.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The file system cannot hold the file.
     #[error(
         "cannot use {} as a cache device: its file system has no room for all of its {} MiB; free some or ask for less",

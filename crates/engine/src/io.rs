@@ -155,6 +155,11 @@ pub trait Backing: Send + Sync + 'static {
     /// Reads at `offset` into the front of `buffer`. Fewer bytes than the buffer holds come only at the end of the
     /// object.
     fn read(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)>;
+    /// Reads as [`Backing::read`] does, for a caller that begins nothing else before the read ends. An implementation
+    /// may block the thread that polls the result, which spares two changes of thread.
+    fn read_inline(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
+        self.read(object, offset, buffer)
+    }
     /// Writes all of `data` at `offset`, and grows the object where needed. The data is durable after
     /// [`Backing::sync`].
     fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>>;

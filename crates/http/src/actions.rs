@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_config::Mode;
+use forebay_config::{Mode, NbdUrl};
 use forebay_control::{PoolRequest, Severity, flush_and_tell};
 use serde::Deserialize;
 use serde_json::json;
@@ -81,7 +81,9 @@ pub(crate) fn act(
 fn carry_out(action: Action, served: &Served) -> Result<String, String> {
     let handler = &served.handler;
     match action {
-        Action::Add { path, .. } | Action::Remove { path } if !path.is_absolute() => {
+        Action::Add { path, .. } | Action::Remove { path }
+            if !path.is_absolute() && !NbdUrl::is_meant(&path) =>
+        {
             Err(format!("{} is not an absolute path; write it from / on", path.display()))
         }
         Action::Add { path, force } => {

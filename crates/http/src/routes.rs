@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use forebay_control::{COLUMNS, Past, Point};
+use forebay_control::{ActivityGroup, COLUMNS, Past, Point};
 use serde_json::{Value, json};
 
 use crate::access::{Door, Rights};
@@ -60,6 +60,7 @@ fn route(request: &Request, from: SocketAddr, door: &Door, served: &Served) -> R
         ("/metrics", true) => metrics(request, served),
         ("/api/status", true) => Response::json(&shown_status(served)),
         ("/api/advice", true) => advice(served),
+        ("/api/activity", true) => Response::json(&shown_activity(&rights, served)),
         ("/api/session", true) => session(&rights),
         ("/api/history", true) => history(request, served),
         ("/api/events", true) => events(request, served),
@@ -175,6 +176,16 @@ pub(crate) fn shown_status(served: &Served) -> Value {
     let mut value = json!(status);
     value["clients_known"] = json!(clients);
     value
+}
+
+/// Returns what clients do, for the page. Every user of this host may look at the page, and may not know the names of
+/// files: only an administrator gets them.
+fn shown_activity(rights: &Rights, served: &Served) -> Value {
+    let mut activity = served.web.gathered.get(served.handler.as_ref()).activity.clone();
+    if matches!(rights, Rights::Look) {
+        activity.files = ActivityGroup::default();
+    }
+    json!(activity)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use forebay_common::lock::Mutex;
 use forebay_config::{Mode, Settings};
 use forebay_control::{EventLog, Severity};
-use forebay_disk::FileDevice;
+use forebay_disk::CacheDevice;
 use forebay_engine::io::Device;
 use forebay_engine::pool::{PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine};
@@ -52,7 +52,7 @@ pub(crate) struct Cache {
 
 /// The facts about devices and backing store that the engine's events and the disks report.
 pub(crate) struct CacheMonitor {
-    devices: Mutex<Vec<Arc<FileDevice>>>,
+    devices: Mutex<Vec<Arc<CacheDevice>>>,
     /// The name of each device, and the epoch in use.
     pub(crate) roster: Roster,
     /// Devices that were not there at the start.
@@ -80,7 +80,7 @@ impl CacheMonitor {
         }
     }
 
-    fn add(&self, device: Arc<FileDevice>) {
+    fn add(&self, device: Arc<CacheDevice>) {
         self.replace(device.name());
         self.devices.lock().push(device);
     }
@@ -109,7 +109,7 @@ impl CacheMonitor {
     }
 
     /// Returns the devices in use.
-    pub(crate) fn devices(&self) -> Vec<Arc<FileDevice>> {
+    pub(crate) fn devices(&self) -> Vec<Arc<CacheDevice>> {
         self.devices.lock().clone()
     }
 
@@ -118,7 +118,9 @@ impl CacheMonitor {
     }
 
     pub(crate) fn lose(&self, name: &str) {
+        let lost = self.devices().into_iter().find(|device| device.name() == name);
         self.remove(name);
+        lost.iter().for_each(|device| device.leave());
         self.lost.lock().push(name.to_owned());
     }
 }
@@ -157,7 +159,8 @@ pub(crate) fn open(
     let volumes = Volumes::open(settings, events)?;
     let watch = Arc::new(CacheMonitor::new(roster.clone()));
     notices.extend(opened.missing.iter().map(Missing::reason));
-    let is_used = |device: &Arc<FileDevice>| pool.present().any(|(_, member)| member.name() == device.name());
+    let is_used =
+        |device: &Arc<CacheDevice>| pool.present().any(|(_, member)| member.name() == device.name());
     let new = fresh && opened.made.are_all(&opened.devices);
     let (used, unused): (Vec<_>, Vec<_>) = opened.devices.into_iter().partition(is_used);
     used.into_iter().for_each(|device| watch.add(device));
@@ -252,7 +255,7 @@ pub(crate) fn config_mode(mode: forebay_engine::Mode) -> Mode {
 
 impl Cache {
     /// Returns the devices in use.
-    pub(crate) fn devices(&self) -> Vec<Arc<FileDevice>> {
+    pub(crate) fn devices(&self) -> Vec<Arc<CacheDevice>> {
         self.watch.devices()
     }
 

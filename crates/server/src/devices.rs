@@ -3,12 +3,14 @@
 //! A file is created only for a new pool, or if the administrator requests it (`--make-missing`, `pool add`). A path
 //! that does not exist may be an SSD that is not mounted, or a device that has another name today.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_common::nbd_url::NbdUrl;
 use forebay_config::{Mode, Settings, format_size};
 use forebay_control::EventLog;
-use forebay_disk::{FileDevice, OpenError as DeviceError};
+use forebay_disk::{CacheDevice, OpenError as DeviceError};
 use forebay_engine::io::{Device, Witness};
 use forebay_engine::pool::{Notice, Patience, Pool, PoolError};
 use forebay_runtime::{SystemClock, block_on, block_on_apart};
@@ -30,7 +32,7 @@ const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
 pub(crate) struct Opened {
     pub(crate) pool: Pool,
     /// All devices that were opened, including those that the pool does not use.
-    pub(crate) devices: Vec<Arc<FileDevice>>,
+    pub(crate) devices: Vec<Arc<CacheDevice>>,
     /// Paths that do not exist, to be created and added.
     pub(crate) to_make: Vec<PathBuf>,
     /// Devices that are missing.
@@ -66,6 +68,12 @@ impl Missing {
     /// Returns a sentence that says which device is missing, and what to do.
     pub(crate) fn reason(&self) -> String {
         let seen = self.seen.as_ref().map_or_else(String::new, |seen| format!(", in use last at {seen}"));
+        if NbdUrl::is_meant(Path::new(&self.name)) {
+            return format!(
+                "cache device {} is missing{seen}; when its NBD server answers, run `forebay pool add {}`",
+                self.described, self.name
+            );
+        }
         format!(
             "cache device {} is missing{seen}; connect it, then run `forebay pool add {}` (a cache file is made anew by that); if it \
              has another name now, run that with the new name, and put it into the configuration",
@@ -85,7 +93,7 @@ impl Made {
     }
 
     /// Returns true if the devices are exactly the created files.
-    pub(crate) fn are_all(&self, devices: &[Arc<FileDevice>]) -> bool {
+    pub(crate) fn are_all(&self, devices: &[Arc<CacheDevice>]) -> bool {
         self.0.len() == devices.len()
     }
 }
@@ -135,13 +143,13 @@ pub(crate) fn paths(settings: &Settings) -> Option<(Vec<PathBuf>, Vec<String>)> 
 }
 
 /// Opens a device. A device that is in use may belong to a killed process for a moment, so the call tries again.
-pub(crate) fn device(path: &Path, size: u64, retry: BusyRetry) -> Result<Arc<FileDevice>, DeviceError> {
+pub(crate) fn device(path: &Path, size: u64, retry: BusyRetry) -> Result<Arc<CacheDevice>, DeviceError> {
     let busy = |error: &DeviceError| matches!(error, DeviceError::InUse { .. });
-    let open = || FileDevice::open_or_create(path, size).map(Arc::new);
+    let open = || CacheDevice::open_or_create(path, size).map(Arc::new);
     retry.take(&path.display().to_string(), busy, open)
 }
 
-fn dynamic(devices: &[Arc<FileDevice>]) -> Vec<Arc<dyn Device>> {
+fn dynamic(devices: &[Arc<CacheDevice>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
 }
 
@@ -201,7 +209,7 @@ impl Start<'_> {
         &self,
         paths: &[PathBuf],
         retry: BusyRetry,
-    ) -> Result<(Vec<Arc<FileDevice>>, Vec<DeviceError>), Error> {
+    ) -> Result<(Vec<Arc<CacheDevice>>, Vec<DeviceError>), Error> {
         let (mut opened, mut unusable) = (Vec::new(), Vec::new());
         let there: Vec<_> = paths.iter().filter(|path| !is_missing(path)).cloned().collect();
         let waits_for = |path: &Path| self.under_way.silent(&path.display().to_string());
@@ -219,7 +227,7 @@ impl Start<'_> {
     fn old(
         &self,
         pool: Pool,
-        devices: Vec<Arc<FileDevice>>,
+        devices: Vec<Arc<CacheDevice>>,
         missing: &[PathBuf],
         unusable: &[DeviceError],
     ) -> Result<Opened, Error> {
@@ -263,7 +271,7 @@ impl Start<'_> {
     }
 
     /// Returns a notice if an existing file does not have the size in the settings.
-    fn other_size(&self, device: &FileDevice) -> Option<String> {
+    fn other_size(&self, device: &CacheDevice) -> Option<String> {
         let cache = &self.settings.cache;
         let other = cache.size_given && device.is_file() && device.size() != cache.size;
         other.then(|| {
@@ -280,7 +288,7 @@ impl Start<'_> {
     /// Creates the missing files, and a pool of all devices.
     fn new_pool(
         &self,
-        mut devices: Vec<Arc<FileDevice>>,
+        mut devices: Vec<Arc<CacheDevice>>,
         missing: &[PathBuf],
         retry: BusyRetry,
     ) -> Result<Opened, Error> {
@@ -307,27 +315,35 @@ impl Start<'_> {
     }
 }
 
-/// Returns true if the path does not exist. A path that cannot be examined fails when it is opened.
+/// Returns true if the path does not exist. A path that cannot be examined, and an NBD server that cannot be reached,
+/// fail when they are opened.
 pub(crate) fn is_missing(path: &Path) -> bool {
-    matches!(path.try_exists(), Ok(false))
+    !NbdUrl::is_meant(path) && matches!(path.try_exists(), Ok(false))
 }
 
 /// Returns the devices that share a disk, one sentence for each pair of neighbours.
-pub(crate) fn shared_disks(devices: &[Arc<FileDevice>]) -> Vec<String> {
-    let places: Vec<_> = devices
-        .iter()
-        .filter_map(|device| {
-            Some((device.name(), forebay_disk::whereabouts(Path::new(device.name())).ok()?.disks))
-        })
-        .collect();
+pub(crate) fn shared_disks(devices: &[Arc<CacheDevice>]) -> Vec<String> {
+    let places: Vec<_> =
+        devices.iter().filter_map(|device| Some((device.name(), place_of(device.name())?))).collect();
     let shares = |at: &usize| places[..*at].iter().find(|(_, disks)| !disks.is_disjoint(&places[*at].1));
     let pairs = (1..places.len()).filter_map(|at| Some((shares(&at)?.0, places[at].0)));
+    let kind = |name: &str| if NbdUrl::is_meant(Path::new(name)) { "server" } else { "disk" };
     pairs
         .map(|(first, second)| {
             format!(
-                "the cache devices {first} and {second} are on the same disk: they survive the loss of one of them, not of \
-                 the disk, and each write goes to it twice"
+                "the cache devices {first} and {second} are on the same {}: they survive the loss of one of them, not of \
+                 the {}, and each write goes to it twice",
+                kind(first),
+                kind(first)
             )
         })
         .collect()
+}
+
+/// Returns the disks that a device is on. For an NBD export, its server stands for them.
+fn place_of(name: &str) -> Option<BTreeSet<String>> {
+    match NbdUrl::of(Path::new(name)) {
+        Some(url) => Some(BTreeSet::from([format!("{:?}", url.server())])),
+        None => Some(forebay_disk::whereabouts(Path::new(name)).ok()?.disks),
+    }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 use forebay_control::{EventLog, Severity};
-use forebay_disk::{FileDevice, Health};
+use forebay_disk::{CacheDevice, Health};
 use forebay_engine::io::Device;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
@@ -199,7 +199,7 @@ impl Drop for Monitor {
 }
 
 fn look(watch: &CacheMonitor, events: &EventLog, ask: impl Fn(&str) -> Option<Health>) {
-    let devices: Vec<Arc<FileDevice>> = watch.devices();
+    let devices: Vec<Arc<CacheDevice>> = watch.devices();
     watch.health.lock().retain(|name, _| devices.iter().any(|device| device.name() == name));
     for device in devices {
         let Some(now) = device.disk().and_then(|disk| ask(&disk)) else { continue };

@@ -12,12 +12,15 @@
 //! | D8 | is missing, was a member, and its file system is not mounted where it was | refuse |
 //! | D9 | is a directory, character device, pipe or socket | refused when it is opened |
 //! | D10 | is a block device that is mounted or in use | refused when it is opened |
-//! | D11 | anything else | accept |
+//! | D11 | is the URL of an export of this server itself | refuse: the log would be in the log |
+//! | D12 | is the URL of another NBD export | accept; the export is examined when it is opened |
+//! | D13 | anything else | accept |
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use forebay_config::{Export, Settings, inside_export};
+use forebay_common::nbd_url::NbdUrl;
+use forebay_config::{Export, Nbd, Settings, inside_export};
 use forebay_disk::whereabouts;
 
 use crate::roster::Record;
@@ -35,6 +38,8 @@ pub(crate) struct Rules {
     pub(crate) state_dir: PathBuf,
     /// True if file systems in memory are accepted.
     pub(crate) in_memory: bool,
+    /// The places where this server serves volumes over NBD.
+    pub(crate) nbd: Nbd,
 }
 
 /// Why a path may not be a cache device.
@@ -52,6 +57,8 @@ pub(crate) enum Refusal {
     OtherState { path: PathBuf, state_dir: PathBuf },
     #[error("{} and {} are the same cache device; name it once", path.display(), other.display())]
     Same { path: PathBuf, other: PathBuf },
+    #[error("the cache device {} is a volume of this server itself; name another device", .0.display())]
+    OwnExport(PathBuf),
     #[error(
         "{} is a file in /dev, which is in memory and no cache device; remove it, and connect the device",
         .0.display()
@@ -88,6 +95,7 @@ impl Rules {
             exports: settings.exports.clone(),
             state_dir: settings.state_dir.clone(),
             in_memory: settings.cache.in_memory,
+            nbd: settings.nbd.clone(),
         }
     }
 
@@ -103,6 +111,13 @@ impl Rules {
         before: Option<&Record>,
     ) -> Result<(), Refusal> {
         let owned = || path.to_owned();
+        if NbdUrl::of(path).is_some_and(|url| url.is_at(&self.nbd.listen, &self.nbd.sockets)) {
+            return Err(Refusal::OwnExport(owned()));
+        }
+        if NbdUrl::is_meant(path) {
+            let same = others.iter().find(|other| other.as_path() != path && is_same_export(other, path));
+            return same.map_or(Ok(()), |other| Err(Refusal::Same { path: owned(), other: other.clone() }));
+        }
         if let Some(export) = inside_export(path, &self.exports) {
             return Err(Refusal::Exported { path: owned(), export: export.path.clone() });
         }
@@ -159,6 +174,11 @@ fn may_be_made(path: &Path, directory: &Path, before: Option<&Record>) -> Result
     }
 }
 
+/// Returns true if both are URLs of one NBD export.
+pub(crate) fn is_same_export(one: &Path, other: &Path) -> bool {
+    NbdUrl::of(one).is_some_and(|url| NbdUrl::of(other).as_ref() == Some(&url))
+}
+
 /// Returns the path in `others` that is the same device, or the same file by another name.
 fn same(meta: &std::fs::Metadata, path: &Path, others: &[PathBuf]) -> Option<PathBuf> {
     let identity = |meta: &std::fs::Metadata| match meta.file_type().is_block_device() {
@@ -199,7 +219,8 @@ mod tests {
                 clients: Vec::new(),
                 tls: forebay_config::TlsPolicy::Optional,
             };
-            let rules = Rules { exports: vec![export], state_dir: real.join("state"), in_memory: false };
+            let nbd = Nbd { sockets: vec!["/run/own".into()], ..Nbd::default() };
+            let rules = Rules { exports: vec![export], state_dir: real.join("state"), in_memory: false, nbd };
             Rig { home, rules }
         }
 
@@ -242,6 +263,17 @@ mod tests {
         assert_eq!(refused, Err(Refusal::Same { path: b, other: a.clone() }));
         std::fs::write(rig.path("plain/c"), "").unwrap();
         assert_eq!(rig.rules.check(&rig.path("plain/c"), &[a], None), Ok(()));
+    }
+
+    #[test]
+    fn d11_and_d12_an_export_of_another_server_is_accepted_once() {
+        let rig = Rig::new();
+        let own = PathBuf::from("nbd+unix:///x?socket=/run/own");
+        assert_eq!(rig.rules.check(&own, &[], None), Err(Refusal::OwnExport(own)));
+        let [one, other, again] = ["nbd://h/a", "nbd://h/b", "nbd://h:10809/%61"].map(PathBuf::from);
+        assert_eq!(rig.rules.check(&one, std::slice::from_ref(&other), None), Ok(()));
+        let refused = rig.rules.check(&again, &[other, one.clone()], None);
+        assert_eq!(refused, Err(Refusal::Same { path: again, other: one }));
     }
 
     #[test]

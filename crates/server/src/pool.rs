@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use forebay_config::format_size;
+use forebay_config::{NbdUrl, format_size};
 use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus, ScrubStatus};
 use forebay_engine::Usage;
 use forebay_engine::buffer::BLOCK;
@@ -140,10 +140,15 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
         );
     }
     for lost in cache.watch.lost.lock().iter() {
-        let lost = cache.watch.roster.describe(lost);
-        reasons.push(format!(
-            "cache device {lost} was lost; replace it and add the new one with `forebay pool add PATH`"
-        ));
+        let described = cache.watch.roster.describe(lost);
+        reasons.push(match NbdUrl::is_meant(Path::new(lost)) {
+            true => format!(
+                "cache device {described} was lost; when its NBD server answers, add it again with `forebay pool add {lost}`"
+            ),
+            false => format!(
+                "cache device {described} was lost; replace it and add the new one with `forebay pool add PATH`"
+            ),
+        });
     }
     reasons.extend(cache.watch.missing().iter().map(Missing::reason));
     let health = cache.watch.health.lock();

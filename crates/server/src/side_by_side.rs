@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use forebay_disk::{FileDevice, OpenError};
+use forebay_disk::{CacheDevice, OpenError};
 
 use crate::busy_retry::BusyRetry;
 use crate::devices::device;
@@ -14,7 +14,7 @@ use crate::devices::device;
 /// The time between two checks after the deadline.
 const LOOK: Duration = Duration::from_millis(200);
 
-type Answer = Result<Arc<FileDevice>, OpenError>;
+type Answer = Result<Arc<CacheDevice>, OpenError>;
 
 /// Returns the time within which a device has to answer.
 pub(crate) fn deadline() -> Duration {
@@ -93,7 +93,7 @@ fn open_until(
 mod tests {
     use std::cell::RefCell;
 
-    use forebay_disk::MIN_SIZE;
+    use forebay_disk::{FileDevice, MIN_SIZE};
 
     use super::*;
 

@@ -11,6 +11,11 @@ pub trait BackingDevice: Send + Sync + 'static {
     fn size(&self) -> u64;
     /// Returns true if the device is slow at random access, as a spinning disk is.
     fn is_rotational(&self) -> bool;
+    /// Returns how many times the device has lost, or may have lost, changes that it had accepted and not synced, as by
+    /// the loss of a connection. The first sync that begins after that fails, once for all changes before it.
+    fn losses(&self) -> u64 {
+        0
+    }
     /// Reads at `offset` into the front of `buffer`. Fewer bytes come only at the end of the device.
     fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)>;
     /// Writes all of `data`. The data is durable after [`BackingDevice::sync`].

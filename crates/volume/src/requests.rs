@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay_common::lock::atomic::Ordering;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
-use forebay_engine::io::{BackingResult, Io, Time};
+use forebay_engine::io::{BackingError, BackingResult, Io, Time};
 use forebay_engine::{Error, Logged, Mode, Outcome, Seq};
 
 use crate::disk::Extent;
@@ -17,6 +17,9 @@ type Result<T> = std::result::Result<T, Error>;
 const LOGGED_ZEROS: u64 = 64 * BLOCK as u64;
 /// The most bytes that one change past the log covers: writes to the range wait meanwhile.
 const PIECE: u64 = 1 << 30;
+/// The number of times that a change is made on a device that loses it meanwhile.
+const TRIES: usize = 3;
+const EIO: i32 = 5;
 /// The bytes that a prefetch reads at once.
 const PREFETCH: u64 = 1 << 20;
 
@@ -87,7 +90,7 @@ impl Volume {
         }
         let offset = offset + logged.len as u64;
         let slice = Slice::new(std::sync::Arc::new(Buffer::from_bytes(rest)), 0..rest.len());
-        let write = || self.device.write(offset, slice);
+        let write = || self.device.write(offset, slice.clone());
         let kept = (mode != Mode::WriteAround && mode != Mode::PassThrough).then_some(rest);
         let range = offset..offset + rest.len() as u64;
         Ok(done.and(self.bypass(range, kept, mode == Mode::WriteThrough, write).await?))
@@ -100,21 +103,39 @@ impl Volume {
         range: Range<u64>,
         written: Option<&[u8]>,
         caching: bool,
-        change: impl FnOnce() -> Io<BackingResult<()>>,
+        change: impl Fn() -> Io<BackingResult<()>>,
     ) -> Result<Changed> {
         let (engine, object) = (&self.engine, &self.object);
         let mut direct = engine.begin_bypass(object, range.start, range.end - range.start).await?;
         if caching {
             direct = direct.caching();
         }
-        let result = change().await;
+        let (losses, result) = self.on_device(change).await;
         let written = written.filter(|_| result.is_ok()).map(|data| (range.start, data));
         let frame = engine.end_bypass(object, direct, written, range.end, Time::default()).await?;
         // The record of the new contents is durable before the answer: a later flush of another range must not depend
         // on it.
         engine.commit(frame).await?;
         result?;
+        if self.device.losses() != losses {
+            // The sync that failed for the loss may have been before the engine knew of this change.
+            return Err(BackingError::Io(EIO).into());
+        }
         Ok(Changed { frame, bypassed: true })
+    }
+
+    /// Makes a change on the device, again if the device loses what it accepted meanwhile. Returns the number of losses
+    /// before the change as well.
+    async fn on_device(&self, change: impl Fn() -> Io<BackingResult<()>>) -> (u64, BackingResult<()>) {
+        let mut losses = self.device.losses();
+        for _ in 0..TRIES {
+            let result = change().await;
+            let before = std::mem::replace(&mut losses, self.device.losses());
+            if result.is_err() || losses == before {
+                return (before, result);
+            }
+        }
+        (losses, Err(BackingError::Io(EIO)))
     }
 
     /// Ends a change: with `fua` it is durable now.

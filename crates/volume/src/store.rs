@@ -129,6 +129,14 @@ impl Backing for Store {
         }
     }
 
+    /// The device of a volume is never read on the polling thread, which may be an event loop.
+    fn read_inline(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
+        match uuid_of(object) {
+            Some(_) => self.read(object, offset, buffer),
+            None => self.files.read_inline(object, offset, buffer),
+        }
+    }
+
     fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>> {
         match uuid_of(object).map(|uuid| self.device(uuid)) {
             Some(Ok(device)) => device.write(offset, data),

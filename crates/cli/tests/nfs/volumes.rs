@@ -12,19 +12,19 @@ const SIZE: usize = (4 << 20) + 3 * 512;
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
-const FLUSH: u16 = 3;
-const TRIM: u16 = 4;
-const WRITE_ZEROES: u16 = 6;
-const FUA: u16 = 1;
+pub(crate) const FLUSH: u16 = 3;
+pub(crate) const TRIM: u16 = 4;
+pub(crate) const WRITE_ZEROES: u16 = 6;
+pub(crate) const FUA: u16 = 1;
 
 /// A client of NBD: fixed newstyle negotiation with NBD_OPT_GO, and simple replies.
-struct Nbd {
+pub(crate) struct Nbd {
     stream: TcpStream,
-    size: u64,
+    pub(crate) size: u64,
 }
 
 impl Nbd {
-    fn open(address: &str, name: &str) -> Option<Self> {
+    pub(crate) fn open(address: &str, name: &str) -> Option<Self> {
         let mut stream = TcpStream::connect(address).unwrap();
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).unwrap();
@@ -54,7 +54,14 @@ impl Nbd {
     }
 
     /// Sends a request and returns its error, and its data for a READ.
-    fn call(&mut self, kind: u16, flags: u16, offset: usize, len: usize, data: &[u8]) -> (u32, Vec<u8>) {
+    pub(crate) fn call(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        offset: usize,
+        len: usize,
+        data: &[u8],
+    ) -> (u32, Vec<u8>) {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
         request.extend(flags.to_be_bytes());
         request.extend(kind.to_be_bytes());
@@ -73,29 +80,29 @@ impl Nbd {
     }
 
     #[track_caller]
-    fn read(&mut self, offset: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&mut self, offset: usize, len: usize) -> Vec<u8> {
         let (error, data) = self.call(READ, 0, offset, len, &[]);
         assert_eq!(error, 0);
         data
     }
 
     #[track_caller]
-    fn change(&mut self, kind: u16, flags: u16, offset: usize, len: usize, data: &[u8]) {
+    pub(crate) fn change(&mut self, kind: u16, flags: u16, offset: usize, len: usize, data: &[u8]) {
         assert_eq!(self.call(kind, flags, offset, len, data).0, 0);
     }
 
     #[track_caller]
-    fn write(&mut self, flags: u16, offset: usize, byte: u8, len: usize) {
+    pub(crate) fn write(&mut self, flags: u16, offset: usize, byte: u8, len: usize) {
         self.change(WRITE, flags, offset, len, &vec![byte; len]);
     }
 
     #[track_caller]
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.change(FLUSH, 0, 0, 0, &[]);
     }
 
     #[track_caller]
-    fn holds(&mut self, expected: &[u8]) {
+    pub(crate) fn holds(&mut self, expected: &[u8]) {
         let found = self.read(0, expected.len());
         let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
         assert_eq!(differs.map(|at| (at, found[at], expected[at])), None);

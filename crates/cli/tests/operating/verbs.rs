@@ -28,6 +28,9 @@ const CHANGES: &[(&[&str], &str)] = &[
 const LOOKS: &[&[&str]] = &[
     &["status"],
     &["stat"],
+    &["stat", "--by", "client"],
+    &["stat", "--by", "device"],
+    &["profile"],
     &["events"],
     &["mode"],
     &["flush"],

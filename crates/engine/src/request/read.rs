@@ -225,7 +225,8 @@ async fn fetch_runs(
     offset: u64,
     buf: &mut [u8],
 ) -> Result<bool> {
-    let reads: Vec<_> = runs.iter().map(|run| Box::pin(fetch_run(core, object, run))).collect();
+    let fetch = |(i, run)| Box::pin(fetch_run(core, object, run, i + 1 == runs.len()));
+    let reads: Vec<_> = runs.iter().enumerate().map(fetch).collect();
     let results = all(reads).await;
     let mut complete = Ok(true);
     let mut state = object.lock();
@@ -259,10 +260,16 @@ fn caches_reads(core: &Core) -> bool {
     core.mode() != Mode::PassThrough
 }
 
-/// Returns the contents of a run; `None` if its copies moved meanwhile.
-async fn fetch_run(core: &Core, object: &Arc<CachedObject>, run: &Run) -> Result<Option<Vec<Page>>> {
+/// Returns the contents of a run; `None` if its copies moved meanwhile. The `last` run of a request begins
+/// when all others are in progress.
+async fn fetch_run(
+    core: &Core,
+    object: &Arc<CachedObject>,
+    run: &Run,
+    last: bool,
+) -> Result<Option<Vec<Page>>> {
     if run.copies.is_empty() {
-        return fetch_backing(core, object, run.blocks.clone()).await.map(Some);
+        return fetch_backing(core, object, run.blocks.clone(), last).await.map(Some);
     }
     let first = run.copies[0];
     let count = run.copies.len();
@@ -296,10 +303,20 @@ async fn fetch_run(core: &Core, object: &Arc<CachedObject>, run: &Run) -> Result
 }
 
 /// Reads whole blocks from the backing store. Bytes beyond its contents are zero.
-async fn fetch_backing(core: &Core, object: &CachedObject, range: Range<u64>) -> Result<Vec<Page>> {
+async fn fetch_backing(
+    core: &Core,
+    object: &CachedObject,
+    range: Range<u64>,
+    inline: bool,
+) -> Result<Vec<Page>> {
     let count = (range.end - range.start) as usize;
     let at = range.start * BLOCK as u64;
-    let (mut buffer, result) = core.env.backing.read(&object.key, at, Buffer::zeroed(count)).await;
+    let (backing, buffer) = (&core.env.backing, Buffer::zeroed(count));
+    let read = match inline {
+        true => backing.read_inline(&object.key, at, buffer),
+        false => backing.read(&object.key, at, buffer),
+    };
+    let (mut buffer, result) = read.await;
     let read = result?;
     buffer[read..].fill(0);
     // Bytes behind the object's end must not reappear when it grows. They may exist while a truncation is not

@@ -1,6 +1,6 @@
 //! The operations of a COMPOUND in the counters.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_wire::nfs4::Opcode;
 
@@ -8,7 +8,7 @@ use crate::stats::Stats;
 
 /// The times of a COMPOUND in execution.
 pub(super) struct Measured {
-    /// The end of the last operation, or the arrival.
+    /// The end of the last operation with a time of its own, or the arrival.
     mark: Instant,
     /// The last operation whose result waits for the log or a file system, and its begin.
     unfinished: Option<(Opcode, Instant)>,
@@ -28,9 +28,18 @@ impl Measured {
         }
     }
 
+    /// Returns the end of the last operation, or the arrival.
+    pub(super) fn last(&self) -> Instant {
+        self.mark
+    }
+
     /// Counts an operation that has its result. One that changes something ends with the next such operation, or with
-    /// the reply.
+    /// the reply. An operation that only prepares another has no time of its own, which spares a look at the clock: the
+    /// operation after it begins with it.
     pub(super) fn ended(&mut self, stats: &Stats, number: Opcode, failed: bool) {
+        if prepares(number) {
+            return stats.executed(number, Duration::ZERO, failed);
+        }
         let begun = std::mem::replace(&mut self.mark, Instant::now());
         if failed || !ends_late(number) {
             stats.executed(number, self.mark - begun, failed);
@@ -45,6 +54,14 @@ impl Measured {
             stats.executed(number, begun.elapsed(), failed);
         }
     }
+}
+
+/// Returns true for operations that examine only memory, in front of the operation that the client wants.
+fn prepares(number: Opcode) -> bool {
+    matches!(
+        number,
+        Opcode::Sequence | Opcode::Putfh | Opcode::Putrootfh | Opcode::Savefh | Opcode::Restorefh
+    )
 }
 
 /// Returns true for operations that may wait for the log or a file system before the reply.

@@ -66,7 +66,7 @@ impl Shared {
         }
         let from_ssd = compound.from_ssd.take().filter(|_| !compound.has_to_commit(self));
         let reply = std::mem::take(reply.head());
-        call.head.compound.set(Some(Begun { compound, reply, progress }));
+        call.head.compound.set(Some(Begun { compound: Box::new(compound), reply, progress }));
         match from_ssd {
             Some((read, client)) => Outcome::FromSsd(SsdReply::of_compound(read, client)),
             None => Outcome::Wait,
@@ -89,7 +89,7 @@ impl Shared {
         }
         let Begun { mut compound, reply: head, .. } = begun;
         reply.head().extend_from_slice(&head);
-        compound.end_read(self, client, &mut reply, out);
+        compound.end_read(self, &request.call(), client, &mut reply, out);
         compound.complete(self, reply.head());
         self.send(request.ticket, reply);
         None

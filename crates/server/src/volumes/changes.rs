@@ -4,16 +4,22 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_common::nbd_url::NbdUrl;
 use forebay_config::{Mode, format_size};
 use forebay_control::{VolumeRequest, VolumeStatus};
+use forebay_engine::buffer::{BLOCK, Buffer};
 use forebay_runtime::block_on_apart;
 use forebay_volume::device::BackingDevice as _;
 
-use super::device::{DeviceFile, resolved};
-use super::identity::{Identity, Taken, is_rotational, refusal};
+use super::device::resolved;
+use super::identity::{Identity, Taken, refusal, refusal_of_export};
+use super::open::{self, OpenDevice, Told};
 use super::record::Record;
-use super::{Entry, Serving, Volumes, new_volume, shown};
+use super::{Entry, Served, Serving, Volumes, new_volume, shown};
 use crate::cache::{engine_mode, random};
+
+/// A backing device and its identity.
+type Examined = (Arc<dyn OpenDevice>, Identity);
 
 /// The bytes at the front of a device in which signatures are looked for.
 const FRONT: u64 = 64 << 10;
@@ -48,15 +54,11 @@ impl Volumes {
         mode: Option<Mode>,
         read_only: bool,
     ) -> Result<Entry, String> {
-        let path = resolved(backing)?;
-        let taken = self.taken();
-        let kind = Identity::of(&path, 0)?;
-        let (front, size) = front_of(&path)?;
-        if let Some(reason) = refusal(&path, &front, size, &taken) {
-            return Err(reason);
-        }
-        let device = DeviceFile::open(&path, read_only, is_rotational(&path))?;
-        let identity = Identity { size: device.size(), ..kind };
+        let told = Told { name: &name, events: &self.events };
+        let (device, identity) = match NbdUrl::is_meant(backing) {
+            true => self.examine_export(backing, read_only, &told)?,
+            false => self.examine_local(backing, read_only, &told)?,
+        };
         let record = Record {
             name,
             uuid: random(),
@@ -66,9 +68,38 @@ impl Volumes {
             read_only,
             rest: None,
         };
-        let entry = Entry { record, device: Ok(Arc::new(device)), volume: None };
+        let entry = Entry { record, device: Ok(device), volume: None };
         self.all.lock().push(entry.clone());
         Ok(entry)
+    }
+
+    fn examine_local(&self, backing: &Path, read_only: bool, told: &Told<'_>) -> Result<Examined, String> {
+        let path = resolved(backing)?;
+        Identity::of(&path, 0)?;
+        let (front, size) = front_of(&path)?;
+        match refusal(&path, &front, size, &self.taken()) {
+            Some(reason) => Err(reason),
+            None => open::open(backing, read_only, None, told),
+        }
+    }
+
+    fn examine_export(&self, backing: &Path, read_only: bool, told: &Told<'_>) -> Result<Examined, String> {
+        let url = NbdUrl::parse(&backing.to_string_lossy())?;
+        let own = &self.settings.nbd;
+        // The door has the port that the system chose.
+        let door = self.door.get().and_then(|door| door.parse().ok());
+        let listen: Vec<_> = own.listen.iter().copied().chain(door).collect();
+        if url.is_at(&listen, &own.sockets) {
+            return Err(format!("{url} is a volume of this server itself; name another device"));
+        }
+        let device = open::open_export(&url, read_only, None, told)?;
+        let (front, read) = block_on_apart(device.read(0, Buffer::zeroed(FRONT as usize / BLOCK)));
+        let read = read.map_err(|error| format!("{url} cannot be read: {error}"))?;
+        if let Some(reason) = refusal_of_export(&url, &front[..read], device.size(), &self.taken()) {
+            return Err(reason);
+        }
+        let identity = open::identity_of(&url, &device);
+        Ok((device, identity))
     }
 
     /// Returns what no new volume may be on.
@@ -168,7 +199,7 @@ impl Volumes {
 
     fn resize(&self, name: String, size: Option<u64>) -> Result<String, String> {
         let _one = self.changing.lock();
-        let (entry, volume, device) = self.served(&name)?;
+        let Served { entry, volume, device } = self.served(&name)?;
         let cannot = |error: String| format!("volume {name} keeps its size: {error}");
         if let Some(size) = size {
             device.grow(size).map_err(cannot)?;
@@ -183,7 +214,7 @@ impl Volumes {
 
     fn set_mode(&self, name: String, mode: Option<Mode>) -> Result<String, String> {
         let _one = self.changing.lock();
-        let (_, volume, _) = self.served(&name)?;
+        let Served { volume, .. } = self.served(&name)?;
         self.update(&name, |entry| entry.record.mode = mode)?;
         volume.set_mode(mode.map(engine_mode));
         let shown = mode.map_or_else(|| "that of the server".to_owned(), |mode| mode.to_string());
@@ -192,7 +223,7 @@ impl Volumes {
     }
 
     fn flush(&self, name: String) -> Result<String, String> {
-        let (_, volume, _) = self.served(&name)?;
+        let Served { volume, .. } = self.served(&name)?;
         let flushed = block_on_apart(async move { volume.destage().await });
         flushed.map_err(|error| format!("volume {name} could not be destaged: {error}"))?;
         Ok(name)

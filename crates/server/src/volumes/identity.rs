@@ -8,6 +8,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use forebay_common::nbd_url::NbdUrl;
 use forebay_disk::whereabouts;
 use rustix::fs::{AtFlags, CWD, Dev, StatxFlags, major, minor};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,12 @@ pub(crate) struct Identity {
     /// Of a partition: its number, and its first sector of 512 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) partition: Option<(u64, u64)>,
+    /// Of an NBD export: its name. The server says nothing more that lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) export: Option<String>,
+    /// Of an NBD export: the unit of requests in bytes, which are then possible before the server is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unit: Option<u32>,
     /// Of a file: its inode number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) inode: Option<u64>,
@@ -78,6 +85,13 @@ impl Identity {
     /// Returns what of `here` differs from this identity, as the end of a sentence. A larger device is the same one.
     pub(crate) fn difference(&self, here: &Identity) -> Option<String> {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+        if self.export != here.export {
+            let kind = |export: &Option<String>| match export {
+                Some(name) => format!("the NBD export `{name}`"),
+                None => "a device of this host".to_owned(),
+            };
+            return Some(format!("expected is {}, and there is {}", kind(&self.export), kind(&here.export)));
+        }
         if self.is_block != here.is_block {
             let kind = |is_block| if is_block { "a block device" } else { "a file" };
             return Some(format!(
@@ -116,7 +130,7 @@ pub(crate) fn refusal(path: &Path, front: &[u8], size: u64, taken: &Taken<'_>) -
     if let Some((name, _)) = taken.volumes.iter().find(|(_, other)| is(other)) {
         return Some(format!("{shown} is the backing device of volume {name} already"));
     }
-    if taken.cache.iter().any(|other| is(other)) || front.starts_with(b"FOREBAY\0") {
+    if taken.cache.iter().any(|other| is(other)) {
         return Some(format!("{shown} is a cache device; name another device"));
     }
     if let Some(directory) = taken.directories.iter().find(|directory| path.starts_with(directory)) {
@@ -125,15 +139,34 @@ pub(crate) fn refusal(path: &Path, front: &[u8], size: u64, taken: &Taken<'_>) -
             directory.display()
         ));
     }
+    if let Some(reason) = unusable(&shown.to_string(), front, size) {
+        return Some(reason);
+    }
+    if meta.file_type().is_block_device() { device_user(path, meta.rdev()) } else { loop_user(path, &meta) }
+}
+
+/// Returns why an NBD export must not become a volume's, as a sentence; `None` if it may.
+pub(crate) fn refusal_of_export(url: &NbdUrl, front: &[u8], size: u64, taken: &Taken<'_>) -> Option<String> {
+    let is = |other: &Path| NbdUrl::of(other).as_ref() == Some(url);
+    if let Some((name, _)) = taken.volumes.iter().find(|(_, other)| is(other)) {
+        return Some(format!("{url} is the backing device of volume {name} already"));
+    }
+    if taken.cache.iter().any(|other| is(other)) {
+        return Some(format!("{url} is a cache device; name another device"));
+    }
+    unusable(&url.to_string(), front, size)
+}
+
+/// Returns why the contents of a device must not become a volume's.
+fn unusable(shown: &str, front: &[u8], size: u64) -> Option<String> {
+    if front.starts_with(b"FOREBAY\0") {
+        return Some(format!("{shown} is a cache device; name another device"));
+    }
     if let Some(user) = signature(front) {
         return Some(format!("{shown} is {user}; name the device that is made of it"));
     }
-    if !size.is_multiple_of(512) || size < 4096 {
-        return Some(format!(
-            "{shown} has {size} bytes; a volume needs a multiple of 512 bytes, 4096 or more"
-        ));
-    }
-    if meta.file_type().is_block_device() { device_user(path, meta.rdev()) } else { loop_user(path, &meta) }
+    (!size.is_multiple_of(512) || size < 4096)
+        .then(|| format!("{shown} has {size} bytes; a volume needs a multiple of 512 bytes, 4096 or more"))
 }
 
 fn same(one: &Metadata, other: &Metadata) -> bool {
@@ -210,6 +243,9 @@ pub(crate) struct Sign(String);
 impl Sign {
     /// Returns the present sign; `None` if the system has none.
     pub(crate) fn of(path: &Path) -> Option<Sign> {
+        if NbdUrl::is_meant(path) {
+            return None;
+        }
         let meta = std::fs::metadata(path).ok()?;
         if !meta.file_type().is_block_device() {
             return Some(Sign(format!("{} {}.{:09}", meta.size(), meta.ctime(), meta.ctime_nsec())));

@@ -7,7 +7,9 @@ mod changes;
 mod device;
 pub(crate) mod door;
 mod identity;
+mod open;
 mod record;
+mod remote;
 mod report;
 
 use std::sync::{Arc, OnceLock};
@@ -24,8 +26,8 @@ use forebay_volume::volume::Volume;
 
 use crate::cache::engine_mode;
 use crate::error::Error;
-use device::{DeviceFile, resolved};
-use identity::{Identity, Sign, is_rotational};
+use identity::Sign;
+use open::{OpenDevice, Told};
 use record::{Record, Rest};
 
 /// The volumes of a server.
@@ -50,8 +52,15 @@ struct Serving {
 #[derive(Clone)]
 struct Entry {
     record: Record,
-    device: Result<Arc<DeviceFile>, String>,
+    device: Result<Arc<dyn OpenDevice>, String>,
     volume: Option<Arc<Volume>>,
+}
+
+/// A volume in service.
+struct Served {
+    entry: Entry,
+    volume: Arc<Volume>,
+    device: Arc<dyn OpenDevice>,
 }
 
 impl Volumes {
@@ -76,7 +85,7 @@ impl Volumes {
                 record.backing.clone_from(&configured.backing);
                 (record.mode, record.read_only) = (configured.mode, configured.read_only);
             }
-            let device = open_recorded(&mut record);
+            let device = open_recorded(&mut record, events);
             if let Err(reason) = &device {
                 let message = format!("volume {} is not served: {reason}", record.name);
                 events.add(Severity::Error, "volume-refused", message, &[("volume", &record.name)]);
@@ -172,10 +181,10 @@ impl Volumes {
     }
 
     /// Returns a volume in service.
-    fn served(&self, name: &str) -> Result<(Entry, Arc<Volume>, Arc<DeviceFile>), String> {
+    fn served(&self, name: &str) -> Result<Served, String> {
         let entry = self.known(name)?;
         match (entry.volume.clone(), entry.device.clone()) {
-            (Some(volume), Ok(device)) => Ok((entry, volume, device)),
+            (Some(volume), Ok(device)) => Ok(Served { entry, volume, device }),
             (_, Err(reason)) => Err(format!("volume {name} is not served: {reason}")),
             (None, Ok(_)) => Err(format!("volume {name} is not served yet")),
         }
@@ -223,30 +232,29 @@ fn shown(record: &Record) -> String {
     format!("volume {} ({})", record.name, record.backing.display())
 }
 
-fn new_volume(engine: &Arc<Engine>, record: &Record, device: &Arc<DeviceFile>) -> Arc<Volume> {
+fn new_volume(engine: &Arc<Engine>, record: &Record, device: &Arc<dyn OpenDevice>) -> Arc<Volume> {
     let mode = record.mode.map(engine_mode);
     Volume::new(engine, record.uuid, device.clone(), mode, record.read_only)
 }
 
 /// Opens the device of a recorded volume if it is the recorded one. A larger size is taken over.
-fn open_recorded(record: &mut Record) -> Result<Arc<DeviceFile>, String> {
-    let path = resolved(&record.backing)?;
-    let here = Identity::of(&path, 0)?;
-    let device = DeviceFile::open(&path, record.read_only, is_rotational(&path))?;
-    let here = Identity { size: device.size(), ..here };
+fn open_recorded(record: &mut Record, events: &Arc<EventLog>) -> Result<Arc<dyn OpenDevice>, String> {
+    let told = Told { name: &record.name, events };
+    let (device, here) = open::open(&record.backing, record.read_only, Some(&record.identity), &told)?;
+    let path = record.backing.display();
     if let Some(difference) = record.identity.difference(&here) {
-        let path = record.backing.display();
         return Err(format!(
             "another device is at {path}: {difference}; nothing was changed: bring the right one back and start again, or \
              give up its data with `forebay volume remove {} --give-up`",
             record.name
         ));
     }
-    record.identity.size = here.size;
     // A killed server may have left data in the caches below. A power cut would take it, but not cached copies of it.
-    if !record.read_only {
+    // An export whose server is not there is flushed when there is a connection.
+    if !record.read_only && device.trouble().is_none() {
         let sync = device.sync();
-        block_on_apart(sync).map_err(|error| format!("{} cannot be synced: {error}", path.display()))?;
+        block_on_apart(sync).map_err(|error| format!("{path} cannot be synced: {error}"))?;
     }
-    Ok(Arc::new(device))
+    (record.identity.size, record.identity.unit) = (here.size, here.unit);
+    Ok(device)
 }

@@ -7,11 +7,11 @@ use super::{Entry, Volumes};
 use crate::cache::config_mode;
 
 impl Volumes {
-    /// Returns a sentence for each volume that is not served.
+    /// Returns a sentence for each volume that is not served, or whose device is not connected.
     pub(crate) fn troubles(&self) -> Vec<String> {
-        let trouble = |entry: &Entry| {
-            let reason = entry.device.as_ref().err()?;
-            Some(format!("volume {} is not served: {reason}", entry.record.name))
+        let trouble = |entry: &Entry| match &entry.device {
+            Err(reason) => Some(format!("volume {} is not served: {reason}", entry.record.name)),
+            Ok(device) => Some(format!("volume {}: {}", entry.record.name, device.trouble()?)),
         };
         self.all.lock().iter().filter_map(trouble).collect()
     }

@@ -11,8 +11,10 @@ use crate::caches::inode::Inode;
 use crate::caches::link::parse_key;
 use crate::error::{Error, Result, io_error};
 use crate::export::filesystem::{Filesystem, Scheme};
+use crate::file_io::read_full;
 use crate::state::lost::{About, Why, path_of};
 use crate::sys::KernelHandle;
+use crate::wait::Wait;
 
 /// The number of walks in search of a file by its names, before the file counts as removed. It may be renamed while the
 /// tree is walked.
@@ -57,6 +59,17 @@ impl Missing {
 impl Inner {
     pub(super) fn find(&self, key: &Key) -> BackingResult<Place> {
         self.look_for(key).map_err(Missing::confirmed)
+    }
+
+    /// Reads at `offset` into the front of `buffer`, and waits for the disk. Returns the bytes read.
+    pub(super) fn read(&self, key: &Key, offset: u64, buffer: &mut [u8]) -> BackingResult<usize> {
+        let found = match self.find(key)? {
+            Place::File(found) => found,
+            Place::Lost => return self.lost.read(key, offset, buffer).map_err(state_error),
+        };
+        let fd = found.object.reader(&self.budget, true);
+        let read = fd.and_then(|fd| read_full(fd, buffer, offset, Wait::Yes));
+        read.map_err(|error| self.gone_for_good(&found.fs, key, error))
     }
 
     pub(super) fn look_for(&self, key: &Key) -> std::result::Result<Place, Missing> {

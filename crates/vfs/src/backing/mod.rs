@@ -21,17 +21,16 @@ use forebay_runtime::IoPool;
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
-use crate::backing::files::{Missing, Place, Written};
+use crate::backing::files::{Missing, Written};
 
 use crate::caches::budget::Budget;
 use crate::caches::link::parse_key;
 use crate::error::{Error, io_error};
 use crate::export::filesystem::Filesystem;
-use crate::file_io::{read_full, write_full};
+use crate::file_io::write_full;
 use crate::state::disowned::Disowned;
 use crate::state::lost::{About, Lost, LostFile, Why};
 use crate::sys::KernelHandle;
-use crate::wait::Wait;
 
 /// Every served file system, as [`Backing`].
 #[derive(Clone)]
@@ -176,15 +175,20 @@ impl Backing for Store {
     fn read(&self, object: &Key, offset: u64, mut buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
         let key = object.clone();
         self.begin(Some(object), move |inner| {
-            let read = inner.find(&key).and_then(|place| {
-                let found = match place {
-                    Place::File(found) => found,
-                    Place::Lost => return inner.lost.read(&key, offset, &mut buffer).map_err(state_error),
-                };
-                let fd = found.object.reader(&inner.budget, true);
-                let read = fd.and_then(|fd| read_full(fd, &mut buffer, offset, Wait::Yes));
-                read.map_err(|error| inner.gone_for_good(&found.fs, &key, error))
-            });
+            let read = inner.read(&key, offset, &mut buffer);
+            (buffer, read)
+        })
+    }
+
+    fn read_inline(
+        &self,
+        object: &Key,
+        offset: u64,
+        mut buffer: Buffer,
+    ) -> Io<(Buffer, BackingResult<usize>)> {
+        let key = object.clone();
+        self.later(move |inner| {
+            let read = inner.read(&key, offset, &mut buffer);
             (buffer, read)
         })
     }

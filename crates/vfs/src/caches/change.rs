@@ -50,13 +50,16 @@ impl Inode {
     }
 
     /// Moves the change time that clients see, at the end of a change that was carried out. It still counts as begun.
-    /// Clients saw the attributes `before` it.
-    fn show_change(&self, before: Option<Attr>) {
+    /// Clients saw the attributes `before` it. Returns the attributes after it, unless another change overlapped: they
+    /// could then have the change time of newer ones.
+    fn show_change(&self, before: Option<Attr>) -> Option<Attr> {
         let ended = self.changes.ended.load(Ordering::Acquire);
-        let after = self.unmoved_attr().ok();
-        let alone = self.changes.begun.load(Ordering::Acquire) == ended + 1;
-        let after = after.filter(|_| alone).map(|attr| attr.ctime);
-        self.changes.shown.advance(before.map(|attr| attr.ctime), after);
+        let alone = || self.changes.begun.load(Ordering::Acquire) == ended + 1;
+        let after = self.unmoved_attr().ok().filter(|_| alone());
+        self.changes.shown.advance(before.map(|attr| attr.ctime), after.map(|attr| attr.ctime));
+        let shown =
+            after.map(|attr| Attr { ctime: self.changes.shown.floor().show(attr.ctime, false), ..attr });
+        shown.filter(|_| alone())
     }
 
     /// Begins a change by one of the inode's names. Returns the attributes before it.
@@ -121,20 +124,15 @@ impl Change<'_> {
         self.changed.set(self.after.get().is_none());
     }
 
-    /// Moves the change time that clients see, once.
-    fn show(&self) {
-        if self.changed.replace(false) {
-            self.object.show_change(self.before.ok());
-        }
+    /// Moves the change time that clients see, once. Returns the attributes if it read them.
+    fn show(&self) -> Option<Attr> {
+        if self.changed.replace(false) { self.object.show_change(self.before.ok()) } else { None }
     }
 
     /// Returns the attributes after the change, which has been carried out. They are read once. After
     /// [`Change::made`] their change time is later than every one that a client saw before.
     pub(crate) fn after(&self) -> Option<Attr> {
-        *self.after.get_or_init(|| {
-            self.show();
-            self.object.attr().ok()
-        })
+        *self.after.get_or_init(|| self.show().or_else(|| self.object.attr().ok()))
     }
 
     /// Returns the attributes after the change, and those before it if no other change overlapped.

@@ -1,5 +1,6 @@
 //! Worlds with a block volume: clients write, flush, discard and read it, through crashes and the loss of a device.
 
+mod link;
 mod model;
 
 use std::ops::Range;
@@ -15,6 +16,7 @@ use forebay_volume::volume::Volume;
 use super::*;
 use crate::backing::{Rates, Store};
 use crate::content::Content;
+use link::Link;
 use model::{Change, Model, SECTOR, fill, value};
 
 /// The size of the device in bytes: its last block is not whole.
@@ -28,6 +30,19 @@ struct Virtual {
     file: Key,
     /// True if discarded bytes read as zeros.
     zeroes: bool,
+    /// The connection to the device, if it is on another host.
+    link: Option<Link>,
+}
+
+impl Virtual {
+    /// Ends the connection, perhaps. The server then forgets what was not synced. Returns true if it did.
+    fn may_lose(&self) -> bool {
+        let lost = self.link.as_ref().is_some_and(Link::may_end);
+        if lost {
+            self.store.lose_unsynced(&self.file);
+        }
+        lost
+    }
 }
 
 impl BackingDevice for Virtual {
@@ -39,16 +54,26 @@ impl BackingDevice for Virtual {
         false
     }
 
+    fn losses(&self) -> u64 {
+        self.link.as_ref().map_or(0, Link::losses)
+    }
+
     fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
+        self.may_lose();
         self.store.read(&self.file, offset, buffer)
     }
 
     fn write(&self, offset: u64, data: Slice) -> Io<BackingResult<()>> {
         assert!(offset + data.len() as u64 <= SIZE, "a write makes a device longer");
+        self.may_lose();
         self.store.write(&self.file, offset, data)
     }
 
     fn sync(&self) -> Io<BackingResult<()>> {
+        self.may_lose();
+        if self.link.as_ref().is_some_and(Link::tells_the_sync) {
+            return Box::pin(async { Err(link::LOST) });
+        }
         let sync = self.store.sync(vec![self.file.clone()]);
         Box::pin(async move { sync.await.pop().unwrap_or(Ok(())) })
     }
@@ -78,6 +103,10 @@ struct Blocks {
 
 impl Blocks {
     fn new(seed: u64, zeroes: bool) -> Self {
+        Blocks::with_link(seed, zeroes, |_| None)
+    }
+
+    fn with_link(seed: u64, zeroes: bool, link: impl FnOnce(&mut Rng) -> Option<Link>) -> Self {
         let mut world = world_with(seed, 2, |plan| {
             plan.destage_after = Duration::from_millis(if seed.is_multiple_of(3) { 20 } else { 600_000 });
         });
@@ -86,7 +115,7 @@ impl Blocks {
         let mut content = Content::default();
         content.resize(SIZE);
         store.create(&file, content);
-        let device = Arc::new(Virtual { store: store.clone(), file, zeroes });
+        let device = Arc::new(Virtual { store: store.clone(), file, zeroes, link: link(&mut world.rng) });
         let stores = AllStores::new(Arc::new(store), Vec::new());
         stores.add(UUID, "a volume", SIZE, Some(device.clone()));
         world.backing = Some(Arc::new(stores));

@@ -1,0 +1,328 @@
+//! Tests of cache devices and backing devices that are exports of NBD servers: nbdkit, and another Forebay.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::harness::*;
+use crate::volumes::{FLUSH, FUA, Nbd, TRIM, WRITE_ZEROES};
+
+const BLOCK: usize = 4096;
+/// The size of a cache device in bytes.
+const LEG: usize = 96 << 20;
+/// The size of a backing device in bytes. Its last block is not whole.
+const SIZE: usize = (16 << 20) + 3 * 512;
+
+type Words = [&'static [&'static str]; 2];
+
+const PLAIN: Words = [&[], &[]];
+/// A filter that keeps writes in memory until a FLUSH.
+const FORGETFUL: Words = [&["--filter=cache"], &["cache=writeback"]];
+
+/// A nbdkit with a file, on a Unix socket.
+struct Export {
+    home: tempfile::TempDir,
+    /// Words in front of the plugin and behind it.
+    words: Words,
+    child: Option<Child>,
+}
+
+impl Export {
+    fn start(words: Words, size: usize) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::File::create(home.path().join("image")).unwrap().set_len(size as u64).unwrap();
+        let mut export = Export { home, words, child: None };
+        export.again();
+        export
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.home.path().join("sock")
+    }
+
+    fn image(&self) -> PathBuf {
+        self.home.path().join("image")
+    }
+
+    fn url(&self) -> String {
+        format!("nbd+unix:///leg?socket={}", self.socket().display())
+    }
+
+    fn again(&mut self) {
+        let _ = std::fs::remove_file(self.socket());
+        let mut command = Command::new("nbdkit");
+        command.args(["-f", "--exit-with-parent", "-U"]).arg(self.socket()).args(self.words[0]).arg("file");
+        command.arg(self.image()).args(self.words[1]).stdin(Stdio::null());
+        let child = command.spawn().expect("nbdkit is installed by `cargo x setup`");
+        self.child = Some(child);
+        wait_for(|| std::os::unix::net::UnixStream::connect(self.socket()).is_ok());
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// Starts a server with a cache file and another device.
+fn with_leg(url: &str, home: &Path) -> Server {
+    let own = home.join("own");
+    let flags =
+        ["--mode", "write-back", "--cache-size", "64MiB", "--cache", own.to_str().unwrap(), "--cache", url];
+    Serve::unsquashed().flags(&flags).start()
+}
+
+fn effective(server: &Server) -> String {
+    server.status()["effective_mode"].as_str().unwrap().to_owned()
+}
+
+fn health(server: &Server) -> String {
+    server.status()["health"].to_string()
+}
+
+#[test]
+fn an_nbd_server_that_dies_under_load_costs_nothing_and_comes_back() {
+    let (home, mut export) = (tempfile::tempdir().unwrap(), Export::start(PLAIN, LEG));
+    let url = export.url();
+    let mut server = with_leg(&url, home.path());
+    assert_eq!(effective(&server), "write-back");
+    let mut copies = Copies::new(71);
+    copies.change(&mut server.connect(), 50);
+    let made = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (address, copies, made) = (&server, &mut copies, &made);
+        let load = scope.spawn(move || {
+            let mut c = address.connect();
+            // No change may fail.
+            while made.load(Ordering::SeqCst) < 400 {
+                copies.change(&mut c, 1);
+                made.fetch_add(1, Ordering::SeqCst);
+            }
+            copies.check(&mut c);
+        });
+        wait_for(|| made.load(Ordering::SeqCst) >= 100 || load.is_finished());
+        export.kill();
+        load.join().unwrap();
+    });
+    assert_eq!(effective(&server), "write-through");
+    let events = server.ask(&["events"]);
+    assert!(events.contains("device-lost") && events.contains(&url), "{events}");
+    assert!(health(&server).contains(&url), "{}", health(&server));
+    copies.check_directory(&server.data);
+
+    // The export comes back as it was when the connection was lost.
+    export.again();
+    server.ask(&["pool", "add", &url]);
+    copies.change(&mut server.connect(), 20);
+    wait_for(|| effective(&server) == "write-back");
+    assert_eq!(server.status()["health"]["state"], "OK", "{}", health(&server));
+    copies.change(&mut server.connect(), 50);
+    server.kill();
+    server.start();
+    assert_eq!(effective(&server), "write-back");
+    copies.check(&mut server.connect());
+
+    // The other leg is enough for a start.
+    copies.change(&mut server.connect(), 30);
+    server.kill();
+    export.kill();
+    server.start();
+    assert_eq!(effective(&server), "write-through");
+    assert!(health(&server).contains(&url), "{}", health(&server));
+    copies.check(&mut server.connect());
+    server.flush();
+    copies.check_directory(&server.data);
+}
+
+#[test]
+fn the_leg_on_an_nbd_server_is_enough_after_the_loss_of_the_other() {
+    let (home, export) = (tempfile::tempdir().unwrap(), Export::start(PLAIN, LEG));
+    let mut server = with_leg(&export.url(), home.path());
+    let mut copies = Copies::new(72);
+    copies.change(&mut server.connect(), 100);
+    server.kill();
+    std::fs::remove_file(home.path().join("own")).unwrap();
+    server.start();
+    copies.check(&mut server.connect());
+    server.flush();
+    copies.check_directory(&server.data);
+    // A device that is named twice is one device.
+    let again = server.try_ask(&["pool", "add", &export.url().replace("leg", "%6ceg")]);
+    let told = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(!again.status.success() && told.contains("the same cache device"), "{told}");
+    let wrong = server.try_ask(&["pool", "add", "nbds://h/x"]);
+    let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(!wrong.status.success() && told.contains("write nbd://HOST"), "{told}");
+}
+
+#[test]
+fn a_volume_of_another_server_is_a_cache_device() {
+    let other = Serve::unsquashed().cached().flags(&["--nbd", "127.0.0.1:0"]).start();
+    let image = other.home().join("leg.img");
+    std::fs::File::create(&image).unwrap().set_len(LEG as u64).unwrap();
+    let created = other.ask(&["volume", "create", "leg", "--backing", image.to_str().unwrap(), "--json"]);
+    let created: serde_json::Value = serde_json::from_str(&created).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let url = format!("nbd://{}/leg", created["nbd"].as_str().unwrap());
+    let mut server = with_leg(&url, home.path());
+    let mut copies = Copies::new(73);
+    copies.change(&mut server.connect(), 100);
+    server.kill();
+    std::fs::remove_file(home.path().join("own")).unwrap();
+    server.start();
+    copies.check(&mut server.connect());
+    server.flush();
+    copies.check_directory(&server.data);
+    let devices = server.ask(&["pool", "status", "--json"]);
+    assert!(devices.contains(&url), "{devices}");
+}
+
+/// A server with a volume in front of an export.
+struct Rig {
+    server: Server,
+    export: Export,
+    expected: Vec<u8>,
+}
+
+impl Rig {
+    fn new(words: Words) -> Self {
+        let export = Export::start(words, SIZE);
+        let server = Serve::unsquashed().cached().flags(&["--nbd", "127.0.0.1:0"]).start();
+        server.ask(&["volume", "create", "far", "--backing", &export.url()]);
+        Rig { server, export, expected: vec![0; SIZE] }
+    }
+
+    fn shown(&self) -> serde_json::Value {
+        serde_json::from_str(&self.server.ask(&["volume", "show", "far", "--json"])).unwrap()
+    }
+
+    fn open(&self) -> Nbd {
+        Nbd::open(self.shown()["nbd"].as_str().unwrap(), "far").unwrap()
+    }
+
+    fn write(&mut self, nbd: &mut Nbd, flags: u16, offset: usize, byte: u8, len: usize) {
+        nbd.write(flags, offset, byte, len);
+        self.expected[offset..offset + len].fill(byte);
+    }
+
+    #[track_caller]
+    fn check_image(&self) {
+        let found = std::fs::read(self.export.image()).unwrap();
+        let differs = found.iter().zip(&self.expected).position(|(found, expected)| found != expected);
+        assert_eq!(differs, None);
+    }
+}
+
+#[test]
+fn a_volume_in_front_of_an_export_is_there_after_a_kill_and_reaches_the_export() {
+    let mut rig = Rig::new(PLAIN);
+    let mut nbd = rig.open();
+    assert_eq!(nbd.size, SIZE as u64);
+    for (flags, offset, byte, len) in
+        [(FUA, 0, 1, BLOCK), (0, 5000, 2, 513), (0, 40_960, 3, 20_000), (0, SIZE - 700, 4, 700)]
+    {
+        rig.write(&mut nbd, flags, offset, byte, len);
+    }
+    rig.write(&mut nbd, 0, 1 << 20, 5, 4 << 20);
+    nbd.change(WRITE_ZEROES, FUA, 1 << 20, 1 << 20, &[]);
+    rig.expected[1 << 20..2 << 20].fill(0);
+    nbd.change(TRIM, 0, 8 << 20, 1 << 20, &[]);
+    nbd.flush();
+    rig.server.kill();
+    rig.server.start();
+    rig.open().holds(&rig.expected);
+    rig.server.ask(&["volume", "flush", "far"]);
+    rig.check_image();
+    let twice = rig.server.try_ask(&["volume", "create", "other", "--backing", &rig.export.url()]);
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("volume far already"));
+    let own = format!("nbd://{}/far", rig.shown()["nbd"].as_str().unwrap());
+    let own = rig.server.try_ask(&["volume", "create", "other", "--backing", &own]);
+    assert!(String::from_utf8_lossy(&own.stderr).contains("this server itself"));
+    rig.server.restart();
+    rig.open().holds(&rig.expected);
+    rig.server.ask(&["volume", "remove", "far"]);
+    rig.check_image();
+}
+
+#[test]
+fn a_server_that_forgets_unflushed_writes_gets_them_again() {
+    let mut rig = Rig::new(FORGETFUL);
+    for round in 0..4_u8 {
+        let mut nbd = rig.open();
+        for n in 0..64 {
+            let at = (usize::from(round) * 31 + n * 7) % 400 * 8 * BLOCK;
+            rig.write(&mut nbd, 0, at, (round * 64).wrapping_add(n as u8).max(1), 3 * BLOCK);
+        }
+        nbd.flush();
+        let asker = rig.server.asker();
+        let flush = std::thread::spawn(move || asker.try_ask(&["volume", "flush", "far"]));
+        if round % 2 == 0 {
+            wait_for(|| {
+                rig.shown()["dirty_bytes"].as_u64().unwrap() < 64 * 3 * BLOCK as u64 || flush.is_finished()
+            });
+        }
+        rig.export.kill();
+        wait_for(|| health(&rig.server).contains("no connection"));
+        rig.export.again();
+        // The flush may report the loss.
+        flush.join().unwrap();
+        nbd.holds(&rig.expected);
+    }
+    wait_for(|| rig.server.try_ask(&["volume", "flush", "far"]).status.success());
+    assert_eq!(rig.shown()["dirty_bytes"], 0);
+    rig.open().holds(&rig.expected);
+    // Nothing that was flushed is lost with the connection.
+    rig.export.kill();
+    rig.check_image();
+    let events = rig.server.ask(&["events"]);
+    assert!(events.contains("volume-disconnected") && events.contains("volume-connected"), "{events}");
+}
+
+#[test]
+fn a_flush_behind_a_lost_connection_fails_until_the_data_is_written_again() {
+    let mut rig = Rig::new(FORGETFUL);
+    rig.server.ask(&["volume", "mode", "far", "write-through"]);
+    let mut nbd = rig.open();
+    nbd.write(0, 0, 1, BLOCK);
+    nbd.flush();
+    // This write was answered, and the server forgets it.
+    nbd.write(0, 0, 2, BLOCK);
+    rig.export.kill();
+    rig.export.again();
+    for _ in 0..2 {
+        assert_ne!(nbd.call(FLUSH, 0, 0, 0, &[]).0, 0, "the write is lost");
+    }
+    rig.write(&mut nbd, 0, 0, 2, BLOCK);
+    nbd.flush();
+    rig.export.kill();
+    rig.check_image();
+}
+
+#[test]
+fn a_volume_waits_for_an_nbd_server_that_starts_later() {
+    let mut rig = Rig::new(PLAIN);
+    let mut nbd = rig.open();
+    rig.write(&mut nbd, FUA, 0, 1, 8 * BLOCK);
+    rig.server.kill();
+    rig.export.kill();
+    rig.server.start();
+    assert!(health(&rig.server).contains("no connection"), "{}", health(&rig.server));
+    // Cached data is served without the NBD server.
+    let mut nbd = rig.open();
+    assert!(nbd.read(0, 8 * BLOCK) == rig.expected[..8 * BLOCK]);
+    rig.write(&mut nbd, FUA, BLOCK, 2, BLOCK);
+    rig.export.again();
+    nbd.holds(&rig.expected);
+    wait_for(|| rig.server.try_ask(&["volume", "flush", "far"]).status.success());
+    rig.check_image();
+    assert!(!health(&rig.server).contains("no connection"));
+}

@@ -1,0 +1,159 @@
+//! Tests of block volumes in front of block devices: loop devices with sectors of 512 and of 4096 bytes.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use crate::harness::*;
+use crate::volumes::{FUA, Nbd, TRIM, WRITE_ZEROES};
+
+const BLOCK: usize = 4096;
+const SIZE: usize = 32 << 20;
+
+/// A loop device over a file. It ends with the value.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    /// Returns `None`, and says so, if this process may not make one.
+    fn new(image: &Path, sector: usize) -> Option<Self> {
+        // One at a time: a search for a free device may briefly claim a device that another process has just taken.
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock();
+        let sector = sector.to_string();
+        let made = Command::new("losetup").args(["--find", "--show", "-b", &sector]).arg(image).output();
+        match made {
+            Ok(output) if output.status.success() => {
+                Some(LoopDevice(String::from_utf8(output.stdout).unwrap().trim().into()))
+            }
+            other => {
+                eprintln!("skipped, no loop device: {other:?}");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).output();
+    }
+}
+
+fn succeeds(program: &str, words: &[&str]) -> bool {
+    let output = Command::new(program).args(words).output().unwrap();
+    if !output.status.success() {
+        eprintln!("{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    output.status.success()
+}
+
+fn server() -> Server {
+    Serve::unsquashed().cached().flags(&["--nbd", "127.0.0.1:0"]).start()
+}
+
+fn open(server: &Server) -> Nbd {
+    let shown: serde_json::Value =
+        serde_json::from_str(&server.ask(&["volume", "show", "disk", "--json"])).unwrap();
+    Nbd::open(shown["nbd"].as_str().unwrap(), "disk").unwrap()
+}
+
+#[track_caller]
+fn equal(found: &[u8], expected: &[u8]) {
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    assert_eq!((differs, found.len()), (None, expected.len()));
+}
+
+fn exercise(sector: usize) {
+    let mut server = server();
+    let image = server.home().join("image");
+    let mut expected = vec![7; SIZE];
+    std::fs::write(&image, &expected).unwrap();
+    let Some(device) = LoopDevice::new(&image, sector) else { return };
+    server.ask(&["volume", "create", "disk", "--backing", device.path()]);
+    let mut nbd = open(&server);
+    assert_eq!(nbd.size, SIZE as u64);
+    nbd.holds(&expected);
+    for (flags, offset, byte, len) in
+        [(FUA, 0, 1, BLOCK), (0, 5000, 2, 513), (0, 40_960, 3, 20_000), (0, SIZE - 700, 4, 700)]
+    {
+        nbd.write(flags, offset, byte, len);
+        expected[offset..offset + len].fill(byte);
+    }
+    nbd.change(WRITE_ZEROES, 0, 1 << 20, 1 << 20, &[]);
+    expected[1 << 20..2 << 20].fill(0);
+    nbd.change(TRIM, 0, 8 << 20, 8 << 20, &[]);
+    let trimmed = nbd.read(8 << 20, 8 << 20);
+    assert!(trimmed.iter().all(|byte| [0, 7].contains(byte)));
+    expected[8 << 20..16 << 20].copy_from_slice(&trimmed);
+    nbd.flush();
+    nbd.holds(&expected);
+    drop(nbd);
+    // Nobody else can claim the device.
+    let again = server.try_ask(&["volume", "create", "other", "--backing", device.path()]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("volume disk already"));
+    server.kill();
+    server.start();
+    let mut nbd = open(&server);
+    nbd.holds(&expected);
+    // Past the log.
+    server.ask(&["volume", "mode", "disk", "write-through"]);
+    nbd.write(0, 6000, 9, 30_001);
+    expected[6000..36_001].fill(9);
+    nbd.flush();
+    nbd.holds(&expected);
+    server.ask(&["volume", "flush", "disk"]);
+    server.stop();
+    equal(&std::fs::read(device.path()).unwrap(), &expected);
+    server.start();
+    open(&server).holds(&expected);
+    server.ask(&["volume", "remove", "disk"]);
+    drop(device);
+    equal(&std::fs::read(&image).unwrap(), &expected);
+    let trimmed = std::fs::metadata(&image).unwrap().blocks() * 512;
+    assert!(trimmed <= SIZE as u64 - (8 << 20), "the discard reaches the disk: {trimmed} bytes are in use");
+}
+
+#[test]
+fn a_block_device_is_a_backing_device_with_sectors_of_any_size() {
+    exercise(512);
+    exercise(4096);
+}
+
+#[test]
+fn a_mounted_device_is_refused_and_a_volume_cannot_be_mounted() {
+    let server = server();
+    let image = server.home().join("image");
+    File::create(&image).unwrap().set_len(SIZE as u64).unwrap();
+    let Some(device) = LoopDevice::new(&image, 512) else { return };
+    let at = server.home().join("mounted");
+    std::fs::create_dir(&at).unwrap();
+    let at = at.to_str().unwrap();
+    if !succeeds("mkfs.ext4", &["-q", device.path()]) || !succeeds("mount", &[device.path(), at]) {
+        eprintln!("skipped: no mount");
+        return;
+    }
+    std::fs::write(Path::new(at).join("file"), "kept").unwrap();
+    let create = || server.try_ask(&["volume", "create", "disk", "--backing", device.path()]);
+    let refused = create();
+    let unmounted = succeeds("umount", &[at]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(unmounted && !refused.status.success() && told.contains("is mounted at"), "{told}");
+    // The file under the device is in use as well.
+    let below = server.try_ask(&["volume", "create", "disk", "--backing", image.to_str().unwrap()]);
+    let told = String::from_utf8_lossy(&below.stderr).into_owned();
+    assert!(!below.status.success() && told.contains("is under /dev/loop"), "{told}");
+
+    assert!(create().status.success());
+    assert!(!succeeds("mount", &[device.path(), at]), "the volume's device was mounted");
+    server.ask(&["volume", "remove", "disk"]);
+    assert!(succeeds("mount", &["-o", "ro", device.path(), at]));
+    let kept = std::fs::read_to_string(Path::new(at).join("file"));
+    assert!(succeeds("umount", &[at]));
+    assert_eq!(kept.unwrap(), "kept");
+}

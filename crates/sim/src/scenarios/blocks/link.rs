@@ -1,0 +1,89 @@
+//! A backing device on another host, whose connection is lost now and then.
+
+use forebay_common::lock::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use forebay_engine::io::BackingError;
+
+use super::*;
+
+/// The error of a sync after a loss.
+pub(super) const LOST: BackingError = BackingError::Io(107);
+
+/// The connection to a device. A new one follows at once. The device forgets changes that were not synced.
+pub(super) struct Link {
+    rng: Mutex<Rng>,
+    /// The chances of an operation that it finds the connection lost, in 10,000.
+    chances: AtomicU32,
+    losses: AtomicU64,
+    /// True if no sync has failed since the loss.
+    doubtful: AtomicBool,
+    /// False for a client that takes the next sync for a proof, in spite of the loss.
+    tells: bool,
+}
+
+impl Link {
+    pub(super) fn new(rng: &mut Rng, tells: bool) -> Self {
+        let (losses, doubtful) = (AtomicU64::new(0), AtomicBool::new(false));
+        Link { rng: Mutex::new(rng.fork()), chances: AtomicU32::new(300), losses, doubtful, tells }
+    }
+
+    /// Returns true if the connection ends now.
+    pub(super) fn may_end(&self) -> bool {
+        let ends = self.rng.lock().chance(self.chances.load(Ordering::Relaxed));
+        if ends {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+            self.doubtful.store(true, Ordering::Relaxed);
+        }
+        ends
+    }
+
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if a sync that begins now has to fail for a loss.
+    pub(super) fn tells_the_sync(&self) -> bool {
+        self.doubtful.swap(false, Ordering::Relaxed) && self.tells
+    }
+}
+
+/// Clients work while the connection is lost again and again, up to a power cut.
+fn through_losses(seed: u64, mode: Option<Mode>, tells: bool) -> Result<(), String> {
+    let mut blocks = Blocks::with_link(seed, seed.is_multiple_of(2), |rng| Some(Link::new(rng, tells)));
+    blocks.fails = true;
+    blocks.model.lock().lossy = true;
+    let volume = blocks.open(mode);
+    blocks.work(&volume, 80, None)?;
+    let device = blocks.device.clone();
+    let link = device.link.as_ref().unwrap();
+    assert!(link.losses() > 0, "seed {seed}: no connection was lost");
+    link.chances.store(0, Ordering::Relaxed);
+    // The first attempt may report a loss.
+    let mut left = u64::MAX;
+    for _ in 0..4 {
+        let leaving = volume.clone();
+        let destaged = blocks.world.shared.executor.block_on(LIMIT, async move { leaving.destage().await });
+        assert!(destaged.is_ok(), "seed {seed}: the volume does not answer");
+        left = volume.dirty_bytes();
+    }
+    assert_eq!(left, 0, "seed {seed}");
+    blocks.check(&volume)?;
+    drop(volume);
+    blocks.world.crash(Crash::PowerCut);
+    blocks.model.lock().crash();
+    let volume = blocks.open(mode);
+    blocks.check(&volume)
+}
+
+#[test]
+fn a_lost_connection_takes_nothing_that_was_flushed() {
+    for seed in 0..24 {
+        let mode = [None, Some(Mode::WriteThrough), Some(Mode::WriteAround)][seed as usize % 3];
+        assert_eq!(through_losses(seed, mode, true), Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_told_to_the_next_sync_loses_data() {
+    let fails = |seed| through_losses(seed, None, false).is_err();
+    assert!((0..24).any(fails), "the scenario does not find it");
+}
