@@ -193,12 +193,6 @@ fn run(mebibytes: u64, load: &[Request]) -> Measured {
                 block_on(engine.read(object, offset, &mut block)).unwrap();
             }
         }
-        if estimates && number % 64 == 0 && std::env::var_os("DEBUG").is_some() {
-            let seen = estimator.curve();
-            if seen.lost > 0 {
-                println!("{number} lost {} rate {} {:?}", seen.lost, seen.rate, engine.present());
-            }
-        }
         if number % 64 == 0 {
             let missed = engine.counters().read_backing;
             block_on(clock.sleep(Duration::from_micros(20 * (missed - slept).max(1))));

@@ -142,7 +142,6 @@ async fn read_from(
         }
         if fetch_runs(core, object, runs, offset, &mut buf[..len]).await? {
             trim_ram(core);
-            core.saw(object, blocks(offset, len as u64), Kind::Read);
             return Ok(Some(len));
         }
     }
