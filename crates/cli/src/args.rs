@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Profile(crate::profile_args::ProfileArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+    /// Estimate what another size of the cache or of memory would bring
+    Advise(crate::advise_args::AdviseArgs),
     /// Test the notifications of events
     Notify(crate::notify::NotifyArgs),
     /// Print a URL that opens the server's page with the rights of an administrator
@@ -262,6 +264,7 @@ mod tests {
             "lost restore ID P --over",
             "lost drop ID --state-dir D",
             "adopt D --same",
+            "advise --json --state-dir D",
             "doctor --apply",
             "config show --json",
             "config check F",

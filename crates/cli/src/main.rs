@@ -1,6 +1,8 @@
 //! The `forebay` command.
 
 mod adopt;
+mod advise;
+mod advise_args;
 mod announce;
 mod args;
 mod bench;
@@ -103,6 +105,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Profile(args) => profile::profile(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+        Command::Advise(args) => advise::advise(&args),
         Command::Notify(args) => notify::notify(args.command),
         Command::Web(args) => web::web(&args),
         Command::Bench(args) => bench::bench(*args),

@@ -153,6 +153,7 @@ pub const KEYS: &[&str] = &[
     "cache",
     "cache_size",
     "ram",
+    "miss_ratio_curve",
     "portmap",
     "locks",
     "nfs4",
@@ -226,6 +227,7 @@ impl Settings {
             devices,
             size,
             ram,
+            curve,
             size_given: _,
             format: _,
             make_missing: _,
@@ -234,6 +236,7 @@ impl Settings {
         all.add(&root, "cache", list(devices.iter().map(|device| device.display())), NeedsRestart);
         all.add(&root, "cache_size", quoted(format_size_exactly(*size)), NeedsRestart);
         all.add(&root, "ram", quoted(format_size_exactly(*ram)), NeedsRestart);
+        all.add(&root, "miss_ratio_curve", Some(curve.to_string()), NeedsRestart);
         all.add(&root, "portmap", quoted(portmap), NeedsRestart);
         all.add(&root, "locks", Some(locks.to_string()), NeedsRestart);
         all.add(&root, "nfs4", Some(nfs4.to_string()), NeedsRestart);

@@ -103,6 +103,7 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     draft.cache.devices = root.list("cache", problems, device_path).map_or(Vec::new(), |list| list.value);
     draft.cache.size = root.parsed("cache_size", problems, parse_device_size);
     draft.cache.ram = root.parsed("ram", problems, parse_ram);
+    draft.cache.curve = root.boolean("miss_ratio_curve", problems).map(|flag| flag.value);
     draft.portmap = root.parsed("portmap", problems, str::parse);
     draft.locks = root.boolean("locks", problems).map(|flag| flag.value);
     draft.nfs4 = root.boolean("nfs4", problems).map(|flag| flag.value);

@@ -22,6 +22,7 @@ mode = "write-through"
 cache = ["/a/1", "/a/2"]
 cache_size = "1536MiB"
 ram = "65MiB"
+miss_ratio_curve = false
 portmap = "off"
 locks = false
 nfs4 = false

@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_config::{Entry, Mode};
 
 use crate::activity::Activity;
+use crate::advice::Advice;
 use crate::event::Event;
 use crate::notify::Delivery;
 use crate::protocol::{
@@ -114,6 +115,17 @@ impl Client {
     pub fn sample(&self) -> Result<StatSample, ClientError> {
         match self.last_answer(Request::Sample, |_| ControlFlow::Continue(()))? {
             Response::Sample(sample) => Ok(*sample),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns the miss-ratio curve, and what follows from it.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn advise(&self) -> Result<Advice, ClientError> {
+        match self.last_answer(Request::Advise, |_| ControlFlow::Continue(()))? {
+            Response::Advice(advice) => Ok(*advice),
             other => Err(unexpected(&other)),
         }
     }

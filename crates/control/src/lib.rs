@@ -6,6 +6,7 @@
 //! fields, so that fields can be added without a new version.
 
 mod activity;
+mod advice;
 mod client;
 mod event;
 mod history;
@@ -21,9 +22,11 @@ mod volume;
 pub use activity::{
     Activity, ActivityEntry, ActivityGroup, DeviceActivity, MOST_ACTIVE, NewFilesActivity, WorkingSetActivity,
 };
+pub use advice::{Advice, Measured};
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
+pub use forebay_mrc::{Curve, GroupCurve, MemoryPoint, Point as CurvePoint};
 pub use forebay_profile::{Counters, Kind, SIZES, TraceEncoder, Traced, size_bounds};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
 pub use notify::Delivery;

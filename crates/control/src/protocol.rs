@@ -6,6 +6,7 @@ use forebay_config::{Entry, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
+use crate::advice::Advice;
 use crate::event::Event;
 use crate::notify::Delivery;
 use crate::sample::{CacheCounters, StatSample};
@@ -34,6 +35,8 @@ pub enum Request {
     Status,
     /// Asks for one [`Response::Sample`].
     Sample,
+    /// Asks for one [`Response::Advice`].
+    Advise,
     /// Asks for one [`Response::Activity`]: what clients do, by client, export, user, file and device.
     Activity {
         /// Entries wanted of each group, the busiest ones; at most [`MOST_ACTIVE`](crate::MOST_ACTIVE) are returned.
@@ -139,6 +142,8 @@ pub enum Response {
     Status(Box<Status>),
     /// The server's counters.
     Sample(Box<StatSample>),
+    /// The miss-ratio curve, and what follows from it.
+    Advice(Box<Advice>),
     /// The activity of clients.
     Activity(Box<Activity>),
     /// Some operations of clients; another response follows.

@@ -12,9 +12,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use forebay_common::lock::Mutex;
 use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
-    Activity, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MemoryStatus,
-    PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample,
-    Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus,
+    Activity, Advice, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, Measured,
+    MemoryStatus, PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting,
+    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -284,6 +284,27 @@ impl Handler for Control {
             cache: self.cache().map(counters),
             dirty_bytes: self.cache().map_or(0, |cache| cache.engine.dirty_bytes()),
         }
+    }
+
+    fn advise(&self) -> Result<Advice, String> {
+        let Some(cache) = self.cache() else {
+            return Err("this server has no cache: it was started in mode pass-through".to_owned());
+        };
+        let Some(curve) = &cache.curve else {
+            return Err("the miss-ratio curve is switched off; set `miss_ratio_curve = true` in the configuration, and start the \
+                        server again"
+                .to_owned());
+        };
+        let stats = self.parts.nfs.stats();
+        let writes = self.group(&[Procedure::Write], &[Opcode::Write], 0);
+        let measured = Measured {
+            mode: self.effective_mode(),
+            counters: &counters(cache),
+            bytes_written: stats.bytes_written.load(Relaxed),
+            bytes_read: stats.bytes_read.load(Relaxed),
+            write_ns: writes.latency.summary().mean_ns,
+        };
+        Ok(Advice::new(curve.curve(&cache.engine), measured))
     }
 
     fn activity(&self, top: usize) -> Activity {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
-    Activity, CachedFiles, Delivery, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
-    HandleMode, Handler, Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus,
-    ReloadReport, ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, TraceBatch, VolumeRequest,
-    VolumeStatus, WorkerStatus,
+    Activity, Advice, CachedFiles, Delivery, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
+    FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus,
+    RefusedStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, TraceBatch,
+    VolumeRequest, VolumeStatus, WorkerStatus,
 };
 
 use forebay_http::{Format, Gathering, Web, render};
@@ -177,6 +177,10 @@ impl Handler for ControlFront {
         let notifying = self.notifier.as_ref().and_then(|notifier| notifier.trouble());
         self.web.trouble().into_iter().chain(notifying).for_each(|trouble| status.health.degrade(trouble));
         status
+    }
+
+    fn advise(&self) -> Result<Advice, String> {
+        self.opened()?.advise()
     }
 
     fn metrics(&self) -> Result<String, String> {

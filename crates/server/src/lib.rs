@@ -7,6 +7,7 @@ mod busy_retry;
 mod cache;
 mod cache_start;
 mod control;
+mod curve;
 mod devices;
 mod epochs;
 mod error;

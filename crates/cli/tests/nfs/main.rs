@@ -14,6 +14,7 @@ mod authority;
 
 mod access;
 mod acls;
+mod advise;
 mod attributes;
 mod behind;
 mod cache;

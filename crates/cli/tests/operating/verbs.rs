@@ -20,6 +20,7 @@ const CHANGES: &[(&[&str], &str)] = &[
     (&["volume", "create", "x", "--backing", "/nope"], "cache"),
     (&["volume", "flush", "x"], "cache"),
     (&["cached", "/"], "no cache"),
+    (&["advise"], "no cache"),
     (&["invalidate", "/"], "serves"),
 ];
 

@@ -52,6 +52,7 @@ pub(super) fn answer(
         request,
         Request::Status
             | Request::Sample
+            | Request::Advise
             | Request::Activity { .. }
             | Request::Config
             | Request::Metrics
@@ -76,6 +77,10 @@ pub(super) fn answer(
     let response = match request {
         Request::Status => Response::Status(Box::new(handler.status())),
         Request::Sample => Response::Sample(Box::new(handler.sample())),
+        Request::Advise => match handler.advise() {
+            Ok(advice) => Response::Advice(Box::new(advice)),
+            Err(message) => Response::Error { message },
+        },
         Request::Activity { top } => Response::Activity(Box::new(handler.activity(top.min(MOST_ACTIVE)))),
         Request::Trace => {
             let mut batch = |batch| {
@@ -152,6 +157,7 @@ fn takes_long(request: &Request) -> bool {
     match request {
         Request::Status
         | Request::Sample
+        | Request::Advise
         | Request::Activity { .. }
         | Request::ResetActivity
         | Request::Config

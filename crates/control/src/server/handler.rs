@@ -5,6 +5,7 @@ use std::path::Path;
 use forebay_config::{Entry, Mode};
 
 use crate::activity::Activity;
+use crate::advice::Advice;
 use crate::event::EventLog;
 use crate::notify::Delivery;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
@@ -20,6 +21,13 @@ pub trait Handler: Send + Sync + 'static {
     fn status(&self) -> Status;
     /// Returns the server's counters since its start.
     fn sample(&self) -> StatSample;
+    /// Returns the miss-ratio curve, and what follows from it.
+    ///
+    /// # Errors
+    /// The server has no cache, or no curve is estimated; the error says how to have one.
+    fn advise(&self) -> Result<Advice, String> {
+        Err("this server estimates no miss-ratio curve".to_owned())
+    }
     /// Returns what clients do, with the `top` busiest entries of each group. Waits for no file system.
     fn activity(&self, top: usize) -> Activity;
     /// Makes the counters of [`Handler::activity`] begin at 0, except those of devices.

@@ -17,6 +17,7 @@ use crate::tiers::copies::{is_right, read_other_copy};
 use crate::tiers::trim::trim_ram;
 use crate::wait::all;
 use crate::{Error, Result};
+use forebay_mrc::Kind;
 
 /// The place from which a block's contents are read.
 enum Source {
@@ -81,6 +82,7 @@ pub(crate) fn try_read(
     }
     drop(state);
     core.totals.read_ram.add(total);
+    core.saw(object, range, Kind::Read);
     Outcome::Done(len)
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use forebay_common::metrics::Recorder;
 use forebay_control::{
-    Activity, ActivityEntry, ActivityGroup, ClientStateStatus, ClientStatus, Counters, DeviceActivity,
-    DeviceWear, ExportStatus, Kind, PoolDevice, PoolStatus, ProcedureStatus,
+    Activity, ActivityEntry, ActivityGroup, ClientStateStatus, ClientStatus, Counters, Curve, CurvePoint,
+    DeviceActivity, DeviceWear, ExportStatus, Kind, PoolDevice, PoolStatus, ProcedureStatus,
 };
 
 use super::*;
@@ -59,8 +59,10 @@ fn full() -> Arc<Gathering> {
         wear: Some(wear),
     };
     status.pool = Some(PoolStatus { configured: true, devices: vec![device], ..PoolStatus::default() });
+    let point = CurvePoint { cache_bytes: 1 << 30, hit_ratio: 0.75, coalescing: 4.5, filled: true };
+    let curve = Curve { enough: true, sampled: 9000, lost: 1, points: vec![point], ..Curve::default() };
     let sample = StatSample { cpu_ns: 2_500_000_000, ..StatSample::default() };
-    Arc::new(Gathering { status, sample, activity: active() })
+    Arc::new(Gathering { status, sample, curve: Some(curve), activity: active() })
 }
 
 /// Returns what clients do: the busiest client reads only, and there are more clients than series.
@@ -102,6 +104,9 @@ fn names_units_and_values_follow_the_conventions() {
         "# UNIT forebay_payload_bytes bytes",
         "forebay_payload_bytes_total{kind=\"read\"} 7",
         "forebay_degraded 1",
+        "forebay_miss_ratio_curve{size_bytes=\"1073741824\"} 0.25",
+        "forebay_coalescing_curve{size_bytes=\"1073741824\"} 4.5",
+        "forebay_miss_ratio_samples_total 9000",
         "forebay_degraded_reasons 2",
         "forebay_uptime_seconds 1.5",
         "forebay_cpu_seconds_total 2.5",
@@ -151,7 +156,7 @@ fn without_a_profile_only_devices_have_an_activity() {
     let gathering = full();
     let activity = Activity { enabled: false, ..gathering.activity.clone() };
     let (status, sample) = (gathering.status.clone(), gathering.sample.clone());
-    let text = render(&Arc::new(Gathering { status, sample, activity }), Format::Text);
+    let text = render(&Arc::new(Gathering { status, sample, curve: None, activity }), Format::Text);
     assert!(text.contains("forebay_cache_device_written_bytes_total") && !text.contains("kind_operations"));
 }
 

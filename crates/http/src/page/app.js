@@ -9,7 +9,7 @@ const at = (id) => document.getElementById(id);
 
 const state = {
   status: null, before: null, columns: [], points: [], step: 1000, span: 3600, latest: null,
-  activity: null, activityBefore: null, events: [], filter: { severity: "info", text: "" }, session: { administrator: null }, view: "overview",
+  advice: null, activity: null, activityBefore: null, events: [], filter: { severity: "info", text: "" }, session: { administrator: null }, view: "overview",
 };
 
 async function get(path) {
@@ -28,6 +28,12 @@ async function loadHistory() {
   Object.assign(state, { step: step_ms, columns });
   state.points = points.map(named);
   state.latest ??= state.points.at(-1) ?? null;
+}
+
+/** Loads the miss-ratio curve, which moves slowly. */
+async function loadAdvice() {
+  state.advice = await get("/api/advice");
+  show();
 }
 
 /** Adds the figures of a second. For long times, the history is loaded again when a new point is due. */
@@ -213,6 +219,8 @@ async function start() {
   }
   showRights();
   route(false);
+  loadAdvice().catch(failed);
+  setInterval(() => loadAdvice().catch(() => {}), 30000);
   follow();
 }
 

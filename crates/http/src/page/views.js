@@ -1,6 +1,7 @@
 // The views of the page. Each returns elements for the state that it is given.
 
 import { chart } from "./charts.js";
+import { curveParts } from "./curve.js";
 import { byteRate, bytes, digits, el, latency, moment, percent, perSecond, span, table } from "./format.js";
 
 const column = (name) => (point) => point[name];
@@ -86,7 +87,7 @@ function progress(name, done, total, more) {
 }
 
 /** The devices of the pool, work in progress, and the actions. */
-export function pool({ status, latest, administrator, act }) {
+export function pool({ status, latest, administrator, act, advice, width }) {
   const pool = status.pool;
   if (!pool) return [el("h2", {}, "Pool"), el("p", { class: "panel" },
     "This server has no cache: reads and writes go straight to the backing store.")];
@@ -125,6 +126,7 @@ export function pool({ status, latest, administrator, act }) {
     pool.notes?.length ? el("ul", { class: "panel" }, pool.notes.map((note) => el("li", {}, capital(note)))) : null,
     work.length ? el("div", { class: "panel", "aria-live": "polite" }, el("h3", {}, "In progress"), work) : null,
     el("dl", { class: "panel facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+    ...curveParts(advice, width),
     administrator ? actions(status, act) : el("p", { class: "quiet panel" },
       "To add or remove devices, run ", el("code", {}, "forebay web"), " on the server and open its URL.")];
 }
