@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -167,6 +168,89 @@ def locks():
         locks_of_processes_conflict(f"{MOUNT}/locked", f"{MOUNT}/locked")
 
 
+def calls():
+    """Returns the number of calls of each operation on the mount."""
+    with open("/proc/self/mountstats") as stats:
+        own = stats.read().split(f" mounted on {MOUNT} with ")[1].split("\ndevice ")[0]
+    counts = re.findall(r"^\s+([A-Z_0-9]+): (\d+)", own.split("per-op statistics")[1], re.M)
+    return {name: int(count) for name, count in counts}
+
+
+def calls_of_locks(file):
+    """Locks and unlocks a file 20 times, and returns the number of calls that this took."""
+    before = calls()
+    for lock in (fcntl.flock, fcntl.lockf):
+        for _ in range(10):
+            lock(file, fcntl.LOCK_EX)
+            lock(file, fcntl.LOCK_UN)
+    after = calls()
+    return sum(after[name] - before[name] for name in ("LOCK", "LOCKU", "LOCKT"))
+
+
+def locks_under_a_delegation_send_nothing():
+    with mounted():
+        with open(f"{MOUNT}/delegated", "w+b") as first:
+            assert calls_of_locks(first) == 40
+            # The second open of a file gets the delegation.
+            with open(f"{MOUNT}/delegated", "r+b") as second:
+                assert calls_of_locks(second) == 0
+
+
+# Places of a sparse file that have data.
+PLACES = (0, 70_000_000, 99_999_999, 130_000_000)
+
+
+def sparse(path, size):
+    with open(path, "wb") as file:
+        file.truncate(size)
+        for place in PLACES:
+            os.pwrite(file.fileno(), b"data at %d" % place, place)
+
+
+def copy(source, target):
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        while os.copy_file_range(reader.fileno(), writer.fileno(), 1 << 30):
+            pass
+
+
+def check_copy(path, size):
+    assert os.stat(path).st_size == size
+    with open(path, "rb") as file:
+        for place in PLACES:
+            assert os.pread(file.fileno(), 30, place) == (b"data at %d" % place).ljust(30, b"\0"), place
+
+
+def copies_within_the_server():
+    size = 160 << 20
+    with mounted():
+        sparse(f"{MOUNT}/source", size)
+        before = calls()
+        copy(f"{MOUNT}/source", f"{MOUNT}/target")
+        after = calls()
+        # A synchronous copy takes at least one for each 64 MiB.
+        assert after["COPY"] - before["COPY"] == 1, after["COPY"] - before["COPY"]
+        assert all(after[name] == before[name] for name in ("READ", "WRITE"))
+    with mounted():
+        check_copy(f"{MOUNT}/target", size)
+
+
+def copies_over_a_crash_of_the_server():
+    size = 1 << 30
+    with mounted():
+        sparse(f"{MOUNT}/large", size)
+        child = in_child(lambda: copy(f"{MOUNT}/large", f"{MOUNT}/larger"))
+        time.sleep(0.3)
+        write(f"{SHARE}/kill")
+        while os.path.exists(f"{SHARE}/kill"):
+            time.sleep(0.1)
+        # Without a request the client would find the restart with the next renewal of its lease.
+        os.statvfs(MOUNT)
+        assert succeeds(child)
+    with mounted():
+        check_copy(f"{MOUNT}/larger", size)
+        os.unlink(f"{MOUNT}/larger")
+
+
 def start_lock_services():
     """Starts what a client needs to lock files of NFSv3: rpcbind, and the status monitor."""
     run("rpcbind", "-w")
@@ -290,9 +374,11 @@ def the_kernel_is_silent():
 
 
 def main():
-    with_4 = [plain_mount_is_4_2, programs_and_mappings, exclusive_creates, removed_while_open, locks]
+    with_4 = [plain_mount_is_4_2, programs_and_mappings, exclusive_creates, removed_while_open, locks,
+              locks_under_a_delegation_send_nothing, copies_within_the_server]
     with_3 = [locks_of_version_3, locks_of_both_versions, locks_of_version_3_over_a_crash_of_the_server]
-    last = [several_connections, files_and_locks_over_a_crash_of_the_server, the_kernel_is_silent]
+    last = [several_connections, files_and_locks_over_a_crash_of_the_server, copies_over_a_crash_of_the_server,
+            the_kernel_is_silent]
     first, between = ([], with_3) if SECURITY == "plain" else ([the_protection_starts], [less_protection_is_refused])
     for check in first + with_4 + between + last:
         try:

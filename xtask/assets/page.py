@@ -167,6 +167,45 @@ class Page:
             return faults;""")
         assert not faults, faults
 
+    def check_curve(self):
+        """The view of the pool has the miss-ratio curve: the server's sentence, and with enough requests a plot and a table."""
+        self.show("pool")
+        wait_for("the curve", lambda: "Reads from the cache, by its size" in self.browser.run("return document.getElementById('view').textContent"))
+        points = [{"cache_bytes": size << 30, "hit_ratio": ratio, "coalescing": 1.5, "filled": size < 400}
+                  for size, ratio in [(25, 0.3), (50, 0.42), (100, 0.5), (150, 0.57), (200, 0.61), (300, 0.83), (400, 0.83), (800, 0.84)]]
+        advice = {"curve": {"enough": True, "cache_bytes": 200 << 30, "points": points}, "best": "Buy 100 GiB.", "facts": ["A fact."]}
+        drawn = self.browser.call("/execute/async", {"args": [advice], "script": """
+            const [advice, done] = arguments;
+            import('/curve.js').then(({ curveParts }) => {
+                const [plot, table] = curveParts(advice, 560);
+                const view = document.getElementById('view');
+                view.append(plot, table);
+                done([plot.querySelector('path').getAttribute('d'), plot.querySelector('svg').getAttribute('aria-label'),
+                    table.querySelectorAll('tbody tr').length, plot.textContent]);
+            }, (error) => done([String(error)]));"""})
+        assert drawn[0].count("L") == 7, drawn
+        assert "200 GiB: 61 %" in drawn[1] and drawn[2] == 8 and "Buy 100 GiB." in drawn[3], drawn
+        self.picture("curve")
+
+    def rows(self, table):
+        """Returns the number of rows of a table whose last but one figure is not 0."""
+        return self.browser.run("""
+            const rows = [...document.querySelectorAll(`[role=region][aria-label='${arguments[0]}'] tbody tr`)];
+            return rows.filter((row) => row.children.length > 9 && row.children[9].textContent !== '0').length;""", table)
+
+    def check_activity(self):
+        """Everybody sees what clients do, and nobody sees the names of files but an administrator."""
+        self.show("clients")
+        wait_for("what clients do", lambda: self.rows("What clients do") == 1)
+        assert self.rows("What happens in exports") >= 1
+        assert self.browser.run("return !document.querySelector(\"[aria-label='Hot files and directories']\")")
+        files = self.browser.run("""
+            const request = new XMLHttpRequest();
+            request.open('GET', '/api/activity', false);
+            request.send();
+            return JSON.parse(request.responseText).files.entries.length;""")
+        assert files == 0, files
+
     def check_stranger(self):
         """Without an invitation the page has no actions, and the server refuses them."""
         self.show("pool")
@@ -195,6 +234,11 @@ class Page:
         self.show("pool")
         wait_for("the actions", lambda: self.browser.run("return document.getElementById('scrub') !== null"))
         self.picture("administrator-pool")
+        self.show("clients")
+        wait_for("hot files", lambda: self.rows("Hot files and directories") >= 2)
+        self.picture("administrator-clients")
+        self.show("pool")
+        wait_for("the actions again", lambda: self.browser.run("return document.getElementById('scrub') !== null"))
         self.act("#flush", "The flush has begun")
         self.act("#scrub", "The scrub has begun")
         added = self.server.caches[2]
@@ -242,6 +286,8 @@ def main(binary, pictures):
         good = case("the overview shows history and live figures", page.check_overview)
         good &= case("all views on a screen, in the dark, on a phone and printed", page.check_looks)
         good &= case("keyboard and screen reader", page.check_keyboard)
+        good &= case("the miss-ratio curve", page.check_curve)
+        good &= case("who does how much, without names of files", page.check_activity)
         good &= case("a visitor may look only", page.check_stranger)
         good &= case("every action of an administrator", page.check_actions)
         good &= case("no fault, and no request to another host", page.check_quiet)

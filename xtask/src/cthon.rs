@@ -56,6 +56,7 @@ impl Cthon {
             words: vec![built.to_string_lossy().into_owned(), version.into()],
             limit: LIMIT,
             security: Security::Plain,
+            xfs: None,
         };
         client.run("cthon")
     }

@@ -10,6 +10,7 @@ mod documents;
 mod english;
 mod imports;
 mod ladder;
+mod loop_xfs;
 mod mounts;
 mod mutants;
 mod nfstest;
@@ -25,6 +26,7 @@ mod suites;
 mod untar;
 mod vm;
 mod watched;
+mod xfstests;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -99,6 +101,8 @@ enum Verb {
     Nfstest(nfstest::Nfstest),
     /// Run the tests of pynfs against new servers on the loopback (as root)
     Pynfs(pynfs::Pynfs),
+    /// Run xfstests from a Linux client on a network of its own (as root; an hour and more)
+    Xfstests(xfstests::Xfstests),
     /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
     Boot(boot::Boot),
     /// Watch a server with Prometheus and the shipped alert rules, and open its page in a browser
@@ -273,6 +277,7 @@ fn main() -> ExitCode {
         Verb::Cthon(cthon) => cthon.run().map(|counts| status(&counts)),
         Verb::Nfstest(nfstest) => nfstest.run().map(|counts| status(&counts)),
         Verb::Pynfs(pynfs) => pynfs.run().map(|counts| status(&counts)),
+        Verb::Xfstests(xfstests) => xfstests.run().map(|counts| status(&counts)),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
         Verb::Watched(watched) => watched.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),

@@ -54,6 +54,7 @@ impl Mounts {
             words: Vec::new(),
             limit: LIMIT,
             security: self.security,
+            xfs: None,
         };
         let needs_new = matches!(self.security, Security::Tls | Security::Mtls);
         ensure!(!needs_new || self.kernel == Release::V6_12, "the client has TLS with --kernel 6.12 only");
@@ -74,6 +75,8 @@ pub(crate) struct Client<'a> {
     /// Protection of the mounts. With one, further words are its name, a directory with the client's programs, and the
     /// kernel's modules. The client's files are in the shared directory.
     pub(crate) security: Security,
+    /// Bytes of the XFS that the server serves; without any, the server serves a directory of this machine.
+    pub(crate) xfs: Option<u64>,
 }
 
 impl Client<'_> {
@@ -102,7 +105,7 @@ impl Client<'_> {
         let network = Network::new()?;
         let share = tempfile::tempdir()?;
         let protection = self.security.prepare(share.path(), network.host())?;
-        let mut server = Server::start_on(&network, self.forebay, protection)?;
+        let mut server = Server::start_on(&network, self.forebay, protection, self.xfs)?;
         let mut cases = Vec::new();
         let mut report = |line: &[u8]| {
             let line = String::from_utf8_lossy(line);

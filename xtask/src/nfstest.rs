@@ -58,6 +58,7 @@ impl Nfstest {
             words: vec![word(&source), word(&python), version.into()],
             limit: LIMIT,
             security: Security::Plain,
+            xfs: None,
         };
         client.run("nfstest")
     }

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::{
     array::Array,
+    loop_xfs::LoopXfs,
     process::{Guarded, bounded, rigs_dir, run, target_dir},
     protection::Protection,
     vm::Network,
@@ -55,6 +56,7 @@ pub(crate) struct Server {
     process: Guarded,
     /// The arrays that are mounted in the server's directory.
     arrays: Vec<Array>,
+    _xfs: Option<LoopXfs>,
     mode: String,
     work: TempDir,
     /// The clients that may mount over a network; without any, the server listens on the loopback.
@@ -99,19 +101,36 @@ impl Server {
         let protection = Box::<Protection>::default();
         let place = Place { work: work.path(), port, mount_port, clients: None, protection: &protection };
         let process = launch(kind, &binary, &place, mode)?;
-        let (mode, clients) = (mode.into(), None);
-        Ok(Self { kind, binary, process, arrays, mode, work, clients, protection, port, mount_port })
+        let clients = None;
+        let mode = mode.into();
+        Ok(Self {
+            kind,
+            binary,
+            process,
+            arrays,
+            _xfs: None,
+            mode,
+            work,
+            clients,
+            protection,
+            port,
+            mount_port,
+        })
     }
 
-    /// Serves a new empty directory to a guest's network, on the port of NFS.
+    /// Serves a new empty directory to a guest's network, on the port of NFS. With `xfs`, the directory is a file
+    /// system of that many bytes.
     pub(crate) fn start_on(
         network: &Network,
         forebay: Option<&Path>,
         protection: Protection,
+        xfs: Option<u64>,
     ) -> Result<Self> {
         let protection = Box::new(protection);
         let (work, mode, clients) = (work_dir()?, "write-back", Some(network.clients()));
         let (kind, binary, port, mount_port) = (Kind::Forebay, binary(forebay), NFS, NFS);
+        let mount = |size| LoopXfs::mount(&work.path().join("image"), size, &work.path().join(EXPORT));
+        let xfs = xfs.map(mount).transpose()?;
         let place = Place { work: work.path(), port, mount_port, clients, protection: &protection };
         let process = launch(kind, &binary, &place, mode)?;
         let arrays = Vec::new();
@@ -120,6 +139,7 @@ impl Server {
             binary,
             process,
             arrays,
+            _xfs: xfs,
             mode: mode.into(),
             work,
             clients,

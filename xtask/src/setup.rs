@@ -9,7 +9,7 @@ use crate::{
     vm::{Kernel, Release},
 };
 
-const PACKAGES: [&str; 33] = [
+const PACKAGES: &[&str] = &[
     "acl",
     "btrfs-progs",
     "busybox-static",

@@ -12,19 +12,22 @@ use crate::job::Job;
 use crate::options::{Options, Pattern};
 use crate::protocol::Version;
 use crate::recommend::RecommendArgs;
+use crate::replay::ReplayArgs;
 use crate::report::ReportArgs;
 use crate::result::Report;
 use crate::runner;
 use crate::settings::Settings;
 use crate::url::Target;
 use crate::verify::Checked;
-use crate::{agents, compare, null_server, recommend, report, table, verify};
+use crate::{agents, compare, null_server, recommend, replay, report, table, verify};
 
 /// A verb of `forebay bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Put load on an NFS server and measure it.
     Run(Box<RunArgs>),
+    /// Repeat the operations of a trace on an NFSv3 server, at their own times or as fast as possible.
+    Replay(ReplayArgs),
     /// Compare two results of `run`: B against A.
     Compare(CompareArgs),
     /// Make a page or a picture of results of `run`.
@@ -183,6 +186,7 @@ pub struct NullServerArgs {
 pub fn execute(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Run(args) => run(*args),
+        BenchCommand::Replay(args) => run_replay(&args),
         BenchCommand::Compare(args) => run_compare(&args),
         BenchCommand::Report(args) => report::execute(&args),
         BenchCommand::Verify(args) => run_verify(&args),
@@ -222,6 +226,15 @@ fn run(args: RunArgs) -> Result<()> {
         Some(token_file) => agents::run(&settings, &job, &args.agents, token_file)?,
         None => runner::run(settings, &job)?,
     };
+    eprint!("{}", table::table(&report));
+    match &args.output {
+        Some(path) => write_json(path, &report),
+        None => Ok(()),
+    }
+}
+
+fn run_replay(args: &ReplayArgs) -> Result<()> {
+    let report = replay::replay(args)?;
     eprint!("{}", table::table(&report));
     match &args.output {
         Some(path) => write_json(path, &report),

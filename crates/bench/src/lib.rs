@@ -31,6 +31,7 @@ mod part;
 mod phases;
 mod progress;
 mod recommend;
+mod replay;
 mod report;
 mod session;
 mod setup;

@@ -35,6 +35,9 @@ pub enum Pattern {
     Smallfile,
     /// List a big directory with attributes, repeatedly.
     Readdirplus,
+    /// The operations of a trace; only `bench replay` has them.
+    #[value(skip)]
+    Replay,
 }
 
 impl Pattern {
@@ -59,7 +62,7 @@ impl Pattern {
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.to_possible_value().as_ref().map_or("", |value| value.get_name()))
+        f.write_str(self.to_possible_value().as_ref().map_or("replay", |value| value.get_name()))
     }
 }
 

@@ -31,7 +31,7 @@ const REDRAW: Duration = Duration::from_millis(100);
 
 /// A job in progress.
 pub(crate) struct Runner<'g> {
-    settings: Settings,
+    pub(crate) settings: Settings,
     pub(crate) setup: Setup,
     server_pid: Option<u32>,
     part: Part,
@@ -89,7 +89,7 @@ impl<'g> Runner<'g> {
     }
 
     /// Removes a directory and everything below it.
-    fn remove(&mut self, dir: Handle, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove(&mut self, dir: Handle, name: &[u8]) -> Result<()> {
         let mut remove = || {
             let mut survey = Survey::of(&mut self.setup.session, dir, name)?;
             if let Some(phase) = survey.files_phase() {
@@ -269,7 +269,7 @@ impl<'g> Runner<'g> {
         self.part.clients(options.clients).map(|client| self.connect(client, options)).collect()
     }
 
-    fn connect(&self, client: u32, options: &Options) -> Result<Link> {
+    pub(crate) fn connect(&self, client: u32, options: &Options) -> Result<Link> {
         let address = self.setup.session.address;
         let slots = options.depth.max(MIN_SLOTS);
         Link::open(self.settings.nfs, address, &identity(client, options), slots)
@@ -277,7 +277,7 @@ impl<'g> Runner<'g> {
     }
 
     /// Runs a phase and measures it.
-    fn measure(
+    pub(crate) fn measure(
         &mut self,
         step: usize,
         phase: Phase,

@@ -1,12 +1,14 @@
 //! The command line: the list of verbs, and the arguments that several verbs share. `*_args.rs` have the flags of each
 //! verb. Help, manual pages and completions are generated from these definitions.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
+use forebay_config::parse_http;
 
 use crate::bench::BenchArgs;
 use crate::control_args::{FlushArgs, ModeArgs, PoolArgs, ReloadArgs};
@@ -68,8 +70,14 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Show rates, latencies and clients live; `q` quits
     Top(TopArgs),
+    /// Show what applications do: operations, request sizes, sequential or random, working sets, by client and file
+    Profile(crate::profile_args::ProfileArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+    /// Estimate what another size of the cache or of memory would bring
+    Advise(crate::advise_args::AdviseArgs),
+    /// Test the notifications of events
+    Notify(crate::notify::NotifyArgs),
     /// Print a URL that opens the server's page with the rights of an administrator
     Web(WebArgs),
     /// Measure NFS servers, or emulate slow disk arrays to measure servers on
@@ -129,6 +137,30 @@ pub(crate) struct RequiredMountsArgs {
     pub(crate) config_dir: PathBuf,
 }
 
+/// Returns the words of a command line with `--http ADDR` as `--http=ADDR`. Clap takes a value of this flag after `=`
+/// only, because the flag may have none: in `--http DIR` the word is the directory.
+pub(crate) fn with_http_joined(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    for word in words {
+        match joined.last_mut() {
+            Some(flag) if flag == "--http" && word.to_str().is_some_and(is_like_address) => {
+                flag.push("=");
+                flag.push(word);
+            }
+            _ => joined.push(word),
+        }
+    }
+    joined
+}
+
+/// Returns true for an address, also with the name of a host, which the flag then refuses with a reason.
+fn is_like_address(word: &str) -> bool {
+    let has_port = || {
+        word.rsplit_once(':').is_some_and(|(host, port)| !host.contains('/') && port.parse::<u16>().is_ok())
+    };
+    parse_http(word).is_ok() || has_port()
+}
+
 /// Returns a parser for values with fixed names.
 pub(crate) fn one_of<T>(all: &'static [T]) -> impl TypedValueParser<Value = T>
 where
@@ -179,6 +211,27 @@ mod tests {
     }
 
     #[test]
+    fn the_address_of_http_may_follow_a_space() {
+        let joined = |line: &str| {
+            let words = super::with_http_joined(line.split(' ').map(Into::into));
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(joined("forebay serve D --http 127.0.0.1:9"), "forebay serve D --http=127.0.0.1:9");
+        assert_eq!(
+            joined("forebay serve D --http [::1] --cache C"),
+            "forebay serve D --http=[::1] --cache C"
+        );
+        assert_eq!(joined("forebay serve D --http nas:9049"), "forebay serve D --http=nas:9049");
+        for line in ["forebay serve --http D", "forebay serve --http ./1.2.3.4", "forebay serve D --http"] {
+            assert_eq!(joined(line), line);
+        }
+        let parsed = Cli::try_parse_from(super::with_http_joined(
+            ["forebay", "serve", "D", "--http", "127.0.0.1:9049"].map(Into::into),
+        ));
+        assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
+    }
+
+    #[test]
     fn the_contract_of_the_command_line_holds() {
         let good = [
             "serve DIR --cache A --cache B --cache-size 1GiB --mode write-back --listen 1.2.3.4:5 --export /N --config F --state-dir D",
@@ -195,15 +248,23 @@ mod tests {
             "flush --wait",
             "status --json",
             "stat 1 5 --json",
+            "stat --by client 1 5 --top 3 --json",
+            "profile --by directory --json",
+            "profile --html F --top 5",
+            "profile reset",
+            "profile record F --seconds 5",
+            "bench replay F --url nfs://h/e --fast -d 8",
             "top",
             "events --follow --json -n 5",
             "cached P --json",
             "invalidate P",
+            "notify test --target N --state-dir D --json",
             "lost list --json",
             "lost show ID",
             "lost restore ID P --over",
             "lost drop ID --state-dir D",
             "adopt D --same",
+            "advise --json --state-dir D",
             "doctor --apply",
             "config show --json",
             "config check F",
@@ -230,6 +291,10 @@ mod tests {
             "stat 0",
             "stat 1 0",
             "stat x",
+            "stat --by colour",
+            "stat --top 3",
+            "profile --json --html F",
+            "profile --top 0",
             "events -n x",
             "serve D --anonuid -1",
             "serve D --anonuid 4294967295",

@@ -1,6 +1,8 @@
 //! The `forebay` command.
 
 mod adopt;
+mod advise;
+mod advise_args;
 mod announce;
 mod args;
 mod bench;
@@ -18,13 +20,17 @@ mod logging;
 mod lost;
 mod moment;
 mod monitor_args;
+mod notify;
 mod output;
+mod profile;
+mod profile_args;
 mod rates;
 mod required_mounts;
 mod serve;
 mod serve_args;
 mod service_manager;
 mod stat;
+mod stat_by;
 mod status;
 mod support;
 mod support_args;
@@ -55,11 +61,11 @@ pub(crate) enum Exit {
 }
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|word| word == forebay_server::HEALTH_VERB) {
-        // The server starts this program with this verb internally. It is not part of the command line.
-        return ExitCode::from(u8::from(forebay_server::answer_health().is_err()));
+    if let Some(served) = std::env::args_os().nth(1).and_then(|verb| serve_server(&verb)) {
+        return ExitCode::from(u8::from(served.is_err()));
     }
-    let exit = run(Cli::parse().command).unwrap_or_else(|error| {
+    let words = args::with_http_joined(std::env::args_os());
+    let exit = run(Cli::parse_from(words).command).unwrap_or_else(|error| {
         if output::is_broken_pipe(&error) {
             // The reader of the results has closed the pipe, which is not a failure.
             return Exit::Done;
@@ -69,6 +75,16 @@ fn main() -> ExitCode {
     });
     logging::finish();
     ExitCode::from(exit as u8)
+}
+
+/// Runs a verb that only the server uses, to start this program as its helper. Such verbs are not part of the command
+/// line. Returns `None` for other verbs.
+fn serve_server(verb: &std::ffi::OsStr) -> Option<std::io::Result<()>> {
+    match verb.to_str()? {
+        forebay_server::HEALTH_VERB => Some(forebay_server::answer_health()),
+        forebay_server::NOTIFY_VERB => Some(forebay_server::send_notifications()),
+        _ => None,
+    }
 }
 
 fn run(command: Command) -> anyhow::Result<Exit> {
@@ -86,8 +102,11 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Adopt(args) => adopt::adopt(&args),
         Command::Status(args) => status::status(&args),
         Command::Stat(args) => stat::stat(&args),
+        Command::Profile(args) => profile::profile(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+        Command::Advise(args) => advise::advise(&args),
+        Command::Notify(args) => notify::notify(args.command),
         Command::Web(args) => web::web(&args),
         Command::Bench(args) => bench::bench(*args),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 
 use crate::args::Target;
+use crate::profile_args::By;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -33,10 +34,16 @@ restarts, `stat` waits for it. With a cache: RAM% and SSD% are shares of reads t
 and SPARED is the traffic that the backing store was spared (reads and writes in the cache less their cost), in MiB/s. AMPL is the bytes \
 written to the SSDs for each byte to be cached.
 
+With --by, each table is about its interval, busiest first. SEQ% is the share of READs and WRITEs that continue the one before them, \
+SYNC% the share of WRITEs with FILE_SYNC or DATA_SYNC. In JSON, counters count in the interval. See `forebay profile --help` for \
+the accuracy.
+
 Examples:
   forebay stat                         # one line since the start
   forebay stat 1                       # every second until interrupted
-  forebay stat 5 12 --json             # one minute, for a program")]
+  forebay stat 5 12 --json             # one minute, for a program
+  forebay stat --by client 5           # who does how much, every five seconds
+  forebay stat --by file 10 --top 20   # the busiest files")]
 pub(crate) struct StatArgs {
     /// Seconds between lines; decimals are allowed
     #[arg(value_parser = interval)]
@@ -44,6 +51,12 @@ pub(crate) struct StatArgs {
     /// Lines in total
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
+    /// Show a table of the busiest clients, exports, users, files or devices instead
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "wide")]
+    pub(crate) by: Option<By>,
+    /// Rows of such a table, the busiest ones; the rest is summed under `others`
+    #[arg(long, value_name = "N", default_value = "10", requires = "by", value_parser = crate::profile_args::top)]
+    pub(crate) top: usize,
     /// Show all columns, even if they exceed the width of the terminal
     #[arg(long, short)]
     pub(crate) wide: bool,
@@ -99,7 +112,9 @@ Each check is ok, warn or fail, with the reason and the command that corrects it
 Examples:
   forebay doctor
   forebay doctor /srv/data --listen 0.0.0.0:2049
-  forebay doctor /srv/data --apply")]
+  forebay doctor /srv/data --apply
+  forebay doctor --undo                  # take back what --apply has changed
+  forebay doctor --client                # on a client")]
 pub(crate) struct DoctorArgs {
     /// Directory that is or will be served [default: the directories of the running server]
     #[arg(value_hint = ValueHint::DirPath)]
@@ -111,9 +126,15 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub(crate) listen: Vec<String>,
     /// Change settings that are safe to change while the host runs, until its next start, and print the changes;
-    /// needs root
+    /// needs root. Without this flag, nothing is changed
     #[arg(long)]
     pub(crate) apply: bool,
+    /// Undo every change that --apply has made since the host started; needs root
+    #[arg(long, conflicts_with_all = ["apply", "client", "dir", "config", "listen", "json"])]
+    pub(crate) undo: bool,
+    /// Check this host as a client: its NFS mounts, their read-ahead, and TCP
+    #[arg(long, conflicts_with_all = ["dir", "config", "listen"])]
+    pub(crate) client: bool,
     #[command(flatten)]
     pub(crate) target: Target,
     /// Print JSON

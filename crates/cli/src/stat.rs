@@ -4,10 +4,12 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use forebay_config::format_size;
+use forebay_control::ClientError;
 
 use crate::monitor_args::StatArgs;
 use crate::output::{self, HEAD};
 use crate::rates::{CacheRates, Rates};
+use crate::stat_by::stat_by;
 use crate::{Exit, control};
 
 /// Number of lines between two headers if the height of the terminal is unknown.
@@ -81,11 +83,35 @@ pub(crate) fn spared(cache: &CacheRates) -> String {
 
 /// Prints lines until the requested number is reached.
 pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
+    if let Some(by) = args.by {
+        return stat_by(args, by);
+    }
     let client = control::find(&args.target)?;
+    let (width, per_header) = (width(args.wide), lines_per_header());
+    repeat(
+        args,
+        || client.sample(),
+        |line, earlier, sample| {
+            let rates = Rates::between(earlier, sample);
+            if args.json {
+                return output::json_line(&rates);
+            }
+            let columns = chosen(&rates, width);
+            let header = if line % per_header == 0 { header(&columns) } else { String::new() };
+            Ok(output::result(&(header + &row(&columns, &rates)))?)
+        },
+    )
+}
+
+/// Asks the server once in each interval, and shows each answer with the number of its line and the answer before.
+pub(crate) fn repeat<T>(
+    args: &StatArgs,
+    ask: impl Fn() -> Result<T, ClientError>,
+    mut show: impl FnMut(u64, Option<&T>, &T) -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
     // As with iostat, the default is one line without an interval, and an unlimited number of lines with one.
     let count = args.count.unwrap_or(if args.interval.is_some() { u64::MAX } else { 1 });
     let interval = Duration::from_secs_f64(args.interval.unwrap_or(0.0));
-    let (width, per_header) = (width(args.wide), lines_per_header());
     let started = Instant::now();
     let mut earlier = None;
     let mut is_silent = false;
@@ -93,8 +119,8 @@ pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
         let due = interval.checked_mul(u32::try_from(line).unwrap_or(u32::MAX)).unwrap_or(Duration::MAX);
         // Each line has a fixed due time, so that delays do not add up.
         std::thread::sleep(due.saturating_sub(started.elapsed()));
-        let sample = match client.sample() {
-            Ok(sample) => sample,
+        let answer = match ask() {
+            Ok(answer) => answer,
             // After the first sample a server that does not answer may be restarting, so the next sample is tried.
             Err(error) if earlier.is_some() => {
                 if !std::mem::replace(&mut is_silent, true) {
@@ -105,15 +131,8 @@ pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
             Err(error) => return Err(error.into()),
         };
         is_silent = false;
-        let rates = Rates::between(earlier.as_ref(), &sample);
-        if args.json {
-            output::json_line(&rates)?;
-        } else {
-            let columns = chosen(&rates, width);
-            let header = if line % per_header == 0 { header(&columns) } else { String::new() };
-            output::result(&(header + &row(&columns, &rates)))?;
-        }
-        earlier = Some(sample);
+        show(line, earlier.as_ref(), &answer)?;
+        earlier = Some(answer);
     }
     // The last lines are missing.
     if is_silent {

@@ -264,7 +264,7 @@ fn client_state(state: &ClientStateStatus) -> Vec<(&'static str, String)> {
         (
             "state",
             format!(
-                "{} NFSv4 clients, {} sessions, {} opens, {} delegations; {} NLM hosts, {} shares; {} locks, {} waited for",
+                "{} NFSv4 clients, {} sessions, {} opens, {} delegations; {} NLM hosts, {} shares; {} locks, {} waited for; {} copies",
                 count(state.clients),
                 count(state.sessions),
                 count(state.opens),
@@ -272,7 +272,8 @@ fn client_state(state: &ClientStateStatus) -> Vec<(&'static str, String)> {
                 count(state.hosts),
                 count(state.shares),
                 count(state.locks),
-                count(state.blocked)
+                count(state.blocked),
+                count(state.copies)
             ),
         ),
         (

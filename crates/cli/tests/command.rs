@@ -151,3 +151,45 @@ fn doctor_judges_a_directory_and_a_taken_port() {
     assert!(output.status.code() == Some(1) && text(&output.stdout).contains("mkdir -p /nonexistent"));
     assert_eq!(forebay(&["doctor", "--listen", "here"]).status.code(), Some(2));
 }
+
+#[test]
+fn doctor_takes_back_what_it_has_changed() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not run: it needs root");
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let (setting, other) = (dir.path().join("setting"), dir.path().join("other"));
+    let state = dir.path().to_str().unwrap();
+    std::fs::write(&setting, "3\n").unwrap();
+    std::fs::write(&other, "9\n").unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let change = |path: &std::path::Path| {
+        serde_json::json!({
+            "boot": boot.trim(), "before": "1", "after": { "path": path, "value": "3" },
+            "undo": { "path": path, "value": "1" },
+        })
+    };
+    let list = dir.path().join("doctor-changes.jsonl");
+    std::fs::write(&list, format!("{}\n{}\n", change(&setting), change(&other))).unwrap();
+    let output = forebay(&["doctor", "--undo", "--state-dir", state]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("from `3` back to `1`") && told.contains("is `9`, which somebody else has set"),
+        "{told}"
+    );
+    assert_eq!(std::fs::read_to_string(&setting).unwrap(), "1");
+    assert!(!list.exists());
+    let output = forebay(&["doctor", "--undo", "--state-dir", state]);
+    assert!(output.status.success() && text(&output.stderr).contains("Nothing to undo"));
+}
+
+#[test]
+fn doctor_judges_a_client() {
+    let output = forebay(&["doctor", "--client", "--json"]);
+    let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let subject = |part: &str| checks.iter().any(|check| check["subject"].as_str().unwrap().contains(part));
+    assert!(subject("mount") && subject("tcp_rmem"), "{checks:#?}");
+    assert_eq!(forebay(&["doctor", "--client", "/srv"]).status.code(), Some(2));
+}

@@ -14,12 +14,18 @@ mod handed_over;
 mod http;
 #[path = "operating/log.rs"]
 mod log;
+#[path = "operating/notify.rs"]
+mod notify;
+#[path = "../../notify/tests/receiver/mod.rs"]
+mod receiver;
 #[path = "operating/reload.rs"]
 mod reload;
 #[path = "operating/restart_pause.rs"]
 mod restart_pause;
 #[path = "operating/support.rs"]
 mod support;
+#[path = "operating/top.rs"]
+mod top;
 #[path = "operating/unattended.rs"]
 mod unattended;
 #[path = "operating/verbs.rs"]

@@ -5,10 +5,9 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use common::{Running, Serving, Unprivileged, exists, forebay, text};
@@ -170,51 +169,4 @@ fn the_service_manager_is_told_when_clients_are_accepted() {
     let ready = next();
     assert!(ready.starts_with(b"READY=1\n"), "{:?}", text(&ready));
     assert_eq!(server.end(Signal::TERM).0.code(), Some(0));
-}
-
-/// Returns all output of `forebay top` for a server on a large terminal, until `top` is told to end.
-fn top(server: &Serving) -> String {
-    let command = format!(
-        "stty rows 60 columns 200; {} top --interval 0.05 --state-dir {}",
-        env!("CARGO_BIN_EXE_forebay"),
-        server.state().display()
-    );
-    // With script(1) of util-linux `top` has a terminal.
-    let mut child = Command::new("script")
-        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
-        .env("TERM", "xterm")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut keys = child.stdin.take().unwrap();
-    let mut screen = String::new();
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    // Each frame ends with this text. Two frames show that the view is updated without input.
-    while screen.matches("q quits").count() < 2 {
-        assert_ne!(output.read_line(&mut screen).unwrap(), 0, "it ended: {screen}");
-    }
-    keys.write_all(b"q").unwrap();
-    while output.read_line(&mut screen).unwrap() > 0 {}
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    screen
-}
-
-#[test]
-fn top_shows_rates_on_a_terminal_until_q() {
-    let screen = top(&Serving::start(&[]));
-    assert!(screen.contains("syncs/s") && screen.contains("COMMIT"), "{screen}");
-    assert!(!screen.contains("of reads"), "there is no cache: {screen}");
-    assert!(screen.ends_with("\x1b[?1049l\x1b[?25h"), "the screen is given back: {screen:?}");
-}
-
-#[test]
-fn top_has_rows_of_the_cache() {
-    let caches = tempfile::TempDir::new().unwrap();
-    let [first, second] = ["a", "b"].map(|name| caches.path().join(name).to_str().unwrap().to_owned());
-    let flags = ["--mode", "write-back", "--cache-size", "64MiB", "--cache", &first, "--cache", &second];
-    let screen = top(&Serving::start(&flags));
-    for row in ["dirty ", "dstg MiB/s", "of reads", "to the SSDs"] {
-        assert!(screen.contains(row), "{row}: {screen}");
-    }
 }

@@ -25,7 +25,7 @@ impl State {
 
     fn check_clients(&self) -> Result<(), String> {
         for (id, client) in &self.clients {
-            let states = self.of_client.range((*id, Ref::Open(0))..=(*id, Ref::Delegation(u32::MAX)));
+            let states = self.of_client.range((*id, Ref::FIRST)..=(*id, Ref::LAST));
             let states = states.count();
             ensure(client.states as usize == states, || {
                 format!("{id:?} counts {} of {states} states", client.states)
@@ -42,8 +42,13 @@ impl State {
         let sessions: usize = self.clients.values().map(|client| client.sessions.len()).sum();
         ensure(sessions == self.sessions.len(), || "a session has no client".into())?;
         ensure(self.of_client.len() == self.states.len(), || "a state has no client".into())?;
-        let held = self.opens.len() + self.lock_states.len() + self.delegations.len();
+        let held = self.opens.len() + self.lock_states.len() + self.delegations.len() + self.copies.len();
         ensure(held == self.states.len(), || format!("{held} states have {} state ids", self.states.len()))?;
+        let mut ended = self.ended_copies.iter();
+        let lost = ended.find(|(other, copy)| {
+            self.states.contains_key(*other) || !self.clients.contains_key(&copy.client)
+        });
+        ensure(lost.is_none(), || format!("{lost:?} runs, or belongs to no client"))?;
         let orphan = self.of_client.iter().find(|(client, _)| !self.clients.contains_key(client));
         ensure(orphan.is_none(), || format!("{orphan:?} belongs to no client"))
     }
@@ -122,6 +127,7 @@ impl State {
                 Ref::Open(open) => self.opens[*open as usize].stateid,
                 Ref::Lock(lock) => self.lock_states[*lock as usize].stateid,
                 Ref::Delegation(delegation) => self.delegations[*delegation as usize].stateid,
+                Ref::Copy(copy) => self.copies[*copy as usize].stateid,
             };
             ensure(stateid.other == *other, || format!("{state:?} is found by a wrong state id"))?;
         }

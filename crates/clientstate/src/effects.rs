@@ -1,7 +1,12 @@
 //! The consequences of a call: records for the log, and actions for the server.
 
+use std::sync::Arc;
+
 use crate::record::Record;
-use crate::{ClientId, Cookie, FileKey, LockKind, NlmOwner, OwnerName, Range, RequestId, StateId};
+use crate::{
+    ClientId, Cookie, CopyEnd, CopyProgress, FileKey, LockKind, NlmOwner, OwnerName, Range, RequestId,
+    StateId,
+};
 
 /// The promise that a reply makes about the records of its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +67,21 @@ pub enum Action {
         owner: OwnerName,
         /// The file.
         file: FileKey,
+    },
+    /// Send CB_OFFLOAD to a client, then say `CopyProgress::told`.
+    TellCopy {
+        /// The client.
+        client: ClientId,
+        /// The copy.
+        stateid: StateId,
+        /// The file that was written.
+        file: FileKey,
+        /// The end of the copy.
+        end: CopyEnd,
+        /// The bytes copied.
+        progress: Arc<CopyProgress>,
+        /// The COPY, if that is known. Its reply may still be on the way.
+        asked_in: Option<RequestId>,
     },
     /// Send GRANTED to an NLM host, repeatedly, until `State::nlm_granted` has the answer.
     Granted(Granted),

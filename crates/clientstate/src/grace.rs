@@ -58,6 +58,8 @@ impl State {
     /// | an expired client | the courtesy time | removed with its state |
     /// | a recalled delegation | a lease time | revoked |
     /// | a request for a lock that its client has not repeated | a lease time | forgotten |
+    /// | a copy that a crash of the server has ended | the start | announced with `Action::TellCopy` |
+    /// | an ended copy whose client is told | - | forgotten |
     /// | a kept file that only expired clients hold | its removal | given up with `Action::FileUnused` |
     /// | the grace period | a lease time | ended |
     pub fn tick(&mut self, now: Now, fx: &mut Effects) {
@@ -78,6 +80,8 @@ impl State {
         self.forget_late_waiters(now);
         self.settle(now, fx);
         self.release_unheld(now, fx);
+        self.announce_ended_copies(fx);
+        self.forget_told_copies(fx);
         self.defer(fx);
     }
 }

@@ -10,6 +10,7 @@
 //! | opens and shares | `opens.rs` |
 //! | byte-range locks of all protocols | `ranges.rs`, `locks.rs`, `nlm.rs`, `waiters.rs` |
 //! | removed files that are open | `removals.rs` |
+//! | copies that go on after the reply | `copies.rs` |
 //! | delegations; changes in progress, which exclude them | `delegations.rs`; `changing.rs` |
 //! | state ids | `stateid.rs` |
 //! | leases and grace periods | `lease.rs`, `grace.rs` |
@@ -31,6 +32,7 @@
 mod changing;
 mod check;
 mod client;
+mod copies;
 mod delegations;
 mod effects;
 mod error;
@@ -57,6 +59,7 @@ mod tests;
 
 pub use changing::Changing;
 pub use client::{CreateSession, Created, Direction, ExchangeId, Exchanged, exchange};
+pub use copies::{BeginCopy, CopyEnd, CopyProgress};
 pub use delegations::{Delegated, Holder, Want};
 pub use effects::{Action, Durability, Effects, Granted};
 pub use error::Error;

@@ -57,6 +57,10 @@ pub struct Limits {
     pub waiters_per_file: usize,
     /// Delegations of all clients. At the bound no further one is granted.
     pub delegations: usize,
+    /// Copies that go on after the reply to their COPY, of all clients. At the bound a COPY is synchronous.
+    pub copies: usize,
+    /// The share of `copies` that one client may have.
+    pub copies_per_client: usize,
 }
 
 impl Default for Limits {
@@ -84,6 +88,8 @@ impl Default for Limits {
             waiters_per_host: 1_000,
             waiters_per_file: 1_000,
             delegations: 200_000,
+            copies: 64,
+            copies_per_client: 8,
         }
     }
 }

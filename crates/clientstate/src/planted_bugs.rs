@@ -22,4 +22,5 @@ forebay_common::planted_bugs![
     "waiters are not served",
     "a removed file outlives its last open",
     "a removed file goes with any of its opens",
+    "a copy is not in the log",
 ];

@@ -92,6 +92,8 @@ impl Recovery {
                     state.remove_delegation(delegation, fx);
                 }
             }
+            Record::Copy { other, client, file } => state.recover_copy(*other, *client, file),
+            Record::CopyEnded(other) => _ = state.ended_copies.remove(other),
             Record::Host(host, number) => match state.by_host.get(host).copied() {
                 Some(host) => state.hosts[host as usize].state = *number,
                 None => _ = state.add_host(host, *number, fx),
@@ -245,9 +247,10 @@ impl State {
             });
             records.extend(session.replies());
         }
-        for (_, state) in self.of_client.range((id, Ref::Open(0))..=(id, Ref::Delegation(u32::MAX))) {
+        for (_, state) in self.of_client.range((id, Ref::FIRST)..=(id, Ref::LAST)) {
             self.snapshot_state(*state, &mut records);
         }
+        self.snapshot_copies(id, &mut records);
         records
     }
 
@@ -272,7 +275,8 @@ impl State {
                     write: delegation.write,
                 });
             }
-            Ref::Open(_) | Ref::Delegation(_) => {}
+            // Copies follow behind all other states.
+            Ref::Open(_) | Ref::Delegation(_) | Ref::Copy(_) => {}
         }
     }
 

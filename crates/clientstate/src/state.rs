@@ -8,6 +8,7 @@ use slab::Slab;
 
 use crate::changing::Changes;
 use crate::client::Client;
+use crate::copies::{EndedCopies, Running};
 use crate::delegations::Delegation;
 use crate::grace::Grace;
 use crate::locks::LockState;
@@ -27,6 +28,14 @@ pub(crate) enum Ref {
     Open(u32),
     Lock(u32),
     Delegation(u32),
+    Copy(u32),
+}
+
+impl Ref {
+    /// No state comes before it.
+    pub(crate) const FIRST: Ref = Ref::Open(0);
+    /// No state comes behind it.
+    pub(crate) const LAST: Ref = Ref::Copy(u32::MAX);
 }
 
 /// The confirmed and the unconfirmed record of one client owner.
@@ -82,6 +91,8 @@ pub struct State {
     pub(crate) recalled: BTreeSet<(Now, u32)>,
     /// The last opens, by hash of client and file: a second open deserves a delegation.
     pub(crate) opened_before: Vec<u64>,
+    pub(crate) copies: Slab<Running>,
+    pub(crate) ended_copies: EndedCopies,
     pub(crate) ranges: Ranges,
     pub(crate) waiters: Waiters,
     pub(crate) hosts: Slab<Host>,
@@ -140,6 +151,8 @@ pub struct Counts {
     pub shares: usize,
     /// Blocked requests for locks, and grants that are not acknowledged.
     pub waiters: usize,
+    /// Copies that go on after the reply to their COPY.
+    pub copies: usize,
 }
 
 impl State {
@@ -170,6 +183,8 @@ impl State {
             delegation_index: BTreeMap::new(),
             recalled: BTreeSet::new(),
             opened_before: Vec::new(),
+            copies: Slab::new(),
+            ended_copies: EndedCopies::new(),
             ranges: Ranges::new(origin.seed),
             waiters: Waiters::default(),
             hosts: Slab::new(),
@@ -239,6 +254,7 @@ impl State {
             hosts: self.hosts.len(),
             shares: self.nlm_shares.len(),
             waiters: self.waiters.len(),
+            copies: self.copies.len(),
         }
     }
 

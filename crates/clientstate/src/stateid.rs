@@ -41,6 +41,10 @@ impl State {
                 let revoked = delegation.is_revoked.then_some(Error::DelegRevoked);
                 (delegation.client, delegation.stateid, revoked)
             }
+            Ref::Copy(copy) => {
+                let copy = &self.copies[copy as usize];
+                (copy.client, copy.stateid, None)
+            }
         };
         if holder != client {
             return Err(Error::BadStateid);
@@ -105,7 +109,7 @@ impl State {
             }
             // Its return is in the log since the revocation.
             Ref::Delegation(delegation) if revoked => self.remove_delegation(delegation, fx),
-            Ref::Open(_) | Ref::Delegation(_) => return Err(Error::LocksHeld),
+            Ref::Open(_) | Ref::Delegation(_) | Ref::Copy(_) => return Err(Error::LocksHeld),
         }
         self.settle(now, fx);
         Ok(())
@@ -150,6 +154,7 @@ impl State {
                 let delegation = &self.delegations[delegation as usize];
                 (delegation.file, delegation.write)
             }
+            Ref::Copy(_) => return Err(Error::BadStateid),
         };
         if self.files.at(number).key != *file {
             return Err(Error::BadStateid);

@@ -22,6 +22,8 @@ pub struct CacheSettings {
     pub size: u64,
     /// Most bytes of memory for cached blocks.
     pub ram: u64,
+    /// True to estimate the miss-ratio curve from a sample of the requests.
+    pub curve: bool,
     /// True if the administrator gave the size.
     pub size_given: bool,
     /// True to make a new pool of the devices, even if they hold data.
@@ -44,6 +46,7 @@ pub(crate) struct CacheDraft {
     pub(crate) devices: Vec<Located<PathBuf>>,
     pub(crate) size: Option<Located<u64>>,
     pub(crate) ram: Option<Located<u64>>,
+    pub(crate) curve: Option<bool>,
     pub(crate) format: bool,
     pub(crate) make_missing: bool,
     pub(crate) in_memory: bool,
@@ -93,7 +96,8 @@ pub(crate) fn complete(
     problems: &mut Collector<'_>,
 ) -> (Mode, CacheSettings) {
     let mode = draft.mode.as_ref().map_or(Mode::WriteBack, |mode| mode.value);
-    let CacheDraft { devices, size, ram, format, make_missing, in_memory } = std::mem::take(&mut draft.cache);
+    let CacheDraft { devices, size, ram, curve, format, make_missing, in_memory } =
+        std::mem::take(&mut draft.cache);
     for (index, device) in devices.iter().enumerate() {
         check_device(device, &devices[..index], exports, problems);
     }
@@ -111,6 +115,7 @@ pub(crate) fn complete(
         size_given: size.is_some(),
         size: size.map_or(DEFAULT_SIZE, |size| size.value),
         ram: ram.map_or_else(eighth_of_memory, |ram| ram.value),
+        curve: curve.unwrap_or(true),
         format,
         make_missing,
         in_memory,

@@ -17,6 +17,7 @@ use crate::file::{Draft, DraftClient, DraftExport, DraftTls};
 use crate::hash::{fnv1a, fold32};
 use crate::http;
 use crate::listen::{default_listen, is_loopback, overlap};
+use crate::notify::check_notify;
 use crate::problem::{Collector, Origin};
 use crate::settings::{Kerberos, Limits, Portmap, Sandbox, Settings, TlsFiles};
 use crate::state::{instance_name, resolved, state_base};
@@ -37,6 +38,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     }
     check_names(&draft.exports, problems);
     check_volumes(&draft.volumes, problems);
+    check_notify(&draft.notify, problems);
     let tls = tls_files(std::mem::take(&mut draft.tls), problems);
     check_tls(&draft.exports, tls.as_ref(), problems);
     let http = draft.http.take().map(|draft| http::complete(draft, &listen, problems));
@@ -55,6 +57,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         locks: draft.locks.unwrap_or(true),
         nfs4: draft.nfs4.unwrap_or(true),
         nfs4_delegations: draft.nfs4_delegations.unwrap_or(true),
+        profile: draft.profile.unwrap_or(true),
         portmap: draft.portmap.map_or(Portmap::Auto, |portmap| portmap.value),
         kerberos: Kerberos {
             keytab: draft.keytab.unwrap_or_else(|| Kerberos::KEYTAB.into()),
@@ -63,6 +66,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         tls,
         http,
+        notify: draft.notify.into_iter().map(|(_, target)| target).collect(),
         limits: draft.limits,
         log: draft.log,
         sources: draft.sources,

@@ -12,9 +12,10 @@ use crate::export::Export;
 use crate::http::Http;
 use crate::limits::LIMITS;
 use crate::nbd::Nbd;
+use crate::notify::{Notify, NotifyWay};
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
 use crate::sources::Source;
-use crate::units::format_size_exactly;
+use crate::units::{format_duration, format_size_exactly};
 use crate::volume::Volume;
 
 /// One setting under its name in the configuration file.
@@ -138,6 +139,7 @@ pub const LISTS: &[&str] = &[
     "realms",
     "http.hosts",
     "nbd.listen",
+    "notify.command",
     "export.aliases",
     "export.client.networks",
     "export.client.sec",
@@ -151,10 +153,12 @@ pub const KEYS: &[&str] = &[
     "cache",
     "cache_size",
     "ram",
+    "miss_ratio_curve",
     "portmap",
     "locks",
     "nfs4",
     "nfs4_delegations",
+    "profile",
     "sandbox",
     "keytab",
     "realms",
@@ -203,10 +207,12 @@ impl Settings {
             locks,
             nfs4,
             nfs4_delegations,
+            profile,
             kerberos,
             sandbox,
             tls,
             http,
+            notify,
             limits,
             log,
             sources: _,
@@ -221,6 +227,7 @@ impl Settings {
             devices,
             size,
             ram,
+            curve,
             size_given: _,
             format: _,
             make_missing: _,
@@ -229,10 +236,12 @@ impl Settings {
         all.add(&root, "cache", list(devices.iter().map(|device| device.display())), NeedsRestart);
         all.add(&root, "cache_size", quoted(format_size_exactly(*size)), NeedsRestart);
         all.add(&root, "ram", quoted(format_size_exactly(*ram)), NeedsRestart);
+        all.add(&root, "miss_ratio_curve", Some(curve.to_string()), NeedsRestart);
         all.add(&root, "portmap", quoted(portmap), NeedsRestart);
         all.add(&root, "locks", Some(locks.to_string()), NeedsRestart);
         all.add(&root, "nfs4", Some(nfs4.to_string()), NeedsRestart);
         all.add(&root, "nfs4_delegations", Some(nfs4_delegations.to_string()), NeedsRestart);
+        all.add(&root, "profile", Some(profile.to_string()), InService);
         all.add(&root, "sandbox", quoted(sandbox), NeedsRestart);
         // The first rule that takes Kerberos puts its settings in force.
         let kerberos_changes = if self.takes_kerberos() { NeedsRestart } else { InService };
@@ -251,6 +260,9 @@ impl Settings {
         all.add_tls(tls.as_ref());
         all.add_http(http.as_ref());
         all.add_nbd(nbd);
+        for (number, target) in notify.iter().enumerate() {
+            all.add_notify(number, target);
+        }
         for (number, export) in exports.iter().enumerate() {
             all.add_export(number, export);
         }
@@ -311,6 +323,34 @@ impl List<'_> {
         self.add(&table, "listen", places, Change::NeedsRestart);
         self.add(&table, "insecure", insecure, Change::NeedsRestart);
         self.add(&table, "client_certificate", certificate, Change::NeedsRestart);
+    }
+
+    fn add_notify(&mut self, number: usize, target: &Notify) {
+        let Notify { name, kind, severity, per_minute, timeout, command, url, token_file, ca_file, socket } =
+            target;
+        let table = Table::numbered("notify", &[number], name.clone());
+        let mut fields = vec![
+            ("name", quoted(name)),
+            ("kind", quoted(kind)),
+            ("severity", quoted(severity)),
+            ("per_minute", Some(per_minute.to_string())),
+            ("timeout", quoted(format_duration(*timeout))),
+        ];
+        let file = |file: &Option<std::path::PathBuf>| file.as_deref().and_then(path);
+        match kind.way() {
+            NotifyWay::Program => fields.push(("command", list(command))),
+            NotifyWay::Http => {
+                fields.extend([
+                    ("url", quoted(url)),
+                    ("token_file", file(token_file)),
+                    ("ca_file", file(ca_file)),
+                ]);
+            }
+            NotifyWay::Socket => fields.push(("socket", file(socket))),
+        }
+        for (key, value) in fields {
+            self.add(&table, key, value, Change::InService);
+        }
     }
 
     fn add_volume(&mut self, number: usize, volume: &Volume) {

@@ -14,6 +14,7 @@ use crate::http::{self, DraftHttp};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::nbd::{Nbd, read_nbd};
+use crate::notify::{Notify, read_notify};
 use crate::problem::{Collector, Origin};
 use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
@@ -33,6 +34,7 @@ pub(crate) struct Draft {
     pub(crate) locks: Option<bool>,
     pub(crate) nfs4: Option<bool>,
     pub(crate) nfs4_delegations: Option<bool>,
+    pub(crate) profile: Option<bool>,
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) keytab: Option<PathBuf>,
     pub(crate) realms: Vec<String>,
@@ -43,6 +45,7 @@ pub(crate) struct Draft {
     pub(crate) tls: DraftTls,
     /// Present if HTTP is served.
     pub(crate) http: Option<DraftHttp>,
+    pub(crate) notify: Vec<(Origin, Notify)>,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
@@ -100,10 +103,12 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     draft.cache.devices = root.list("cache", problems, device_path).map_or(Vec::new(), |list| list.value);
     draft.cache.size = root.parsed("cache_size", problems, parse_device_size);
     draft.cache.ram = root.parsed("ram", problems, parse_ram);
+    draft.cache.curve = root.boolean("miss_ratio_curve", problems).map(|flag| flag.value);
     draft.portmap = root.parsed("portmap", problems, str::parse);
     draft.locks = root.boolean("locks", problems).map(|flag| flag.value);
     draft.nfs4 = root.boolean("nfs4", problems).map(|flag| flag.value);
     draft.nfs4_delegations = root.boolean("nfs4_delegations", problems).map(|flag| flag.value);
+    draft.profile = root.boolean("profile", problems).map(|flag| flag.value);
     draft.sandbox = root.parsed("sandbox", problems, str::parse).map(|sandbox| sandbox.value);
     draft.keytab = root.parsed("keytab", problems, absolute_path).map(|path| path.value);
     let realms = root.list("realms", problems, parse_realm);
@@ -136,6 +141,9 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     if let Some(table) = root.table("nbd", "[nbd]", problems) {
         draft.nbd = read_nbd(table, problems);
     }
+    let targets = root.tables("notify", "[[notify]]", problems);
+    draft.notify =
+        targets.into_iter().filter_map(|target| read_notify(target, problems, absolute_path)).collect();
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     let volumes = root.tables("volume", "[[volume]]", problems);

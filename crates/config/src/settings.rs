@@ -12,6 +12,7 @@ use crate::cache::CacheSettings;
 use crate::export::Export;
 use crate::http::Http;
 use crate::nbd::Nbd;
+use crate::notify::Notify;
 use crate::sources::Sources;
 use crate::volume::Volume;
 
@@ -42,6 +43,8 @@ pub struct Settings {
     pub nfs4: bool,
     /// True if clients of NFSv4 get delegations.
     pub nfs4_delegations: bool,
+    /// True if the operations of clients are counted by client, export, user and file.
+    pub profile: bool,
     /// Kerberos.
     pub kerberos: Kerberos,
     /// Filter for the process's own system calls.
@@ -50,6 +53,8 @@ pub struct Settings {
     pub tls: Option<TlsFiles>,
     /// Metrics and the page; `None` serves neither.
     pub http: Option<Http>,
+    /// Targets of notifications; names are unique.
+    pub notify: Vec<Notify>,
     /// Bounds on threads, memory and time.
     pub limits: Limits,
     /// Level and format of the log.

@@ -22,10 +22,12 @@ mode = "write-through"
 cache = ["/a/1", "/a/2"]
 cache_size = "1536MiB"
 ram = "65MiB"
+miss_ratio_curve = false
 portmap = "off"
 locks = false
 nfs4 = false
 nfs4_delegations = false
+profile = false
 sandbox = "off"
 keytab = "/etc/other.keytab"
 realms = ["EXAMPLE.ORG"]
@@ -61,6 +63,29 @@ hosts = ["head.example.org"]
 listen = ["127.0.0.1:10810"]
 insecure = true
 client_certificate = true
+[[notify]]
+name = "page"
+kind = "program"
+severity = "error"
+per_minute = 3
+timeout = "20s"
+command = ["/bin/page", "a b"]
+[[notify]]
+name = "chat"
+kind = "slack"
+severity = "info"
+per_minute = 4
+timeout = "21s"
+url = "/etc/forebay/url"
+token_file = "/etc/forebay/token"
+ca_file = "/etc/forebay/ca.pem"
+[[notify]]
+name = "log"
+kind = "syslog"
+severity = "error"
+per_minute = 5
+timeout = "22s"
+socket = "/run/log"
 [[volume]]
 name = "v"
 backing = "/dev/v"

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use forebay_config::{Entry, Mode};
 
+use crate::activity::Activity;
+use crate::advice::Advice;
 use crate::event::Event;
+use crate::notify::Delivery;
 use crate::protocol::{
     CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, ReloadReport,
     Request, Response,
@@ -16,6 +19,7 @@ use crate::protocol::{
 use crate::sample::StatSample;
 use crate::socket::short_path;
 use crate::status::Status;
+use crate::trace::TraceBatch;
 use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The reason why a request has no answer.
@@ -115,6 +119,49 @@ impl Client {
         }
     }
 
+    /// Returns the miss-ratio curve, and what follows from it.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn advise(&self) -> Result<Advice, ClientError> {
+        match self.last_answer(Request::Advise, |_| ControlFlow::Continue(()))? {
+            Response::Advice(advice) => Ok(*advice),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns what clients do, with the `top` busiest entries of each group.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn activity(&self, top: usize) -> Result<Activity, ClientError> {
+        match self.last_answer(Request::Activity { top }, |_| ControlFlow::Continue(()))? {
+            Response::Activity(activity) => Ok(*activity),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Records the operations of clients. Gives them to `take` several times a second, until `take` breaks or the
+    /// server stops.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no trace.
+    pub fn trace(&self, mut take: impl FnMut(TraceBatch) -> ControlFlow<()>) -> Result<(), ClientError> {
+        let answer = self.last_answer(Request::Trace, |response| match response {
+            Response::Trace(batch) => take(batch),
+            _ => ControlFlow::Continue(()),
+        });
+        answer.map(drop)
+    }
+
+    /// Makes the counters of [`Client::activity`] begin at 0, except those of devices.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn reset_activity(&self) -> Result<(), ClientError> {
+        self.last_answer(Request::ResetActivity, |_| ControlFlow::Continue(())).map(drop)
+    }
+
     /// Returns every figure in the text format of Prometheus, version 0.0.4.
     ///
     /// # Errors
@@ -194,6 +241,18 @@ impl Client {
     pub fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, ClientError> {
         match self.last_answer(Request::Volume(request), |_| ControlFlow::Continue(()))? {
             Response::Volumes { volumes } => Ok(volumes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends a test to the target of notifications with this name, or to all.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn test_notify(&self, target: Option<&str>) -> Result<Vec<Delivery>, ClientError> {
+        let request = Request::TestNotify { target: target.map(str::to_owned) };
+        match self.last_answer(request, |_| ControlFlow::Continue(()))? {
+            Response::Delivered { deliveries } => Ok(deliveries),
             other => Err(unexpected(&other)),
         }
     }

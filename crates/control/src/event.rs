@@ -135,7 +135,7 @@ impl EventLog {
     }
 
     /// Wakes every thread that waits for events, so that it checks its condition again.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         // While this thread holds the lock, no waiter is between its check and its sleep. So no waiter misses the
         // wake-up.
         drop(self.ring.lock());
@@ -227,7 +227,7 @@ impl EventLog {
 
     /// Returns the events after number `sequence`, as [`EventLog::after`] does, but stops waiting once `ending` is
     /// set. The thread that sets `ending` calls [`EventLog::wake`] afterwards.
-    pub(crate) fn after_unless(&self, sequence: u64, wait: Duration, ending: &AtomicBool) -> Vec<Event> {
+    pub fn after_unless(&self, sequence: u64, wait: Duration, ending: &AtomicBool) -> Vec<Event> {
         let none_yet = |ring: &mut Ring| {
             ring.next_sequence <= sequence.saturating_add(1) && !ending.load(Ordering::SeqCst)
         };

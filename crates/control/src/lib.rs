@@ -5,20 +5,31 @@
 //! version of the protocol, and a server answers a call of another version with an error. Both sides ignore unknown
 //! fields, so that fields can be added without a new version.
 
+mod activity;
+mod advice;
 mod client;
 mod event;
 mod history;
+mod notify;
 mod protocol;
 mod sample;
 mod server;
 mod socket;
 mod status;
+mod trace;
 mod volume;
 
+pub use activity::{
+    Activity, ActivityEntry, ActivityGroup, DeviceActivity, MOST_ACTIVE, NewFilesActivity, WorkingSetActivity,
+};
+pub use advice::{Advice, Measured};
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
+pub use forebay_mrc::{Curve, GroupCurve, MemoryPoint, Point as CurvePoint};
+pub use forebay_profile::{Counters, Kind, SIZES, TraceEncoder, Traced, size_bounds};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
+pub use notify::Delivery;
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
     PoolStatus, ReloadReport, Request, Response, ScrubStatus,
@@ -31,4 +42,5 @@ pub use status::{
     MemoryStatus, MetadataStatus, ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Starting,
     Status, WorkerStatus,
 };
+pub use trace::{TraceBatch, TracedOperation};
 pub use volume::{VolumeRequest, VolumeStatus};

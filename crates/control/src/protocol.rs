@@ -5,9 +5,13 @@ use std::path::PathBuf;
 use forebay_config::{Entry, Mode};
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
+use crate::advice::Advice;
 use crate::event::Event;
+use crate::notify::Delivery;
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
+use crate::trace::TraceBatch;
 use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// Version of the protocol. It is raised when an old client or server would misunderstand a new one.
@@ -31,6 +35,19 @@ pub enum Request {
     Status,
     /// Asks for one [`Response::Sample`].
     Sample,
+    /// Asks for one [`Response::Advice`].
+    Advise,
+    /// Asks for one [`Response::Activity`]: what clients do, by client, export, user, file and device.
+    Activity {
+        /// Entries wanted of each group, the busiest ones; at most [`MOST_ACTIVE`](crate::MOST_ACTIVE) are returned.
+        top: usize,
+    },
+    /// Records the operations of clients. The answer is a [`Response::Trace`] several times a second, until the client
+    /// disconnects or the server stops.
+    Trace,
+    /// Makes the counters of [`Request::Activity`] begin at 0, except those of devices. The answer is one
+    /// [`Response::Done`].
+    ResetActivity,
     /// Asks for one [`Response::Text`]: every figure in the text format of Prometheus, version 0.0.4.
     Metrics,
     /// Asks for one [`Response::Text`]: a URL that opens the page of the server with the rights of an administrator,
@@ -70,6 +87,12 @@ pub enum Request {
     Pool(PoolRequest),
     /// Shows or changes block volumes. The answer is one [`Response::Volumes`].
     Volume(VolumeRequest),
+    /// Sends a test to targets of notifications. The answer is one [`Response::Delivered`].
+    TestNotify {
+        /// Name of the target; absent means all.
+        #[serde(default)]
+        target: Option<String>,
+    },
     /// Reads the configuration again and applies the settings that can change in service. The answer is one
     /// [`Response::Reloaded`].
     Reload,
@@ -119,6 +142,12 @@ pub enum Response {
     Status(Box<Status>),
     /// The server's counters.
     Sample(Box<StatSample>),
+    /// The miss-ratio curve, and what follows from it.
+    Advice(Box<Advice>),
+    /// The activity of clients.
+    Activity(Box<Activity>),
+    /// Some operations of clients; another response follows.
+    Trace(TraceBatch),
     /// The settings in force.
     Config {
         /// Every setting of the configuration file.
@@ -150,6 +179,11 @@ pub enum Response {
         /// The volumes.
         volumes: Vec<VolumeStatus>,
     },
+    /// The results of a test of notifications.
+    Delivered {
+        /// One result for each target.
+        deliveries: Vec<Delivery>,
+    },
     /// The result of reading the configuration again.
     Reloaded(ReloadReport),
     /// How much is cached of some files; with `drop`, how much was cached before.
@@ -166,7 +200,7 @@ pub enum Response {
 impl Response {
     /// Returns true if this line is the last of the answer.
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::Event(_) | Self::Progress(_))
+        !matches!(self, Self::Event(_) | Self::Progress(_) | Self::Trace(_))
     }
 }
 

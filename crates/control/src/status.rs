@@ -266,6 +266,8 @@ pub struct ClientStateStatus {
     pub shares: u64,
     /// Blocked requests for locks.
     pub blocked: u64,
+    /// Copies of files that go on after the reply to their COPY.
+    pub copies: u64,
     /// Delegations recalled since the start.
     pub recalls: u64,
     /// Delegations revoked since the start: their clients did not return them in time.

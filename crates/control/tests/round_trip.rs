@@ -14,11 +14,11 @@ use std::time::Duration;
 use forebay_common::lock::Mutex;
 use forebay_config::{Change, Entry, Mode, Source, Table};
 use forebay_control::{
-    CachedFiles, Client, ClientError, ClientStateStatus, ClientStatus, DurabilityStatus, EventLog,
-    ExportStatus, FlushProgress, FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus,
-    OperationSample, Past, PoolRequest, PoolStatus, ProcedureStatus, Recorder, RefusedStatus, ReloadReport,
-    ReplyCacheStatus, SandboxStatus, Server, ServerError, Severity, StatSample, Status, VolumeRequest,
-    VolumeStatus, WorkerStatus, socket_path,
+    Activity, ActivityEntry, ActivityGroup, CachedFiles, Client, ClientError, ClientStateStatus,
+    ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
+    Health, MemoryStatus, MetadataStatus, OperationSample, Past, PoolRequest, PoolStatus, ProcedureStatus,
+    Recorder, RefusedStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Server, ServerError, Severity,
+    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus, socket_path,
 };
 use tempfile::TempDir;
 
@@ -47,6 +47,19 @@ impl Handler for Plain {
 
     fn sample(&self) -> StatSample {
         self.sample.clone()
+    }
+
+    fn activity(&self, top: usize) -> Activity {
+        let entries = vec![ActivityEntry { name: format!("top {top}"), ..ActivityEntry::default() }];
+        let files = ActivityGroup { entries, ..ActivityGroup::default() };
+        Activity { files, enabled: true, ..Activity::default() }
+    }
+
+    fn reset_activity(&self) {}
+
+    fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String> {
+        (1..).find(|lost| !batch(TraceBatch { lost: *lost, ..TraceBatch::default() }));
+        Ok(())
     }
 
     fn events(&self) -> &EventLog {
@@ -220,6 +233,16 @@ fn every_request_is_answered() {
     let client = site.client();
     assert_eq!(client.status().unwrap(), status());
     assert_eq!(client.sample().unwrap(), site.handler.sample);
+    for (top, name) in [(7, "top 7"), (usize::MAX, "top 1000")] {
+        assert_eq!(client.activity(top).unwrap().files.entries[0].name, name);
+    }
+    client.reset_activity().unwrap();
+    let mut lost = Vec::new();
+    let taken = client.trace(|batch| {
+        lost.push(batch.lost);
+        if batch.lost < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!((taken.is_ok(), lost), (true, vec![1, 2, 3]));
     assert_eq!(client.mode(None).unwrap(), (Mode::PassThrough, None));
     assert_eq!(client.mode(Some(Mode::PassThrough)).unwrap(), (Mode::PassThrough, None));
     let refused = client.mode(Some(Mode::WriteBack)).unwrap_err();

@@ -9,6 +9,7 @@ use forebay_engine::io::{Device, DeviceError, Durability, Io};
 use crate::device::FileDevice;
 use crate::nbd::NbdDevice;
 use crate::open::OpenError;
+use crate::traffic::Traffic;
 
 /// A cache device: a block device or a file of this host, or an NBD export.
 pub enum CacheDevice {
@@ -44,6 +45,14 @@ impl CacheDevice {
         match self {
             CacheDevice::Local(device) => device.disk(),
             CacheDevice::Nbd(_) => None,
+        }
+    }
+
+    /// Returns the operations that the device was asked for since it was opened.
+    pub fn traffic(&self) -> Traffic {
+        match self {
+            CacheDevice::Local(device) => device.traffic(),
+            CacheDevice::Nbd(device) => device.traffic(),
         }
     }
 

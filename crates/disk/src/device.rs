@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use crate::barrier::{Barrier, Behind, Part};
 use crate::discard::{Discarder, block_device_size};
 use crate::open::{self, OpenError, Opened};
+use crate::traffic::{Traffic, TrafficCounters};
 use crate::wear;
 
 /// A block device or a preallocated file, owned by this process alone while it is open.
@@ -27,6 +28,7 @@ pub struct FileDevice {
     direct: bool,
     /// Present for block devices only: files keep their blocks.
     discarder: Option<Discarder>,
+    traffic: TrafficCounters,
 }
 
 struct Shared {
@@ -63,7 +65,13 @@ impl FileDevice {
         let discarder = (!is_file).then(|| Discarder::new(name.clone(), target.clone()));
         let shared =
             Shared { path: path.to_owned(), target, size, is_file, gone: AtomicBool::new(false), barrier };
-        Ok(FileDevice { name, shared: Arc::new(shared), direct, discarder })
+        let traffic = TrafficCounters::default();
+        Ok(FileDevice { name, shared: Arc::new(shared), direct, discarder, traffic })
+    }
+
+    /// Returns the operations that the device was asked for since it was opened.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.now()
     }
 
     /// Returns true for a regular file, false for a block device.
@@ -97,6 +105,7 @@ impl Device for FileDevice {
         if let Err(error) = self.shared.check(offset, buffer.len() as u64) {
             return Box::pin(ready((buffer, Err(error))));
         }
+        self.traffic.read(buffer.len());
         let read = start(Request::new(self.shared.target.clone(), offset, Work::Read(buffer)));
         let shared = self.shared.clone();
         Box::pin(async move {
@@ -121,6 +130,7 @@ impl Device for FileDevice {
         if now && target.flush_failed() {
             return Box::pin(ready(Err(DeviceError::Io)));
         }
+        self.traffic.write(data.len(), now);
         let behind = self.shared.barrier.as_ref().filter(|_| now);
         if let Some((barrier, number)) = behind.and_then(Behind::begin) {
             let write = Request::new(target.clone(), offset, Work::Write(data, Durability::Later));
@@ -147,6 +157,7 @@ impl Device for FileDevice {
         if self.shared.target.flush_failed() {
             return Box::pin(ready(Err(DeviceError::Io)));
         }
+        self.traffic.flush();
         let flush = start(self.shared.target.flush());
         let shared = self.shared.clone();
         Box::pin(async move { shared.judge_flush(flush.await.result) })

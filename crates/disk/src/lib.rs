@@ -7,6 +7,7 @@ mod device;
 mod discard;
 mod nbd;
 mod open;
+mod traffic;
 mod wear;
 mod whereabouts;
 
@@ -14,5 +15,6 @@ pub use any::CacheDevice;
 pub use device::FileDevice;
 pub use nbd::{KnownExport, LinkError, NbdDevice, NbdLink};
 pub use open::{MIN_SIZE, OpenError};
+pub use traffic::Traffic;
 pub use wear::{Health, ask as ask_health};
 pub use whereabouts::{Whereabouts, whereabouts};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
-use forebay_control::{Handler, StatSample, Status};
+use forebay_control::{Activity, Curve, Handler, StatSample, Status};
 
 /// The time for which gathered figures are shown.
 const FRESH: Duration = Duration::from_secs(1);
@@ -16,12 +16,21 @@ pub struct Gathering {
     pub status: Status,
     /// The counters of the server.
     pub sample: StatSample,
+    /// The miss-ratio curve; `None` if the server estimates none.
+    pub curve: Option<Curve>,
+    /// The activity of the 100 busiest clients, exports, users and files.
+    pub activity: Activity,
 }
+
+/// Entries of each group of an activity.
+const MOST_ACTIVE: usize = 100;
 
 impl Gathering {
     /// Asks a server.
     pub fn of(handler: &dyn Handler) -> Self {
-        Gathering { status: handler.status(), sample: handler.sample() }
+        let curve = handler.advise().ok().map(|advice| advice.curve);
+        let activity = handler.activity(MOST_ACTIVE);
+        Gathering { status: handler.status(), sample: handler.sample(), curve, activity }
     }
 }
 

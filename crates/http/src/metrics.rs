@@ -1,7 +1,9 @@
 //! The figures of a server as metrics: OpenMetrics 1.0, and the older text format of Prometheus.
 
+mod activity;
 mod cache;
 mod clients;
+mod curve;
 mod requests;
 mod volumes;
 
@@ -51,11 +53,13 @@ pub fn render(gathering: &Arc<Gathering>, format: Format) -> String {
 impl Collector for Gathering {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut out = Out(encoder);
-        let Gathering { status, sample } = self;
+        let Gathering { status, sample, curve, activity } = self;
         server(&mut out, status, sample)?;
         requests::encode(&mut out, status, sample)?;
         clients::encode(&mut out, status)?;
+        activity::encode(&mut out, activity)?;
         volumes::encode(&mut out, &status.volumes)?;
+        curve.as_ref().map_or(Ok(()), |curve| curve::encode(&mut out, curve))?;
         match &status.pool {
             Some(pool) => cache::encode(&mut out, pool),
             None => Ok(()),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use forebay_control::{COLUMNS, Past, Point};
+use forebay_control::{ActivityGroup, COLUMNS, Past, Point};
 use serde_json::{Value, json};
 
 use crate::access::{Door, Rights};
@@ -21,11 +21,12 @@ const MOST_POINTS: u64 = 2000;
 const MOST_EVENTS: u64 = 1000;
 
 /// The files of the page: path, type, contents.
-const FILES: [(&str, &str, &str); 7] = [
+const FILES: [(&str, &str, &str); 8] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("/app.js", "text/javascript; charset=utf-8", include_str!("page/app.js")),
     ("/charts.js", "text/javascript; charset=utf-8", include_str!("page/charts.js")),
+    ("/curve.js", "text/javascript; charset=utf-8", include_str!("page/curve.js")),
     ("/views.js", "text/javascript; charset=utf-8", include_str!("page/views.js")),
     ("/format.js", "text/javascript; charset=utf-8", include_str!("page/format.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
@@ -58,6 +59,8 @@ fn route(request: &Request, from: SocketAddr, door: &Door, served: &Served) -> R
         ("/api/live", true) => return Ok(Answer::Live),
         ("/metrics", true) => metrics(request, served),
         ("/api/status", true) => Response::json(&shown_status(served)),
+        ("/api/advice", true) => advice(served),
+        ("/api/activity", true) => Response::json(&shown_activity(&rights, served)),
         ("/api/session", true) => session(&rights),
         ("/api/history", true) => history(request, served),
         ("/api/events", true) => events(request, served),
@@ -109,6 +112,14 @@ fn session(rights: &Rights) -> Response {
     match rights {
         Rights::Look => Response::json(&json!({ "administrator": null })),
         Rights::Act(one) => Response::json(&json!({ "administrator": one.who, "key": one.key })),
+    }
+}
+
+/// Returns the miss-ratio curve and what follows from it, or the reason why there is none.
+fn advice(served: &Served) -> Response {
+    match served.handler.advise() {
+        Ok(advice) => Response::json(&json!(advice)),
+        Err(message) => Response::json(&json!({ "none": message })),
     }
 }
 
@@ -165,6 +176,16 @@ pub(crate) fn shown_status(served: &Served) -> Value {
     let mut value = json!(status);
     value["clients_known"] = json!(clients);
     value
+}
+
+/// Returns what clients do, for the page. Every user of this host may look at the page, and may not know the names of
+/// files: only an administrator gets them.
+fn shown_activity(rights: &Rights, served: &Served) -> Value {
+    let mut activity = served.web.gathered.get(served.handler.as_ref()).activity.clone();
+    if matches!(rights, Rights::Look) {
+        activity.files = ActivityGroup::default();
+    }
+    json!(activity)
 }
 
 #[cfg(test)]

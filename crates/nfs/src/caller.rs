@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_config::{Access, Certificate, ClientRule, Flavor, Squash};
+use forebay_profile::Subject;
 use forebay_rpc::Peer;
 use forebay_vfs::{Cred, Identity, Target, Wait};
 use forebay_wire::nfs3::{FileHandle, Nfsstat3};
@@ -25,6 +26,8 @@ pub(crate) struct Caller {
     pub(crate) cred: Cred,
     pub(crate) read_only: bool,
     pub(crate) client: Arc<ClientStats>,
+    /// The caller in the profile.
+    pub(crate) subject: Subject,
     valid: Validity,
 }
 
@@ -113,6 +116,7 @@ impl Shared {
     pub(crate) fn at(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
         let target = self.vfs.target(handle.as_bytes(), wait)?;
         let caller = self.admit(call, target.export.id, wait)?;
+        call.is_about(caller.subject, handle);
         Ok(At { target, caller })
     }
 
@@ -157,6 +161,7 @@ impl Shared {
                 cred: self.vfs.creds.intern(&identity),
                 read_only: rule.access == Access::ReadOnly,
                 client: self.clients.get(peer.addr.ip()),
+                subject: Subject::new(client_address(peer), export, identity.uid),
                 valid: Validity { export, generation, until },
             };
             let encrypted = peer.security.get().is_some();

@@ -107,6 +107,7 @@ impl Shared {
                 return Some(Request { head, record, ticket, arrived, begun: key });
             }
             Ok(Executed { status, durable, commit }) => {
+                self.profile_nfs3(&change.call, procedure, status != Nfsstat3::Ok, arrived);
                 let mut answering = Answering {
                     shared: self.clone(),
                     procedure,
@@ -131,6 +132,7 @@ impl Shared {
                 }
             }
             Err(stop) => {
+                self.profile_nfs3(&change.call, procedure, true, arrived);
                 let waiting = key.map(|key| self.cache.abandon(client, key)).unwrap_or_default();
                 reply.clear();
                 match stop {
@@ -188,6 +190,7 @@ impl Shared {
         };
         let file_wcc = wcc(&changed.wcc, at.fsid());
         let result = changed.result.map(|wrote| {
+            call.has_moved(args.offset, wrote.len, stable);
             let bytes = wrote.len as u64;
             self.stats.bytes_written.fetch_add(bytes, Ordering::Relaxed);
             at.caller.client.bytes_written.fetch_add(bytes, Ordering::Relaxed);
@@ -237,6 +240,9 @@ impl Shared {
         };
         let asked = change.logged_reply();
         let changed = self.vfs.create(&at.target, args.target.name, how, &at.caller.cred, asked.as_ref());
+        if let Ok((made, _)) = &changed.result {
+            self.profiled.made(self.vfs.handle(made).as_slice());
+        }
         Ok(self.put_made(out, &at, changed))
     }
 

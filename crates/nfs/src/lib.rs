@@ -23,6 +23,7 @@ mod nlm;
 mod nsm;
 mod owners;
 mod portmap;
+mod profiled;
 mod program;
 mod read;
 mod refusals;

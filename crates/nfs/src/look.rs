@@ -85,7 +85,10 @@ impl Shared {
     ) -> Result<T, Stop> {
         let answered =
             self.vfs.known(object.as_bytes(), |export, known| match self.admit(call, export.id, Wait::No) {
-                Ok(caller) => answer(caller, export, known).map(Ok),
+                Ok(caller) => {
+                    call.is_about(caller.subject, object);
+                    answer(caller, export, known).map(Ok)
+                }
                 Err(stop) => Some(Err(stop)),
             });
         answered.unwrap_or(Err(Stop::Later))

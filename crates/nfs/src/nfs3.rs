@@ -32,6 +32,7 @@ impl Shared {
         match tried {
             Ok(Outcome::Done(status)) => {
                 self.stats.answered(procedure, arrived.elapsed(), status != Nfsstat3::Ok);
+                self.profile_nfs3(call, procedure, status != Nfsstat3::Ok, arrived);
                 Outcome::Done(())
             }
             Ok(Outcome::FromSsd(read)) => Outcome::FromSsd(read),
@@ -65,6 +66,7 @@ impl Shared {
             }
         };
         self.stats.answered(procedure, request.arrived.elapsed(), status != Nfsstat3::Ok);
+        self.profile_nfs3(&request.call(), procedure, status != Nfsstat3::Ok, request.arrived);
         self.send(request.ticket, reply);
     }
 

@@ -93,8 +93,12 @@ impl Shared {
                 RestOfReply { xid: call.xid(), attributes, len, eof, client }
             };
             Ok::<Outcome<_, _>, Stop>(match tried {
-                Outcome::Done(out) => Outcome::Done(rest(out, caller.client)),
+                Outcome::Done(out) => {
+                    call.has_moved(args.offset, out.len, false);
+                    Outcome::Done(rest(out, caller.client))
+                }
                 Outcome::FromSsd(read) => {
+                    call.has_moved(args.offset, read.out.len, false);
                     let rest = Rest::Nfs3(rest(read.out, caller.client));
                     Outcome::FromSsd(SsdReply { read, rest })
                 }
@@ -145,6 +149,7 @@ impl Shared {
                     let status = shared.answer_read(&mut reply, &rest);
                     let failed = status != Nfsstat3::Ok;
                     shared.stats.answered(Procedure::Read, request.arrived.elapsed(), failed);
+                    shared.profile_nfs3(&request.call(), Procedure::Read, failed, request.arrived);
                     shared.send(request.ticket, reply);
                 }
                 Rest::Nfs4(client) => {

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_profile::Moved;
 use forebay_rpc::{Peer, Record, Ticket};
 use forebay_wire::rpc::{
     AUTH_TLS, Auth, AuthStat, CallError, CallHeader, Gids, OpaqueAuth, ReplyHeader, ReplyStatus,
@@ -17,6 +18,7 @@ use forebay_wire::xdr::{Decode, Reader};
 
 use crate::caller::{Caller, accepted};
 use crate::nfs4::program::Begun;
+use crate::profiled::About;
 use crate::program::{Kind, Program, Served};
 use crate::reply_cache::RequestKey;
 use crate::result::Stop;
@@ -42,6 +44,10 @@ pub(crate) struct Head {
     pub(crate) admitted: Cell<Option<Caller>>,
     /// The kind of workers that carry out the request.
     pub(crate) kind: Cell<Kind>,
+    /// The caller and the file, for the profile. The last attempt has found out.
+    pub(crate) about: Cell<Option<About>>,
+    /// The range of a READ or WRITE of NFSv3 that succeeded, for the profile.
+    pub(crate) moved: Cell<Option<Moved>>,
     /// A COMPOUND that an attempt has begun.
     pub(crate) compound: Cell<Option<Begun>>,
 }
@@ -152,6 +158,8 @@ impl Head {
             args,
             admitted,
             kind,
+            about: Cell::new(None),
+            moved: Cell::new(None),
             compound,
         })
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use forebay_profile::{Recording, Snapshot};
 use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
 use forebay_vfs::{Handle, Outcome, Vfs};
@@ -22,6 +23,7 @@ use crate::mount::Mounts;
 use crate::nfs4;
 use crate::nlm::{LockConfig, Locks};
 use crate::owners::Owners;
+use crate::profiled::Profiled;
 use crate::program::{Kind, Served};
 use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
@@ -51,6 +53,8 @@ pub struct NfsConfig {
     pub nfs4_delegations: bool,
     /// The state directory, for the clients of NFSv4 that may reclaim state.
     pub state_dir: Option<PathBuf>,
+    /// True if the operations of clients are counted by client, export, user and file.
+    pub profile: bool,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -107,6 +111,7 @@ impl Nfs {
             clients: Clients::default(),
             mounts: Mounts::default(),
             stats: Stats::default(),
+            profiled: Profiled::new(config.profile),
             refusals: Refusals::new(config.refused),
             groups: Groups::default(),
             owners: Owners::default(),
@@ -116,6 +121,7 @@ impl Nfs {
         });
         if let Some(server) = &shared.nfs4 {
             server.remover.start(&shared)?;
+            server.copier.start(&shared)?;
         }
         if let (Some(locks), Some(server)) = (&shared.locks, &shared.nfs4) {
             locks.start(server, &shared)?;
@@ -196,6 +202,32 @@ impl Nfs {
         &self.shared.stats
     }
 
+    /// Returns what clients did, with the `top` busiest clients, exports, users and files. Its times count from the
+    /// returned moment.
+    pub fn profile(&self, top: usize) -> (Snapshot, Instant) {
+        self.shared.profiled.snapshot(top)
+    }
+
+    /// Begins to record every operation that is counted. Returns none if a trace is being recorded already.
+    pub fn record_trace(&self) -> Option<Recording<'_>> {
+        self.shared.profiled.profile.record()
+    }
+
+    /// Forgets what clients did so far.
+    pub fn reset_profile(&self) {
+        self.shared.profiled.reset();
+    }
+
+    /// Begins or ends counting what clients do.
+    pub fn set_profile(&self, enabled: bool) {
+        self.shared.profiled.profile.set_enabled(enabled);
+    }
+
+    /// Returns true if what clients do is counted.
+    pub fn has_profile(&self) -> bool {
+        self.shared.profiled.profile.is_enabled()
+    }
+
     /// Returns the counters of refused clients.
     pub fn refusals(&self) -> &Refusals {
         &self.shared.refusals
@@ -241,6 +273,7 @@ impl Nfs {
 
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
+        self.shared.nfs4.iter().for_each(|server| server.copier.stop());
         self.shared.locks.iter().for_each(Locks::stop);
         self.secured.get().into_iter().for_each(Secured::stop);
         [Kind::Data, Kind::Writes, Kind::Names].into_iter().for_each(|kind| self.pools.of(kind).stop());

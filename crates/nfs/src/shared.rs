@@ -12,6 +12,7 @@ use crate::mount::Mounts;
 use crate::nfs4;
 use crate::nlm::Locks;
 use crate::owners::Owners;
+use crate::profiled::Profiled;
 use crate::program::Served;
 use crate::refusals::Refusals;
 use crate::reply_cache::ReplyCache;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) clients: Clients,
     pub(crate) mounts: Mounts,
     pub(crate) stats: Stats,
+    pub(crate) profiled: Profiled,
     pub(crate) refusals: Refusals,
     pub(crate) groups: Groups,
     pub(crate) owners: Owners,

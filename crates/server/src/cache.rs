@@ -18,6 +18,7 @@ use forebay_vfs::Vfs;
 
 use crate::busy_retry::BusyRetry;
 use crate::cache_start::{Claimed, Context};
+use crate::curve::CurveTask;
 use crate::devices::{self, Missing, Start, is_missing, shared_disks};
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};
@@ -43,6 +44,8 @@ pub(crate) struct Cache {
     removing: Mutex<Vec<JoinHandle<()>>>,
     /// The block volumes, which share the cache with the exports.
     pub(crate) volumes: Arc<Volumes>,
+    /// Estimates the miss-ratio curve, if the settings want it.
+    pub(crate) curve: Option<CurveTask>,
     /// Watches the health of the disks, if the process has the privileges for it.
     monitor: Option<Monitor>,
 }
@@ -195,7 +198,8 @@ pub(crate) fn open(
     let removing = Mutex::default();
     let (size, ram) = (settings.cache.size, settings.cache.ram);
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
-    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, removing, volumes, monitor };
+    let curve = settings.cache.curve.then(|| CurveTask::start(&engine)).transpose()?;
+    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, removing, volumes, curve, monitor };
     for path in opened.to_make {
         notices.push(match cache.add(&path, false) {
             Ok(()) => format!("{} was not there: made anew and added to the cache", path.display()),

@@ -1,5 +1,6 @@
 //! The requests of the control socket: the state that the running server reports, and the commands that it carries out.
 
+mod activity;
 mod report;
 
 use std::net::SocketAddr;
@@ -11,9 +12,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use forebay_common::lock::Mutex;
 use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
-    CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MemoryStatus, PoolRequest,
-    PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample, Status,
-    VolumeRequest, VolumeStatus, WorkerStatus,
+    Activity, Advice, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, Measured,
+    MemoryStatus, PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting,
+    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -23,12 +24,14 @@ use forebay_vfs::{MountWatch, Question, Vfs};
 use forebay_wire::nfs3::Procedure;
 use forebay_wire::nfs4::Opcode;
 
+use activity::{activity, trace};
 use report::{CHANGE_OPERATIONS, CHANGES, LOOK_OPERATIONS, LOOKS, cached_files, client_state, procedures};
 pub(crate) use report::{cpu_ns, resident_bytes};
 
 use crate::cache::{Cache, config_mode, engine_mode};
 use crate::front::{Started, refusal};
 use crate::host::Host;
+use crate::notify::Notifier;
 use crate::pool::{counters, destage};
 use crate::reload::{Limited, described, lines, reloaded};
 use crate::start::{kerberos_settings, transport_config};
@@ -60,6 +63,8 @@ pub(crate) struct Parts {
     pub(crate) under_way: Arc<UnderWay>,
     /// The process's limit on open files.
     pub(crate) open_files: u64,
+    /// Present if the configuration had targets of notifications at the start.
+    pub(crate) notifier: Option<Arc<Notifier>>,
 }
 
 /// The additional parts that exist once clients are served.
@@ -140,7 +145,7 @@ impl Control {
     fn put_in_force(&self, new: &Settings, credentials: Option<Credentials>) -> ReloadReport {
         // One reload at a time.
         let mut now = self.now.lock();
-        let found = reloaded(&now, new, self.cache().is_some());
+        let found = reloaded(&now, new, self.cache().is_some(), self.parts.notifier.is_some());
         let mut report = ReloadReport::default();
         if found.settings.takes_kerberos()
             && let Err(error) = self.parts.nfs.serve_kerberos(&kerberos_settings(new))
@@ -162,8 +167,12 @@ impl Control {
             let limited = Limited { nfs, vfs, transport, open_files: *open_files };
             limited.set(&found.settings, &transport_config(&found.settings, keyring));
         }
+        self.parts.nfs.set_profile(found.settings.profile);
         if found.settings.log.level != now.log.level {
             self.parts.host.set_log_level(found.settings.log.level);
+        }
+        if let (Some(notifier), true) = (&self.parts.notifier, found.settings.notify != now.notify) {
+            notifier.set(&found.settings.notify);
         }
         if found.settings.mode != now.mode {
             // It does not fail: `reloaded` keeps the mode of a server without a cache.
@@ -275,6 +284,39 @@ impl Handler for Control {
             cache: self.cache().map(counters),
             dirty_bytes: self.cache().map_or(0, |cache| cache.engine.dirty_bytes()),
         }
+    }
+
+    fn advise(&self) -> Result<Advice, String> {
+        let Some(cache) = self.cache() else {
+            return Err("this server has no cache: it was started in mode pass-through".to_owned());
+        };
+        let Some(curve) = &cache.curve else {
+            return Err("the miss-ratio curve is switched off; set `miss_ratio_curve = true` in the configuration, and start the \
+                        server again"
+                .to_owned());
+        };
+        let stats = self.parts.nfs.stats();
+        let writes = self.group(&[Procedure::Write], &[Opcode::Write], 0);
+        let measured = Measured {
+            mode: self.effective_mode(),
+            counters: &counters(cache),
+            bytes_written: stats.bytes_written.load(Relaxed),
+            bytes_read: stats.bytes_read.load(Relaxed),
+            write_ns: writes.latency.summary().mean_ns,
+        };
+        Ok(Advice::new(curve.curve(&cache.engine), measured))
+    }
+
+    fn activity(&self, top: usize) -> Activity {
+        activity(self, top)
+    }
+
+    fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String> {
+        trace(self, batch)
+    }
+
+    fn reset_activity(&self) {
+        self.parts.nfs.reset_profile();
     }
 
     fn events(&self) -> &EventLog {

@@ -7,15 +7,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
-    CachedFiles, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
-    Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus, ReloadReport,
-    ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, VolumeRequest, VolumeStatus, WorkerStatus,
+    Activity, Advice, CachedFiles, Delivery, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
+    FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus,
+    RefusedStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, TraceBatch,
+    VolumeRequest, VolumeStatus, WorkerStatus,
 };
 
 use forebay_http::{Format, Gathering, Web, render};
 
 use crate::control::{Control, cpu_ns, resident_bytes};
 use crate::host::Host;
+use crate::notify::Notifier;
 use crate::space::export_troubles;
 use crate::under_way::UnderWay;
 
@@ -29,6 +31,7 @@ pub(crate) struct ControlFront {
     under_way: Arc<UnderWay>,
     sandbox: SandboxStatus,
     web: Arc<Web>,
+    notifier: Option<Arc<Notifier>>,
     control: OnceLock<Arc<Control>>,
 }
 
@@ -63,7 +66,12 @@ impl ControlFront {
     ) -> Self {
         let (events, host, under_way) = (events.clone(), host.clone(), under_way.clone());
         let (settings, control) = (settings.clone(), OnceLock::new());
-        ControlFront { settings, started, events, host, under_way, sandbox, web, control }
+        ControlFront { settings, started, events, host, under_way, sandbox, web, notifier: None, control }
+    }
+
+    /// Answers for `notifier` as well.
+    pub(crate) fn notifying(self, notifier: Option<Arc<Notifier>>) -> Self {
+        ControlFront { notifier, ..self }
     }
 
     /// Has `control` answer from now on, because the exports are open.
@@ -166,8 +174,13 @@ pub(crate) fn refusal(starting: &Starting) -> String {
 impl Handler for ControlFront {
     fn status(&self) -> Status {
         let mut status = self.control().map_or_else(|| self.starting(), |control| control.status());
-        self.web.trouble().into_iter().for_each(|trouble| status.health.degrade(trouble));
+        let notifying = self.notifier.as_ref().and_then(|notifier| notifier.trouble());
+        self.web.trouble().into_iter().chain(notifying).for_each(|trouble| status.health.degrade(trouble));
         status
+    }
+
+    fn advise(&self) -> Result<Advice, String> {
+        self.opened()?.advise()
     }
 
     fn metrics(&self) -> Result<String, String> {
@@ -176,6 +189,16 @@ impl Handler for ControlFront {
 
     fn invite(&self, who: &str) -> Result<String, String> {
         self.web.invite(who)
+    }
+
+    fn test_notify(&self, target: Option<&str>) -> Result<Vec<Delivery>, String> {
+        match &self.notifier {
+            Some(notifier) => notifier.test(target),
+            None => Err(
+                "the server was started without targets of notifications; add [[notify]] to its configuration, and restart it"
+                    .to_owned(),
+            ),
+        }
     }
 
     fn sample(&self) -> StatSample {
@@ -188,6 +211,22 @@ impl Handler for ControlFront {
             ..StatSample::default()
         };
         self.control().map_or_else(starting, |control| control.sample())
+    }
+
+    fn activity(&self, top: usize) -> Activity {
+        // Before the exports are open, no client does anything.
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let enabled = self.settings.profile;
+        let nothing = || Activity { time_ns: now_ns, since_ns: now_ns, enabled, ..Activity::default() };
+        self.control().map_or_else(nothing, |control| control.activity(top))
+    }
+
+    fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String> {
+        self.opened()?.trace(batch)
+    }
+
+    fn reset_activity(&self) {
+        self.control().into_iter().for_each(|control| control.reset_activity());
     }
 
     fn events(&self) -> &EventLog {

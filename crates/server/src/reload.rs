@@ -43,8 +43,8 @@ pub(crate) fn open_files(settings: &Settings, process: u64) -> usize {
 }
 
 /// Returns the result of reading `new` in a server with the settings `now`. A server without a cache keeps its mode:
-/// it has no devices to cache on.
-pub(crate) fn reloaded(now: &Settings, new: &Settings, has_cache: bool) -> Reloaded {
+/// it has no devices to cache on. A server without the process that sends notifications keeps having no targets.
+pub(crate) fn reloaded(now: &Settings, new: &Settings, has_cache: bool, has_notifier: bool) -> Reloaded {
     let mut found = now.reloaded(new);
     if !has_cache && new.mode != Mode::PassThrough && new.mode != now.mode {
         found.settings.mode = now.mode;
@@ -52,6 +52,11 @@ pub(crate) fn reloaded(now: &Settings, new: &Settings, has_cache: bool) -> Reloa
             difference.table.name.is_empty() && difference.key.as_deref() == Some("mode")
         };
         found.at_next_start.extend(found.in_service.extract_if(.., is_mode));
+    }
+    if !has_notifier {
+        found.settings.notify = now.notify.clone();
+        let is_target = |difference: &mut Difference| difference.table.name == "notify";
+        found.at_next_start.extend(found.in_service.extract_if(.., is_target));
     }
     found
 }

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::front::{ControlFront, Started};
 use crate::health::Asker;
 use crate::host::Host;
+use crate::notify::Notifier;
 use crate::start::{Served, Start, Watches};
 use crate::under_way::{Reports, UnderWay};
 use crate::{privileges, sandbox, state_dir};
@@ -65,6 +66,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     )?;
     let events = Arc::new(EventLog::kept_in(&settings.state_dir));
     sandbox::tell_refused(&refused, &events);
+    // From here on no program can be executed.
+    let notifier = Notifier::start(&settings.notify, &events);
     let sandbox = sandbox::enter(settings.sandbox, &events);
     host.privileges_dropped();
     let reports = Reports::start(&under_way, &host)?;
@@ -72,7 +75,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let figures = Arc::new(Figures::new(&settings.state_dir));
     let web = Arc::new(Web::new(settings.http.clone(), figures.clone()));
     let front = ControlFront::new(&settings, started, &events, &host, &under_way, sandbox, web.clone());
-    let front = Arc::new(front);
+    let front = Arc::new(front.notifying(notifier.clone()));
     let control_server = forebay_control::Server::start(&settings.state_dir, front.clone())?;
     let sampled = front.clone();
     let past = figures.write_behind(move || sampled.sample())?;
@@ -92,6 +95,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         watches,
         retry,
         open_files,
+        notifier: notifier.clone(),
         decided: decided.clone(),
     };
     let served = serve(start, &mut signals, &front, &decided);
@@ -105,6 +109,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         drop((past, http));
         drop(control_server);
         drop(writer);
+        notifier.iter().for_each(|notifier| notifier.stop());
         // The lock ends with the process: threads of the start may still work in the state directory.
         std::mem::forget(state);
         return Ok(());
@@ -121,7 +126,9 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     // From here on no administrator may flush, add or remove a device.
     drop((past, http));
     drop(control_server);
-    stop(&vfs, control.cache(), &events)
+    let stopped = stop(&vfs, control.cache(), &events);
+    notifier.iter().for_each(|notifier| notifier.stop());
+    stopped
 }
 
 /// Starts, then serves until a signal ends the service. Returns `None` if a signal came before clients were served.

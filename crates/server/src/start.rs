@@ -27,6 +27,7 @@ use crate::front::ControlFront;
 use crate::health::Asker;
 use crate::host::Host;
 use crate::identity::Identities;
+use crate::notify::Notifier;
 use crate::portmap::PortmapRole;
 use crate::reload;
 use crate::serve::{Ready, start_error};
@@ -75,6 +76,7 @@ pub(crate) struct Start {
     pub(crate) retry: BusyRetry,
     /// The limit on open files.
     pub(crate) open_files: u64,
+    pub(crate) notifier: Option<Arc<Notifier>>,
     /// True if clients are served; false if a signal ended the start before that.
     pub(crate) decided: Arc<OnceLock<bool>>,
 }
@@ -135,6 +137,7 @@ impl Start {
             under_way: under_way.clone(),
             sandbox: self.sandbox,
             open_files: self.open_files,
+            notifier: self.notifier,
         };
         let control = Arc::new(Control::new(settings.clone(), front.started, listen.clone(), parts));
         front.hand_over(control.clone());
@@ -288,6 +291,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
         }),
         lease: limits.lease,
         nfs4_delegations: settings.nfs4_delegations,
+        profile: settings.profile,
         state_dir: Some(settings.state_dir.clone()),
         reply_cache: reload::reply_cache(settings),
         refused: Box::new(move |address, why| {

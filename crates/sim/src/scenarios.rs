@@ -28,6 +28,7 @@ mod overtaken;
 #[cfg(feature = "plant")]
 mod planted;
 mod pressure;
+mod refused;
 mod removal;
 mod repair;
 mod stale;

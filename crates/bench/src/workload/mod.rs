@@ -5,6 +5,7 @@ mod contents;
 mod data;
 mod listing;
 mod meta;
+mod replay;
 mod smallfile;
 mod tree;
 
@@ -13,6 +14,7 @@ pub(crate) use contents::Contents;
 pub(crate) use data::{Access, Data, DataFile, DataPlan};
 pub(crate) use listing::Listing;
 pub(crate) use meta::{Meta, MetaPhase};
+pub(crate) use replay::{Replay, ReplayPlan, ReplayStep};
 pub(crate) use smallfile::Smallfile;
 pub(crate) use tree::{Name, Tree};
 

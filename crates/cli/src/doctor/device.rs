@@ -25,7 +25,7 @@ pub(crate) fn check(node: &Path) -> Vec<Check> {
 }
 
 /// Returns the whole device in sysfs. For a partition, this is its disk.
-fn sysfs_of(node: &Path) -> Option<PathBuf> {
+pub(super) fn sysfs_of(node: &Path) -> Option<PathBuf> {
     let number = node.metadata().ok()?.rdev();
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let path = Path::new("/sys/dev/block").join(format!("{major}:{minor}")).canonicalize().ok()?;
@@ -49,16 +49,16 @@ fn collect_disks(device: &Path, disks: &mut BTreeSet<PathBuf>) {
     below.iter().for_each(|path| collect_disks(path, disks));
 }
 
-fn queue(device: &Path, name: &str) -> Option<String> {
+pub(super) fn queue(device: &Path, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(device.join("queue").join(name)).ok()?;
     Some(text.trim().to_owned())
 }
 
-fn is_rotational(device: &Path) -> bool {
+pub(super) fn is_rotational(device: &Path) -> bool {
     queue(device, "rotational").is_some_and(|text| text == "1")
 }
 
-fn name(device: &Path) -> String {
+pub(super) fn name(device: &Path) -> String {
     device.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 

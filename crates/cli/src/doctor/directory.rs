@@ -8,7 +8,8 @@ use super::{Check, device};
 
 /// Bytes of XFS's log below which slow disks let it fill up: mkfs.xfs makes a smaller one for less than 1 TiB.
 const XFS_LOG: u64 = 512 << 20;
-/// XFS_IOC_FSGEOMETRY_V1 (xfs_fs.h): 112 bytes, with the block size at 0 and the blocks of the log at 16.
+/// XFS_IOC_FSGEOMETRY_V1 (xfs_fs.h): 112 bytes, with the block size at 0, the blocks of the log at 16, and the blocks
+/// of the stripe unit and the stripe width at 80 and 84.
 const XFS_FSGEOMETRY: libc::c_ulong = 0x8070_5864;
 
 /// Checks one directory.
@@ -33,7 +34,13 @@ pub(crate) fn check(path: &Path) -> Vec<Check> {
     let mut checks = vec![file_system(&subject, &mount)];
     checks.extend(options(&subject, &mount));
     if mount.fs_type == "xfs" {
-        checks.extend(xfs_log_size(&real).and_then(|size| xfs_log(&subject, size)));
+        let geometry = xfs_geometry(&real);
+        checks.extend(geometry.and_then(|geometry| xfs_log(&subject, geometry.log)));
+        let device = is_device_path(&mount.source).then(|| device::sysfs_of(&mount.source)).flatten();
+        let array = device
+            .filter(|device| device::is_rotational(device))
+            .and_then(|device| Stripe::of_array(&device));
+        checks.extend(geometry.zip(array).map(|(geometry, array)| stripe(&subject, geometry.stripe, array)));
     }
     if is_device_path(&mount.source) {
         checks.extend(device::check(&mount.source));
@@ -67,13 +74,62 @@ fn file_system(subject: &str, mount: &Mount) -> Check {
     }
 }
 
-/// Returns the size of the file system's log in bytes; `None` if the kernel does not tell.
-fn xfs_log_size(path: &Path) -> Option<u64> {
+/// The stripe of an array, in bytes: the part on one disk, and the part on all disks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stripe {
+    unit: u64,
+    width: u64,
+}
+
+impl Stripe {
+    /// Returns the stripe that a device reports in sysfs; `None` if it reports none.
+    fn of_array(device: &Path) -> Option<Self> {
+        let size = |name| device::queue(device, name)?.parse::<u64>().ok();
+        let (unit, width) = (size("minimum_io_size")?, size("optimal_io_size")?);
+        (unit > 0 && width > unit && width.is_multiple_of(unit)).then_some(Stripe { unit, width })
+    }
+}
+
+/// Sizes of an XFS file system, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Geometry {
+    log: u64,
+    stripe: Stripe,
+}
+
+/// Returns the sizes of a file system; `None` if the kernel does not tell.
+fn xfs_geometry(path: &Path) -> Option<Geometry> {
     let directory = std::fs::File::open(path).ok()?;
     let mut geometry = [0u32; 28];
     // SAFETY: the array is live, aligned, and has the 112 bytes that the request's number says the kernel fills.
     let result = unsafe { libc::ioctl(directory.as_raw_fd(), XFS_FSGEOMETRY, geometry.as_mut_ptr()) };
-    (result == 0).then(|| u64::from(geometry[0]) * u64::from(geometry[4]))
+    let bytes = |word: usize| u64::from(geometry[0]) * u64::from(geometry[word]);
+    let stripe = Stripe { unit: bytes(20), width: bytes(21) };
+    (result == 0).then(|| Geometry { log: bytes(4), stripe })
+}
+
+/// Compares the stripe of a file system with that of its array.
+fn stripe(subject: &str, own: Stripe, array: Stripe) -> Check {
+    let subject = format!("{subject}: stripe");
+    let shown = |stripe: Stripe| {
+        format!(
+            "{} of {}",
+            forebay_config::format_size(stripe.unit),
+            forebay_config::format_size(stripe.width)
+        )
+    };
+    if own == array {
+        return Check::ok(subject, format!("{}, as the array has it", shown(own)));
+    }
+    let finding = format!(
+        "XFS has {}, the array has {}: writes cover parts of stripes, which costs reads of parity",
+        if own.width == 0 { "none".to_owned() } else { shown(own) },
+        shown(array)
+    );
+    let (unit, width) = (array.unit / 512, array.width / 512);
+    Check::warn(subject, finding).mend(format!(
+        "mount it with -o sunit={unit},swidth={width} once: XFS keeps the stripe for new files"
+    ))
 }
 
 fn xfs_log(subject: &str, size: u64) -> Option<Check> {
@@ -132,6 +188,15 @@ fn options(subject: &str, mount: &Mount) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_stripe_of_xfs_is_compared_with_that_of_the_array() {
+        let array = Stripe { unit: 64 << 10, width: 384 << 10 };
+        assert_eq!(stripe("/a", array, array).finding, "64 KiB of 384 KiB, as the array has it");
+        let check = stripe("/a", Stripe { unit: 0, width: 0 }, array);
+        assert!(check.finding.starts_with("XFS has none, the array has 64 KiB of 384 KiB"), "{check:?}");
+        assert!(check.fix.unwrap().command.contains("sunit=128,swidth=768"));
+    }
 
     #[test]
     fn a_small_log_of_xfs_is_a_warning() {

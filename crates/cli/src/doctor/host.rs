@@ -16,6 +16,8 @@ pub(crate) fn check(limits: &Limits) -> Vec<Check> {
     checks.extend(memory(limits));
     checks.extend(dirty_pages());
     checks.extend(clock());
+    checks.extend(time_sync());
+    checks.extend(numa_balancing());
     checks.extend(governor());
     checks
 }
@@ -74,7 +76,7 @@ fn open_files(limits: &Limits) -> Check {
 }
 
 /// Checks the largest buffer that TCP's autotuning may use (tcp(7)).
-fn socket_buffers(name: &str, wanted: &str) -> Option<Check> {
+pub(super) fn socket_buffers(name: &str, wanted: &str) -> Option<Check> {
     let path = format!("/proc/sys/net/ipv4/{name}");
     let largest: u64 = read(&path)?.split_whitespace().nth(2)?.parse().ok()?;
     let subject = format!("socket buffers ({name})");
@@ -141,6 +143,47 @@ fn clock() -> Option<Check> {
         Check::warn("clock source", finding)
             .mend("see why the kernel distrusts the TSC: dmesg | grep -i -e tsc -e clocksource"),
     )
+}
+
+/// Checks that the clock follows a time server. Kerberos, certificates and the times of files need that.
+pub(super) fn time_sync() -> Option<Check> {
+    // SAFETY: zeros are a valid value, which asks for the state and sets nothing.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the value is live.
+    let result = unsafe { libc::adjtimex(&raw mut state) };
+    (result >= 0).then(|| judge_time(state.status & libc::STA_UNSYNC == 0))
+}
+
+fn judge_time(is_synchronised: bool) -> Check {
+    if is_synchronised {
+        return Check::ok("time", "follows a time server");
+    }
+    let finding =
+        "follows no time server: the times of files differ between hosts, and Kerberos may refuse clients";
+    Check::warn("time", finding).mend("systemctl enable --now systemd-timesyncd, or chrony")
+}
+
+/// Checks that the kernel does not move the server's memory between NUMA nodes.
+fn numa_balancing() -> Option<Check> {
+    let path = "/proc/sys/kernel/numa_balancing";
+    let nodes = std::fs::read_dir("/sys/devices/system/node").ok()?.flatten();
+    let nodes = nodes.filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok())
+    });
+    judge_numa(nodes.count(), read(path)? != "0", path)
+}
+
+fn judge_numa(nodes: usize, is_balancing: bool, path: &str) -> Option<Check> {
+    let subject = "NUMA balancing";
+    match (nodes, is_balancing) {
+        (0 | 1, _) => None,
+        (_, false) => Some(Check::ok(subject, format!("off, on {nodes} nodes"))),
+        (_, true) => {
+            let finding = format!("on, with {nodes} nodes: threads stop while the kernel moves their memory");
+            Some(Check::warn(subject, finding).mend_by_writing(path, "0"))
+        }
+    }
 }
 
 fn governor() -> Option<Check> {

@@ -1,15 +1,20 @@
 //! `forebay doctor`: checks this host against good practice.
 
+mod apply;
+mod client;
 mod device;
 mod directory;
 mod host;
+mod interface;
 pub(crate) mod mounts;
 mod network;
+mod placement;
+mod ssd;
 
 use std::path::PathBuf;
 
-use anyhow::bail;
-use forebay_config::{Flags, Limits, Resolved, default_listen, parse_listen, resolve};
+use anyhow::Context;
+use forebay_config::{Flags, Limits, Resolved, default_listen, parse_listen, resolve, state_base};
 use serde::Serialize;
 
 use crate::monitor_args::DoctorArgs;
@@ -86,33 +91,48 @@ impl Check {
 /// The directories, addresses and limits to check.
 struct Subject {
     directories: Vec<PathBuf>,
+    /// Cache devices.
+    cache: Vec<PathBuf>,
     listen: Vec<std::net::SocketAddr>,
     limits: Limits,
 }
 
 /// Runs the checks. With `--apply`, changes the settings that are safe to change and checks again.
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<Exit> {
-    let subject = match subject(args)? {
-        Ok(subject) => subject,
-        Err(exit) => return Ok(exit),
+    if args.undo {
+        apply::require_root("--undo")?;
+        return Ok(if apply::undo(&list(args)?)? { Exit::Done } else { Exit::Failed });
+    }
+    let subject = match args.client {
+        true => None,
+        false => match subject(args)? {
+            Ok(subject) => Some(subject),
+            Err(exit) => return Ok(exit),
+        },
     };
-    let mut checks = check(&subject);
+    let check = || subject.as_ref().map_or_else(client::check, check);
+    let mut checks = check();
+    let mut has_failed = false;
     if args.apply {
-        if !rustix::process::geteuid().is_root() {
-            bail!(
-                "--apply changes settings of the host; run it as root, or leave it out to see the commands"
-            );
-        }
-        apply(&checks);
-        checks = check(&subject);
+        apply::require_root("--apply")?;
+        has_failed = !apply::apply(&checks, &list(args)?)?;
+        checks = check();
     }
     if args.json {
         output::json(&checks)?;
     } else {
         output::result(&describe(&checks))?;
     }
-    let failed = checks.iter().any(|check| check.state == State::Fail);
+    let failed = has_failed || checks.iter().any(|check| check.state == State::Fail);
     Ok(if failed { Exit::Failed } else { Exit::Done })
+}
+
+/// Returns the path of the list of changes that `--apply` has made: in the state directory that was named, or beside
+/// the state directories of this user.
+fn list(args: &DoctorArgs) -> anyhow::Result<PathBuf> {
+    let base = args.target.state_dir.clone().or_else(state_base);
+    let base = base.context("neither HOME nor XDG_STATE_HOME is set; name a directory with --state-dir")?;
+    Ok(base.join(apply::LIST))
 }
 
 /// Returns the directories and addresses from the arguments, or those of the running server, or neither. The inner
@@ -132,6 +152,7 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
         return Ok(match resolve(&flags) {
             Ok(Resolved { settings, .. }) => Ok(Subject {
                 directories: settings.exports.into_iter().map(|export| export.path).collect(),
+                cache: settings.cache.devices,
                 listen: or_default(settings.listen),
                 limits: settings.limits,
             }),
@@ -139,8 +160,10 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
         });
     }
     let running = control::find(&args.target).and_then(|client| Ok(client.status()?)).ok();
-    let (served, used) = running.map_or((Vec::new(), default_listen()), |status| {
-        (status.exports.into_iter().map(|export| export.path).collect(), status.listen)
+    let (served, used, cache) = running.map_or((Vec::new(), default_listen(), Vec::new()), |status| {
+        let devices = status.pool.into_iter().flat_map(|pool| pool.devices);
+        let exports = status.exports.into_iter().map(|export| export.path).collect();
+        (exports, status.listen, devices.map(|device| device.path).collect())
     });
     let directories = match &args.dir {
         Some(dir) => vec![dir.clone()],
@@ -149,7 +172,7 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
     if directories.is_empty() {
         output::note("No directory was named and no server runs: checking the host only.");
     }
-    Ok(Ok(Subject { directories, listen: or_default(used), limits: Limits::default() }))
+    Ok(Ok(Subject { directories, cache, listen: or_default(used), limits: Limits::default() }))
 }
 
 fn check(subject: &Subject) -> Vec<Check> {
@@ -157,32 +180,12 @@ fn check(subject: &Subject) -> Vec<Check> {
     for path in &subject.directories {
         checks.extend(directory::check(path));
     }
+    checks.extend(subject.cache.iter().flat_map(|path| ssd::check(path)));
     checks.extend(host::check(&subject.limits));
     checks.extend(network::check(&subject.listen));
+    checks.extend(interface::check(&subject.listen));
+    checks.extend(placement::check(&subject.cache));
     checks
-}
-
-/// Writes every setting that a finding proposes, and prints each change.
-fn apply(checks: &[Check]) {
-    let settings = checks.iter().filter_map(|check| check.fix.as_ref()?.setting.as_ref());
-    let mut changed = 0;
-    for (path, value) in settings {
-        let shown = path.display();
-        let before = std::fs::read_to_string(path).unwrap_or_default();
-        match std::fs::write(path, value) {
-            Ok(()) => {
-                changed += 1;
-                output::note(&format!(
-                    "Changed {shown} from `{}` to `{value}` until the next start of the host.",
-                    before.trim()
-                ));
-            }
-            Err(error) => output::error(&format!("cannot change {shown} to `{value}`: {error}")),
-        }
-    }
-    if changed == 0 {
-        output::note("Nothing was changed: no finding can be corrected safely while the host runs.");
-    }
 }
 
 fn describe(checks: &[Check]) -> String {
@@ -216,21 +219,5 @@ mod tests {
             command("/sys/block/sda/queue/scheduler", "bfq"),
             "echo bfq > /sys/block/sda/queue/scheduler"
         );
-    }
-
-    #[test]
-    fn apply_writes_what_a_finding_proposes_and_nothing_else() {
-        let dir = tempfile::TempDir::new().unwrap();
-        let (wrong, right) = (dir.path().join("wrong"), dir.path().join("right"));
-        std::fs::write(&wrong, "1\n").unwrap();
-        std::fs::write(&right, "2\n").unwrap();
-        apply(&[
-            Check::ok("right", "good as it is"),
-            Check::warn("wrong", "bad").mend_by_writing(&wrong, "3"),
-            Check::warn("other", "bad").mend("ask somebody"),
-            Check::warn("absent", "bad").mend_by_writing(dir.path().join("absent/file"), "3"),
-        ]);
-        assert_eq!(std::fs::read_to_string(&wrong).unwrap(), "3");
-        assert_eq!(std::fs::read_to_string(&right).unwrap(), "2\n");
     }
 }

@@ -10,6 +10,8 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
     pub(crate) fs_type: String,
     pub(crate) source: PathBuf,
+    /// Number of the device, such as `0:52`.
+    pub(crate) device: String,
     /// Options of the mount and of the file system.
     options: Vec<String>,
 }
@@ -21,6 +23,12 @@ impl Mount {
         Self::find(&table, path)
     }
 
+    /// Returns all mounts.
+    pub(crate) fn all() -> Vec<Self> {
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        table.split(|byte| *byte == b'\n').filter_map(Self::parse).collect()
+    }
+
     /// Finds the mount that contains `path`. Of two mounts on one point, the later one hides the earlier one.
     fn find(table: &[u8], path: &Path) -> Option<Self> {
         let mounts = table.split(|byte| *byte == b'\n').filter_map(Self::parse);
@@ -29,7 +37,7 @@ impl Mount {
     }
 
     /// Parses a line such as `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
-    fn parse(line: &[u8]) -> Option<Self> {
+    pub(super) fn parse(line: &[u8]) -> Option<Self> {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
         let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
@@ -38,12 +46,20 @@ impl Mount {
             point: unescape(fields.get(4)?),
             fs_type: text(fields.get(dash + 1)?),
             source: unescape(fields.get(dash + 2)?),
+            device: text(fields.get(2)?),
             options: options.flat_map(|field| field.split(|byte| *byte == b',')).map(text).collect(),
         })
     }
 
     pub(crate) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|own| own == option)
+    }
+}
+
+impl Mount {
+    /// Returns the value of an option such as `vers=4.2`.
+    pub(crate) fn value(&self, option: &str) -> Option<&str> {
+        self.options.iter().find_map(|own| own.strip_prefix(option)?.strip_prefix('='))
     }
 }
 

@@ -14,6 +14,7 @@ mod authority;
 
 mod access;
 mod acls;
+mod advise;
 mod attributes;
 mod behind;
 mod cache;
@@ -57,6 +58,7 @@ mod nfs42_crashes;
 mod nfs4_callbacks;
 
 mod nfs4_change;
+mod nfs4_copies;
 mod nfs4_hostile;
 mod nfs4_killed;
 mod nfs4_restarts;
@@ -69,6 +71,7 @@ mod objects;
 mod pool_errors;
 mod pools_in_turn;
 mod power_cut;
+mod profile;
 mod reconciled;
 mod renaming;
 mod retransmit;

@@ -101,6 +101,11 @@ fn from_ssd(server: &Server) -> u64 {
     server.status()["pool"]["counters"]["blocks_read_ssd"].as_u64().unwrap()
 }
 
+fn profiled_reads(server: &Server) -> u64 {
+    let activity: serde_json::Value = serde_json::from_str(&server.ask(&["profile", "--json"])).unwrap();
+    activity["total"]["operations"]["read"].as_u64().unwrap()
+}
+
 #[test]
 fn many_reads_of_the_cache_devices_at_once_bring_what_was_written() {
     let (server, file) = server_with_file();
@@ -113,6 +118,11 @@ fn many_reads_of_the_cache_devices_at_once_bring_what_was_written() {
         }
     });
     assert!(from_ssd(&server) > 0, "they were not answered from memory");
+    assert_eq!(
+        profiled_reads(&server),
+        5 * 1000,
+        "every READ is in the profile once, wherever it was carried out"
+    );
 }
 
 #[test]
@@ -129,6 +139,7 @@ fn compounds_read_the_cache_devices() {
     let procedures = status["procedures"].as_array().unwrap();
     let read = procedures.iter().find(|one| one["name"] == "NFS4.READ").unwrap();
     assert_eq!(read["count"], 4 * 500, "every READ is counted");
+    assert_eq!(profiled_reads(&server), 4 * 500, "and is in the profile once");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn metrics_and_the_page_are_served_to_this_host() {
         page.body.starts_with("<!doctype html>")
             && page.field("content-security-policy").unwrap().contains("default-src 'self'")
     );
-    for path in ["/app.js", "/charts.js", "/views.js", "/format.js", "/style.css", "/icon.svg"] {
+    for path in ["/app.js", "/charts.js", "/views.js", "/curve.js", "/format.js", "/style.css", "/icon.svg"] {
         let file = watched.get(path);
         assert!(file.status == 200 && file.body.len() > 100 && !file.body.contains("//cdn"), "{path}");
     }

@@ -20,6 +20,7 @@ const CHANGES: &[(&[&str], &str)] = &[
     (&["volume", "create", "x", "--backing", "/nope"], "cache"),
     (&["volume", "flush", "x"], "cache"),
     (&["cached", "/"], "no cache"),
+    (&["advise"], "no cache"),
     (&["invalidate", "/"], "serves"),
 ];
 
@@ -27,6 +28,9 @@ const CHANGES: &[(&[&str], &str)] = &[
 const LOOKS: &[&[&str]] = &[
     &["status"],
     &["stat"],
+    &["stat", "--by", "client"],
+    &["stat", "--by", "device"],
+    &["profile"],
     &["events"],
     &["mode"],
     &["flush"],

@@ -250,15 +250,17 @@ impl State {
     }
 
     fn remove_states(&mut self, id: ClientId, fx: &mut Effects) {
-        let range = (id, Ref::Open(0))..=(id, Ref::Delegation(u32::MAX));
+        let range = (id, Ref::FIRST)..=(id, Ref::LAST);
         let states: Vec<Ref> = self.of_client.range(range).map(|(_, state)| *state).collect();
         for state in states {
             match state {
                 Ref::Open(open) => self.remove_open(open, fx),
                 Ref::Lock(lock) => self.remove_lock_state(lock, fx),
                 Ref::Delegation(delegation) => self.remove_delegation(delegation, fx),
+                Ref::Copy(copy) => self.drop_copy(copy),
             }
         }
+        self.drop_ended_copies(id);
         self.remove_waiters_of(id);
     }
 

@@ -83,6 +83,8 @@ impl Reader<'_> {
             17 => Record::NlmLock(self.nlm_owner()?, self.file()?, self.range()?, self.kind()?),
             18 => Record::NlmShare(self.nlm_owner()?, self.file()?, self.share()?),
             19 => Record::Callback(self.session()?, self.u32()?, self.u32()?),
+            20 => Record::Copy { other: self.array()?, client: self.client()?, file: self.file()? },
+            21 => Record::CopyEnded(self.array()?),
             _ => return None,
         })
     }

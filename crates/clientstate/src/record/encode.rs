@@ -119,6 +119,10 @@ impl Record {
                 out.u8(13).array(other).u32(*seqid).u64(client.0).bytes(file.as_bytes()).u8((*write).into())
             }
             Record::DelegationReturned(other) => out.u8(14).array(other),
+            Record::Copy { other, client, file } => {
+                out.u8(20).array(other).u64(client.0).bytes(file.as_bytes())
+            }
+            Record::CopyEnded(other) => out.u8(21).array(other),
             Record::Host(host, state) => out.u8(15).host(host).u32(*state as u32),
             Record::HostFreed(host) => out.u8(16).host(host),
             Record::NlmLock(owner, file, range, kind) => {

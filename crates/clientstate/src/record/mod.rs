@@ -118,6 +118,17 @@ pub enum Record {
     },
     /// A delegation was returned or revoked.
     DelegationReturned(Other),
+    /// A copy goes on after the reply to its COPY.
+    Copy {
+        /// The copy.
+        other: Other,
+        /// The client.
+        client: ClientId,
+        /// The file that is written.
+        file: FileKey,
+    },
+    /// A copy was cancelled, or its client is told of the end.
+    CopyEnded(Other),
     /// An NLM host and its state number.
     Host(HostKey, i32),
     /// An NLM host has no locks and shares left.
@@ -169,9 +180,8 @@ impl Record {
         match self {
             Record::Client { id, .. } => (id.0 >> 32) as u32,
             Record::Session { id, .. } => of(&id.0),
-            Record::Open { other, .. } | Record::Lock { other, .. } | Record::Delegation { other, .. } => {
-                of(other)
-            }
+            Record::Open { other, .. } | Record::Lock { other, .. } => of(other),
+            Record::Delegation { other, .. } | Record::Copy { other, .. } => of(other),
             _ => 0,
         }
     }

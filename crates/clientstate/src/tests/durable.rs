@@ -58,6 +58,8 @@ fn all() -> Vec<Record> {
         Record::NlmShare(nlm_owner("h", -1), file("f"), Some(Share { access: 0, deny: 2 })),
         Record::NlmShare(nlm_owner("h", -1), file("f"), None),
         Record::Callback(session, 1, 2),
+        Record::Copy { other, client: ClientId(1), file: file("f") },
+        Record::CopyEnded(other),
     ]
 }
 
@@ -97,6 +99,8 @@ fn golden_bytes() {
         (18, 27),
         (18, 27),
         (19, 25),
+        (20, 24),
+        (21, 13),
     ];
     assert_eq!(lengths, expected);
     let open = "080606060606060606060606060100000001000000000000000200\
@@ -128,7 +132,7 @@ fn every_record_comes_back_and_nothing_else_is_a_record() {
             }
         }
     }
-    for kind in [0, 20, 255] {
+    for kind in [0, 22, 255] {
         assert_eq!(Record::decode(&[&[kind][..], &[0; 100]].concat()), None);
     }
 }

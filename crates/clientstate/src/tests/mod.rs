@@ -1,6 +1,7 @@
 //! A rig for tests: a state, a time, and everything that the calls have logged and asked for.
 
 mod clients;
+mod copies;
 mod delegations;
 mod durable;
 mod grace;

@@ -7,6 +7,7 @@
 //! - a change that was answered has happened once, and no change happens twice;
 //! - a live client holds exactly the locks that it believes in, also over crashes;
 //! - the beliefs of two live clients never conflict, nor the invariants of [`State::check`];
+//! - a client that waits for a copy, and keeps its state, is told of the end;
 //! - a removed file stays as long as a live client has it open, and goes with its last open;
 //! - while a file is being changed, no other client has a delegation of it;
 //! - no request is refused that RFC 8881 allows;
@@ -16,6 +17,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod client;
+mod copies;
 mod host;
 mod rng;
 mod server;
@@ -25,6 +27,7 @@ use std::collections::BTreeMap;
 use forebay_clientstate::*;
 
 use client::{BYTES, Client, FILES};
+use copies::Copies;
 use host::Host;
 use rng::Rng;
 use server::{EVENTS, Server, file_key};
@@ -37,6 +40,7 @@ struct World {
     server: Server,
     clients: Vec<Client>,
     hosts: Vec<Host>,
+    copies: Copies,
 }
 
 /// Runs the world of a seed, and returns its events. A violation panics.
@@ -50,6 +54,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         server: Server::new(),
         clients: (0..clients).map(Client::new).collect(),
         hosts: (0..hosts).map(Host::new).collect(),
+        copies: Copies::default(),
     };
     for _ in 0..STEPS {
         world.step();
@@ -61,7 +66,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
 
 impl World {
     fn step(&mut self) {
-        let World { rng, now, server, clients, hosts } = self;
+        let World { rng, now, server, clients, hosts, copies } = self;
         match rng.below(1000) {
             0..10 => server.crash(rng, *now),
             10..16 => server.compact(rng),
@@ -95,6 +100,7 @@ impl World {
                 hosts[index].step(server, rng, *now);
             }
             300..330 => server.change(rng.below(FILES.into()) as u8, rng, *now),
+            330..350 => copies.step(clients, server, rng, *now),
             _ => {
                 *now += SECOND / 10;
                 let index = rng.below(clients.len() as u64) as usize;
@@ -106,12 +112,15 @@ impl World {
 
     /// Carries out the actions of the server. Call-backs may be lost; those of NLM are repeated by polling hosts.
     fn act(&mut self) {
-        let World { rng, now, server, clients, hosts } = self;
+        let World { rng, now, server, clients, hosts, copies } = self;
         for action in std::mem::take(&mut server.actions) {
             if let Action::Recall { client, stateid, .. } = &action {
                 for client in clients.iter_mut().filter(|known| known.id == *client) {
                     client.recalled.entry(stateid.other).or_insert(*now);
                 }
+            }
+            if let Action::TellCopy { client, stateid, progress, .. } = &action {
+                copies.called(*client, *stateid, progress);
             }
             if let Action::FileUnused(file) = &action {
                 let number = (0..FILES).find(|number| file_key(*number) == *file).unwrap();
@@ -126,6 +135,7 @@ impl World {
                 hosts.iter_mut().for_each(|host| host.granted(granted, server, rng, *now));
             }
         }
+        copies.deliver(server, rng);
     }
 
     fn check(&self) {
@@ -196,6 +206,9 @@ impl World {
         }
         self.act();
         self.check();
+        let World { rng, now, server, copies, .. } = self;
+        copies.end(server, rng, *now);
+        self.act();
         self.server.changing.clear();
         self.now += 25 * 3600 * SECOND;
         for _ in 0..50 {

@@ -109,7 +109,7 @@ pub(crate) struct Server {
 }
 
 /// The events that worlds must have, each in some world.
-pub(crate) const EVENTS: [&str; 17] = [
+pub(crate) const EVENTS: [&str; 20] = [
     "crash",
     "crash before an acknowledgement",
     "snapshot",
@@ -127,6 +127,9 @@ pub(crate) const EVENTS: [&str; 17] = [
     "kept",
     "unused",
     "change of a file",
+    "copy",
+    "copy told",
+    "copy told after a crash",
 ];
 
 pub(crate) fn file_key(file: u8) -> FileKey {
@@ -159,7 +162,7 @@ impl Server {
         }
     }
 
-    fn hit(&mut self, event: &'static str) {
+    pub(crate) fn hit(&mut self, event: &'static str) {
         assert!(EVENTS.contains(&event), "{event} is not listed");
         *self.hits.entry(event).or_default() += 1;
     }
@@ -186,6 +189,7 @@ impl Server {
                 Action::Granted(_) => self.hit("grant"),
                 Action::ClientGone(_) => self.hit("client expired"),
                 Action::FileUnused(_) => self.hit("unused"),
+                Action::TellCopy { .. } => self.hit("copy told"),
             }
         }
         self.actions.extend(fx.actions);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::clients::{Clients, Long, MOST_LONG};
 use super::handler::Handler;
+use crate::activity::MOST_ACTIVE;
 use crate::client::Past;
 use crate::event::{EventLog, Severity};
 use crate::protocol::{Call, PROTOCOL_VERSION, PoolRequest, Request, Response};
@@ -51,11 +52,14 @@ pub(super) fn answer(
         request,
         Request::Status
             | Request::Sample
+            | Request::Advise
+            | Request::Activity { .. }
             | Request::Config
             | Request::Metrics
             | Request::Invite { .. }
             | Request::Mode
             | Request::Events { .. }
+            | Request::TestNotify { .. }
             | Request::Pool(PoolRequest::Status)
             | Request::Volume(VolumeRequest::List { .. })
     );
@@ -73,6 +77,22 @@ pub(super) fn answer(
     let response = match request {
         Request::Status => Response::Status(Box::new(handler.status())),
         Request::Sample => Response::Sample(Box::new(handler.sample())),
+        Request::Advise => match handler.advise() {
+            Ok(advice) => Response::Advice(Box::new(advice)),
+            Err(message) => Response::Error { message },
+        },
+        Request::Activity { top } => Response::Activity(Box::new(handler.activity(top.min(MOST_ACTIVE)))),
+        Request::Trace => {
+            let mut batch = |batch| {
+                let ended = clients.stopping.load(Ordering::SeqCst) || hung_up(stream).unwrap_or(true);
+                !ended && send(stream, &Response::Trace(batch)).is_ok()
+            };
+            handler.trace(&mut batch).map_or_else(|message| Response::Error { message }, |()| Response::Done)
+        }
+        Request::ResetActivity => {
+            handler.reset_activity();
+            Response::Done
+        }
         Request::Config => Response::Config { entries: handler.config() },
         Request::Metrics => text(handler.metrics()),
         Request::Invite { who } => text(handler.invite(&who)),
@@ -98,6 +118,10 @@ pub(super) fn answer(
         }
         Request::Volume(request) => match handler.volume(request) {
             Ok(volumes) => Response::Volumes { volumes },
+            Err(message) => Response::Error { message },
+        },
+        Request::TestNotify { target } => match handler.test_notify(target.as_deref()) {
+            Ok(deliveries) => Response::Delivered { deliveries },
             Err(message) => Response::Error { message },
         },
         Request::Reload => {
@@ -133,6 +157,9 @@ fn takes_long(request: &Request) -> bool {
     match request {
         Request::Status
         | Request::Sample
+        | Request::Advise
+        | Request::Activity { .. }
+        | Request::ResetActivity
         | Request::Config
         | Request::Metrics
         | Request::Invite { .. }
@@ -141,10 +168,12 @@ fn takes_long(request: &Request) -> bool {
         | Request::Volume(VolumeRequest::List { .. })
         | Request::Events { follow: false, .. } => false,
         Request::Events { follow: true, .. }
+        | Request::Trace
         | Request::SetMode { .. }
         | Request::Flush { .. }
         | Request::Pool(_)
         | Request::Volume(_)
+        | Request::TestNotify { .. }
         | Request::Reload
         | Request::Cached { .. } => true,
     }

@@ -4,10 +4,14 @@ use std::path::Path;
 
 use forebay_config::{Entry, Mode};
 
+use crate::activity::Activity;
+use crate::advice::Advice;
 use crate::event::EventLog;
+use crate::notify::Delivery;
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
 use crate::sample::StatSample;
 use crate::status::Status;
+use crate::trace::TraceBatch;
 use crate::volume::{VolumeRequest, VolumeStatus};
 
 /// The operations that a server offers to its control clients. Several threads call them at once. Each error is one
@@ -17,6 +21,22 @@ pub trait Handler: Send + Sync + 'static {
     fn status(&self) -> Status;
     /// Returns the server's counters since its start.
     fn sample(&self) -> StatSample;
+    /// Returns the miss-ratio curve, and what follows from it.
+    ///
+    /// # Errors
+    /// The server has no cache, or no curve is estimated; the error says how to have one.
+    fn advise(&self) -> Result<Advice, String> {
+        Err("this server estimates no miss-ratio curve".to_owned())
+    }
+    /// Returns what clients do, with the `top` busiest entries of each group. Waits for no file system.
+    fn activity(&self, top: usize) -> Activity;
+    /// Makes the counters of [`Handler::activity`] begin at 0, except those of devices.
+    fn reset_activity(&self);
+    /// Records the operations of clients: gives them to `batch` several times a second, until `batch` returns false.
+    ///
+    /// # Errors
+    /// A trace is being recorded already, or nothing is counted.
+    fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String>;
     /// Returns every figure in the text format of Prometheus, version 0.0.4.
     ///
     /// # Errors
@@ -33,6 +53,14 @@ pub trait Handler: Send + Sync + 'static {
         Err(format!(
             "this server has no page for {who}; add `[http]` to its configuration, and start it again"
         ))
+    }
+    /// Sends a test to the target of notifications with this name, or to all. Returns when each target has taken it or
+    /// failed.
+    ///
+    /// # Errors
+    /// There is no such target, or nothing sends notifications.
+    fn test_notify(&self, target: Option<&str>) -> Result<Vec<Delivery>, String> {
+        Err(format!("this server notifies no target {}; ask a whole server", target.unwrap_or_default()))
     }
     /// Returns the server's event log.
     fn events(&self) -> &EventLog;

@@ -15,6 +15,7 @@ use super::connection::Connection;
 use super::handshake::Export;
 use super::pending::{Ended, Failure};
 use crate::open::{MIN_SIZE, OpenError};
+use crate::traffic::{Traffic, TrafficCounters};
 
 /// An NBD export as a cache device, over one connection.
 ///
@@ -25,6 +26,7 @@ pub struct NbdDevice {
     connection: Connection,
     size: u64,
     shared: Arc<Shared>,
+    traffic: TrafficCounters,
 }
 
 struct Shared {
@@ -51,7 +53,12 @@ impl NbdDevice {
             return Err(OpenError::TooSmall { path: path(), size });
         }
         let shared = Shared { name: url.as_str().to_owned(), flush_failed: AtomicBool::new(false) };
-        Ok(NbdDevice { connection, size, shared: Arc::new(shared) })
+        Ok(NbdDevice { connection, size, shared: Arc::new(shared), traffic: TrafficCounters::default() })
+    }
+
+    /// Returns the operations that the device was asked for since it was opened.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.now()
     }
 }
 
@@ -90,6 +97,7 @@ impl Device for NbdDevice {
         if len == 0 || checked.is_err() {
             return Box::pin(ready((buffer, checked)));
         }
+        self.traffic.read(len);
         let shared = self.shared.clone();
         if len <= self.connection.export().maximum as usize {
             let read = self.connection.read(offset, len, buffer);
@@ -129,6 +137,7 @@ impl Device for NbdDevice {
         if now && self.shared.flush_failed() {
             return Box::pin(ready(Err(DeviceError::Io)));
         }
+        self.traffic.write(data.len(), now);
         let fua = now && self.connection.export().has(transmission::SEND_FUA);
         let write = |part: std::ops::Range<usize>| {
             self.connection.write(offset + part.start as u64, &data, part, fua)
@@ -155,6 +164,7 @@ impl Device for NbdDevice {
         if self.shared.flush_failed() {
             return Box::pin(ready(Err(DeviceError::Io)));
         }
+        self.traffic.flush();
         let (flush, shared) = (self.connection.flush(), self.shared.clone());
         Box::pin(async move { shared.judge_flush(flush.await.result) })
     }

@@ -39,6 +39,7 @@ use crate::volume::destager::Destager;
 use crate::volume::service_time::Service;
 use crate::wait::Gate;
 use crate::{Completion, Result, Seq, planted_bugs};
+use forebay_mrc::Sampler;
 
 /// Starts the destage task of a volume.
 pub(crate) type StartLane = fn(&Arc<Core>, Arc<Volume>);
@@ -69,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) scrubber: Scrubber,
     pub(crate) warmer: CleanLoader,
     pub(crate) totals: Totals,
+    /// Takes note of every request for the miss-ratio curve, if the engine's user wants one.
+    pub(crate) sampler: OnceLock<Arc<Sampler>>,
     pub(crate) settings: Settings,
     mode: AtomicU8,
     pub(crate) closing: AtomicBool,
@@ -129,6 +132,7 @@ impl Core {
             scrubber: Scrubber::default(),
             warmer: CleanLoader::default(),
             totals: Totals::default(),
+            sampler: OnceLock::new(),
             mode: AtomicU8::new(settings.mode as u8),
             settings,
             closing: AtomicBool::new(false),

@@ -2,11 +2,49 @@
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 
+use std::ops::Range;
+
+use forebay_mrc::{Geometry, Kind, Present};
+
 use super::Core;
+use crate::buffer::BLOCK;
 use crate::core::clean_loader::CleanLoading;
 use crate::counters::{Counters, Usage};
+use crate::format::key_hash;
+use crate::index::object::{CachedObject, blocks};
+use crate::io::Key;
+use crate::segments::LogUse;
 
 impl Core {
+    /// Takes note of a request for the miss-ratio curve. A request counts once, when it is carried out.
+    pub(crate) fn saw(&self, object: &CachedObject, blocks: Range<u64>, kind: Kind) {
+        if let Some(sampler) = self.sampler.get() {
+            sampler.record(object.key_hash, object.volume.id, blocks, kind, || self.env.clock.now());
+        }
+    }
+
+    /// Takes note of a read past the cache, of an object that the index need not have.
+    pub(crate) fn saw_past(&self, key: &Key, offset: u64, len: u64) {
+        if let Some(sampler) = self.sampler.get() {
+            let (object, volume) = (key_hash(key), self.env.backing.volume(key));
+            sampler.record(object, volume, blocks(offset, len), Kind::Past, || self.env.clock.now());
+        }
+    }
+
+    /// Returns the state of the cache that the estimator of the miss-ratio curve needs.
+    pub(crate) fn present(&self) -> Present {
+        let (devices, segments) = self.segments.sizes();
+        let (slots, memory) = (self.slots() as u64, self.settings.ram / BLOCK as u64);
+        let LogUse { share, dirty, .. } = self.segments.log_use();
+        let written = self.totals.written.get().max(1) as f64;
+        Present {
+            geometry: Geometry { devices, segments, slots, memory },
+            destage_age: self.settings.destage_after,
+            dirty_part: dirty as f64 / (share.max(1) * self.slots()) as f64,
+            record_pages: (self.totals.frames.get() as f64 / written).min(1.0),
+        }
+    }
+
     /// Returns the counters since the engine was opened.
     pub(crate) fn counters(&self) -> Counters {
         let totals = &self.totals;

@@ -10,6 +10,7 @@ use crate::core::Core;
 use crate::index::leaf::Entry;
 use crate::index::moves::Moves;
 use crate::index::object::{Busy, CachedObject};
+use crate::index::refused::Refused;
 use crate::io::{BackingError, BackingResult, Time};
 use crate::request::read::read;
 use crate::request::sync::{Unsynced, sync_files};
@@ -46,7 +47,8 @@ impl Part {
     }
 }
 
-/// Destages up to `most` blocks of a volume. Returns the number of blocks destaged, or `None` if it failed.
+/// Destages up to `most` blocks of a volume. Returns the number of blocks destaged, or `None` if the backing store
+/// accepted nothing.
 pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> Option<usize> {
     // Every object taken from the queue is in a batch.
     volume.set_batch(Some(Duration::ZERO));
@@ -83,11 +85,16 @@ pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> O
     };
     drop(asked);
     let blocks = parts.iter().map(|part| part.blocks.len()).sum::<usize>();
+    let mut done = 0;
     volume.service.measured(blocks as u64, writes.into_inner(), core.env.clock.now() - begun);
     let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
     let mut healthy = true;
     for (part, result) in parts.into_iter().zip(results) {
-        healthy &= finish_part(core, part, result);
+        let blocks = part.blocks.len();
+        match finish_part(core, part, result, logged) {
+            true => done += blocks,
+            false => healthy = false,
+        }
     }
     volume.set_batch(None);
     if healthy {
@@ -97,7 +104,8 @@ pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> O
     // Space becomes free only once a frame says so. The task that waits for space requests that frame.
     core.segments.advance();
     core.space.wake();
-    healthy.then_some(blocks)
+    // Parts that were refused do not delay the others.
+    (healthy || done > 0).then_some(done)
 }
 
 /// Takes objects and their dirty blocks from the queue.
@@ -115,12 +123,7 @@ fn gather(volume: &Volume, most: usize) -> Vec<Part> {
             volume.again(object, since, false);
             continue;
         }
-        let from = state.cursor;
-        let mut blocks = state.to_destage(from..u64::MAX, left);
-        if blocks.is_empty() && from > 0 {
-            state.cursor = 0;
-            blocks = state.to_destage(0..u64::MAX, left);
-        }
+        let blocks = state.next_part(left);
         if blocks.is_empty() && state.mtime.is_none() {
             state.queued = false;
             continue;
@@ -190,8 +193,9 @@ async fn write_run(core: &Core, part: &Part, blocks: &[(u64, Entry)]) -> Backing
     core.env.backing.write(&part.object.key, offset, data).await.map(|()| 1)
 }
 
-/// Marks the blocks that the backing store has durably as clean. Returns false if the part failed.
-fn finish_part(core: &Core, part: Part, result: BackingResult<()>) -> bool {
+/// Marks the blocks that the backing store has durably as clean. Returns false if the part failed. `asked` is true if
+/// the backing store was asked for anything.
+fn finish_part(core: &Core, part: Part, result: BackingResult<()>, asked: bool) -> bool {
     let Part { object, since, blocks, mtime, damaged, .. } = part;
     if result == Err(BackingError::Gone) {
         // The object was removed, so no client will ask for it.
@@ -206,6 +210,18 @@ fn finish_part(core: &Core, part: Part, result: BackingResult<()>) -> bool {
     let mut state = object.lock();
     state.busy = Busy::No;
     let moves = std::mem::take(&mut state.moves);
+    let numbers = || blocks.iter().map(|(block, _)| *block).collect::<Vec<_>>();
+    let goes_round = asked && !planted_bugs::active("a refused part is tried again as it was");
+    let new = if result.is_err() && goes_round {
+        let was = state.refused.any();
+        state.cursor = state.refused.refused(&numbers());
+        !was
+    } else {
+        if state.refused.any() && result.is_ok() {
+            state.refused.accepted(&numbers());
+        }
+        false
+    };
     if result.is_ok() {
         for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
             let now = moves.of(*block, copy);
@@ -231,8 +247,14 @@ fn finish_part(core: &Core, part: Part, result: BackingResult<()>) -> bool {
         let since = if goes_on { since } else { core.env.clock.now() };
         object.volume.again(object.clone(), since, goes_on);
     }
+    if !state.queued {
+        state.refused = Refused::default();
+    }
     drop(state);
     object.changed.wake();
+    if new {
+        object.volume.refuses(&object);
+    }
     if let Err(error) = result {
         backing_failed(core, &object.volume, error);
     }

@@ -3,8 +3,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use forebay_mrc::Kind;
+
 use crate::engine::Engine;
-use crate::index::object::CachedObject;
+use crate::index::object::{CachedObject, blocks};
 use crate::io::{Key, Time};
 use crate::request::bypass::BypassWrite;
 use crate::request::outcome::Outcome;
@@ -26,7 +28,10 @@ impl Engine {
     /// Reads. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at the end of the
     /// object.
     pub async fn read(&self, object: &Arc<CachedObject>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        read::read(&self.core, object, offset, buf).await
+        let len = read::read(&self.core, object, offset, buf).await?;
+        // Reads of the engine's own tasks, such as destaging, do not count.
+        self.core.saw(object, blocks(offset, len as u64), Kind::Read);
+        Ok(len)
     }
 
     /// Reads without asking the backing store. Returns `None` if some block is not cached, or its copies are bad.
@@ -36,7 +41,11 @@ impl Engine {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<Option<usize>> {
-        read::read_cached(&self.core, object, offset, buf).await
+        let read = read::read_cached(&self.core, object, offset, buf).await?;
+        if let Some(len) = read {
+            self.core.saw(object, blocks(offset, len as u64), Kind::Read);
+        }
+        Ok(read)
     }
 
     /// Writes if that needs no waiting. `now` becomes the object's modification time.

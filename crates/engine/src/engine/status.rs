@@ -1,15 +1,46 @@
 //! Counters and sizes, for an administrator.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use forebay_mrc::{Present, Sampler};
 
 use crate::counters::{Counters, Usage};
 use crate::destage::flush;
 use crate::engine::Engine;
-use crate::index::object::CachedObject;
+use crate::index::object::{CachedObject, blocks};
+use crate::io::Key;
 use crate::volume::status;
 use crate::volume::status::VolumeStatus;
 
 impl Engine {
+    /// Has `sampler` take note of every request from now on. A second sampler has no effect.
+    pub fn set_sampler(&self, sampler: Arc<Sampler>) {
+        let _ = self.core.sampler.set(sampler);
+    }
+
+    /// Returns true if a sampler takes note of requests.
+    pub fn is_sampled(&self) -> bool {
+        self.core.sampler.get().is_some()
+    }
+
+    /// Takes note of a read that the user of the engine has carried out past the cache.
+    pub fn saw_past(&self, object: &CachedObject, offset: u64, len: u64) {
+        self.core.saw(object, blocks(offset, len), forebay_mrc::Kind::Past);
+    }
+
+    /// Takes note of a read past the cache, of an object that the index need not have.
+    pub fn saw_past_key(&self, key: &Key, offset: u64, len: u64) {
+        self.core.saw_past(key, offset, len);
+    }
+
+    /// Returns the state of the cache that the estimator of the miss-ratio curve needs.
+    pub fn present(&self) -> Present {
+        let (core, destage_age) = (&self.core, flush::dirty_age(&self.core));
+        let present = core.present();
+        Present { destage_age: present.destage_age.max(destage_age), ..present }
+    }
+
     /// Returns the counters since the engine was opened.
     pub fn counters(&self) -> Counters {
         self.core.counters()
@@ -42,6 +73,11 @@ impl Engine {
     /// Returns the state of every served volume, and of other volumes of which the log has data.
     pub fn volumes(&self) -> Vec<VolumeStatus> {
         status::volumes(&self.core)
+    }
+
+    /// Returns the name of the volume with this number.
+    pub fn volume_name(&self, volume: u32) -> String {
+        self.core.env.backing.name(volume)
     }
 
     /// Returns how close the dirtiest volume is to the level at which the throttle slows writers to the rate of

@@ -62,6 +62,30 @@ impl State {
         self.dirty_where(range, most, |block| !self.damaged.contains(&block))
     }
 
+    /// Returns up to `most` dirty blocks, the next part to be destaged: from the cursor on, or else from the front. The
+    /// cursor is then in front of them. Refused blocks come last, one at a time.
+    pub(crate) fn next_part(&mut self, most: usize) -> Vec<(u64, Entry)> {
+        let most = self.refused.limit(most);
+        let wanted = |state: &Self, block: u64| !state.damaged.contains(&block) && !state.refused.has(block);
+        let mut blocks = self.dirty_where(self.cursor..u64::MAX, most, |block| wanted(self, block));
+        if blocks.is_empty() && self.cursor > 0 {
+            self.cursor = 0;
+            blocks = self.dirty_where(0..u64::MAX, most, |block| wanted(self, block));
+        }
+        if blocks.is_empty() && self.refused.any() {
+            let mut refused = std::mem::take(&mut self.refused);
+            let next = refused.next(|block| !self.to_destage(block..block + 1, 1).is_empty());
+            self.refused = refused;
+            blocks = next.map_or_else(Vec::new, |block| self.to_destage(block..block + 1, 1));
+        }
+        blocks
+    }
+
+    /// Returns true if the backing store refuses a block that is to be destaged.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.any() && (self.needs_destage() || self.mtime.is_some())
+    }
+
     /// Returns true if the object has a dirty block with a readable copy.
     pub(crate) fn needs_destage(&self) -> bool {
         self.dirty > self.damaged.len() as u64

@@ -10,6 +10,7 @@ pub(crate) mod moves;
 pub(crate) mod object;
 pub(crate) mod objects;
 pub(crate) mod ranges;
+pub(crate) mod refused;
 pub(crate) mod syncs;
 pub(crate) mod unsynced;
 pub(crate) mod version_watch;

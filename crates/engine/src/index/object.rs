@@ -20,6 +20,7 @@ pub(crate) use crate::index::fetch::{Fetch, Source};
 use crate::index::leaf::{Entry, LEAF, Leaf, Page};
 use crate::index::moves::Moves;
 use crate::index::ranges::Ranges;
+use crate::index::refused::Refused;
 use crate::index::syncs::Syncs;
 use crate::index::unsynced::UnsyncedBlocks;
 use crate::index::version_watch::VersionWatch;
@@ -68,6 +69,8 @@ pub(crate) struct State {
     pub(crate) account: Option<Arc<Account>>,
     /// Dirty blocks of which no copy can be read.
     pub(crate) damaged: BTreeSet<u64>,
+    /// Dirty blocks that the backing store refuses.
+    pub(crate) refused: Refused,
     /// Position of the newest segment that has or had a copy; 0 if there is none. See [`State::may_be_copied`].
     pub(crate) copied: u64,
     /// Blocks whose copies do not count if they are loaded later. Empty unless some clean segments are still to be

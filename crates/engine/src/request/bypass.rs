@@ -20,6 +20,7 @@ use crate::volume::health::InFlight;
 use crate::volume::queue::{move_to_front, queue};
 use crate::volume::trouble::{answered, ask};
 use crate::{Error, Result, Seq};
+use forebay_mrc::Kind;
 
 /// A bypass write in progress; ended by [`Engine::end_bypass`](crate::Engine::end_bypass).
 #[must_use]
@@ -166,6 +167,7 @@ pub(crate) async fn end_bypass(
     }
     let cached = written.filter(|_| caching || core.effective_mode() == Mode::WriteThrough);
     let logged = finish_bypass(core, object, &range, fetch, cached, size, now);
+    core.saw(object, range, if cached.is_some() { Kind::Through } else { Kind::Around });
     trim_ram(core);
     if !logged {
         return Ok(frame);

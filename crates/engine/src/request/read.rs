@@ -17,6 +17,7 @@ use crate::tiers::copies::{is_right, read_other_copy};
 use crate::tiers::trim::trim_ram;
 use crate::wait::all;
 use crate::{Error, Result};
+use forebay_mrc::Kind;
 
 /// The place from which a block's contents are read.
 enum Source {
@@ -81,6 +82,7 @@ pub(crate) fn try_read(
     }
     drop(state);
     core.totals.read_ram.add(total);
+    core.saw(object, range, Kind::Read);
     Outcome::Done(len)
 }
 
@@ -257,9 +259,14 @@ fn caches_reads(core: &Core) -> bool {
     core.mode() != Mode::PassThrough
 }
 
-/// Returns the contents of a run; `None` if its copies moved meanwhile. The `last` run of a request has all others
-/// under way before it.
-async fn fetch_run(core: &Core, object: &Arc<CachedObject>, run: &Run, last: bool) -> Result<Option<Vec<Page>>> {
+/// Returns the contents of a run; `None` if its copies moved meanwhile. The `last` run of a request begins
+/// when all others are in progress.
+async fn fetch_run(
+    core: &Core,
+    object: &Arc<CachedObject>,
+    run: &Run,
+    last: bool,
+) -> Result<Option<Vec<Page>>> {
     if run.copies.is_empty() {
         return fetch_backing(core, object, run.blocks.clone(), last).await.map(Some);
     }

@@ -25,6 +25,7 @@ use crate::volume::service_time::STREAM;
 use crate::volume::throttle::Wanted;
 use crate::volume::trouble::{holds_back, is_set_apart};
 use crate::{Error, Result, Seq};
+use forebay_mrc::Kind;
 
 /// The part of a write that the log has accepted, from the write's start on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,6 +285,7 @@ fn attempt(
     let newly_queued = !std::mem::replace(&mut state.queued, true);
     drop(state);
     core.totals.written.add(range.end - range.start);
+    core.saw(object, range, Kind::Write);
     if newly_queued {
         queue(core, object);
     }

@@ -146,6 +146,13 @@ impl Segments {
         (0..inner.totals.len()).filter(|device| inner.takes_log(*device)).count()
     }
 
+    /// Returns the number of devices in use, and of all their segments.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        let inner = self.inner.lock();
+        let devices = inner.totals.iter().filter(|segments| **segments > 0).count();
+        (devices as u64, inner.totals.iter().map(|segments| u64::from(*segments)).sum())
+    }
+
     /// Returns the number of unused segments of every device.
     pub(crate) fn unused(&self) -> Vec<usize> {
         self.inner.lock().free.iter().map(Vec::len).collect()

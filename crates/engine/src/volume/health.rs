@@ -1,10 +1,11 @@
 //! The health of a volume: failing, or without an answer for too long.
 
 use forebay_common::lock::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::Error;
+use crate::index::object::CachedObject;
 use crate::io::BackingError;
 use crate::volume::Volume;
 
@@ -71,6 +72,24 @@ impl Volume {
     /// Returns the volume's trouble: it is late, or it fails and has failed since there were `errors` failures.
     pub(crate) fn trouble_since(&self, errors: u64) -> Option<Error> {
         self.trouble().filter(|trouble| *trouble == Error::Late || self.errors() > errors)
+    }
+
+    /// Records that the volume refused blocks of an object for the first time.
+    pub(crate) fn refuses(&self, object: &Arc<CachedObject>) {
+        self.refusing.lock().push(Arc::downgrade(object));
+    }
+
+    /// Returns true if the volume still refuses blocks of some object.
+    pub(super) fn is_refusing(&self) -> bool {
+        // Objects are locked before the volume, as all other code does.
+        let objects: Vec<_> = self.refusing.lock().iter().filter_map(Weak::upgrade).collect();
+        let settled: Vec<_> = objects.into_iter().filter(|object| !object.lock().is_refused()).collect();
+        let mut refusing = self.refusing.lock();
+        refusing.retain(|object| {
+            let object = object.upgrade();
+            object.is_some_and(|object| !settled.iter().any(|settled| Arc::ptr_eq(settled, &object)))
+        });
+        !refusing.is_empty()
     }
 
     /// Records a request to the volume at `now`.

@@ -18,7 +18,7 @@ pub(crate) mod trouble;
 use forebay_common::lock::Mutex;
 use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::index::object::CachedObject;
@@ -48,6 +48,8 @@ pub(crate) struct Volume {
     /// True if the volume's destage task runs.
     started: AtomicBool,
     health: Mutex<Health>,
+    /// Objects of which blocks were refused.
+    refusing: Mutex<Vec<Weak<CachedObject>>>,
     /// Number of failures since the start.
     errors: AtomicU64,
     /// True if the volume fails or is late.

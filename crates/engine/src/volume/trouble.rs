@@ -8,6 +8,7 @@ use crate::Error;
 use crate::core::Core;
 use crate::event::Event;
 use crate::io::BackingError;
+use crate::planted_bugs;
 use crate::volume::Volume;
 use crate::volume::health::{Health, InFlight, LATE};
 
@@ -38,9 +39,12 @@ pub(crate) fn backing_failed(core: &Core, volume: &Volume, error: BackingError) 
     tell_waiting(core);
 }
 
-/// Records that the volume carried out a destage request.
+/// Records that the volume carried out a destage request. It works again once it refuses no block of any object.
 pub(crate) fn backing_worked(core: &Core, volume: &Volume) {
-    look_again(core, volume, |health| health.failure = None);
+    let is_refusing = volume.is_troubled()
+        && volume.is_refusing()
+        && !planted_bugs::active("a volume works again though it refuses blocks");
+    look_again(core, volume, |health| health.failure = health.failure.filter(|_| is_refusing));
 }
 
 /// Records that the volume answered a request other than destaging, with success or failure.

@@ -87,6 +87,7 @@ fn client_state(out: &mut Out<'_>, state: &ClientStateStatus) -> Result<(), Erro
         ("delegations", state.delegations),
         ("locks", state.locks),
         ("blocked", state.blocked),
+        ("copies", state.copies),
         ("nlm_hosts", state.hosts),
         ("nlm_shares", state.shares),
     ];

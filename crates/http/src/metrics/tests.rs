@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use forebay_common::metrics::Recorder;
 use forebay_control::{
-    ClientStateStatus, ClientStatus, DeviceWear, ExportStatus, PoolDevice, PoolStatus, ProcedureStatus,
+    Activity, ActivityEntry, ActivityGroup, ClientStateStatus, ClientStatus, Counters, Curve, CurvePoint,
+    DeviceActivity, DeviceWear, ExportStatus, Kind, PoolDevice, PoolStatus, ProcedureStatus,
 };
 
 use super::*;
@@ -58,9 +59,34 @@ fn full() -> Arc<Gathering> {
         wear: Some(wear),
     };
     status.pool = Some(PoolStatus { configured: true, devices: vec![device], ..PoolStatus::default() });
-    Arc::new(Gathering { status, sample: StatSample { cpu_ns: 2_500_000_000, ..StatSample::default() } })
+    let point = CurvePoint { cache_bytes: 1 << 30, hit_ratio: 0.75, coalescing: 4.5, filled: true };
+    let curve = Curve { enough: true, sampled: 9000, lost: 1, points: vec![point], ..Curve::default() };
+    let sample = StatSample { cpu_ns: 2_500_000_000, ..StatSample::default() };
+    Arc::new(Gathering { status, sample, curve: Some(curve), activity: active() })
 }
 
+/// Returns what clients do: the busiest client reads only, and there are more clients than series.
+fn active() -> Activity {
+    let entry = |number: usize| {
+        let mut counters = Counters::default();
+        counters.operations[Kind::Read as usize] = 100 - number as u64;
+        let name = format!("10.0.0.{number}");
+        ActivityEntry { name, counters, ..ActivityEntry::default() }
+    };
+    let mut clients =
+        ActivityGroup { entries: (0..MOST_ACTIVE).map(entry).collect(), ..ActivityGroup::default() };
+    clients.others.operations[Kind::Rename as usize] = 3;
+    let mut exports = clients.clone();
+    exports.entries.truncate(1);
+    exports.entries[0].name = "/a\"b".into();
+    exports.entries[0].counters.bytes_read = 77;
+    let total = Counters { sequential_reads: 5, read_sizes: [1; 12], ..Counters::default() };
+    let device =
+        DeviceActivity { name: "/dev/nvme0n1p4".into(), bytes_written: 9, ..DeviceActivity::default() };
+    Activity { enabled: true, total, clients, exports, devices: vec![device], ..Activity::default() }
+}
+
+use super::activity::MOST as MOST_ACTIVE;
 use super::clients::MOST as MOST_CLIENTS;
 type LatencyJson = forebay_control::LatencySummary;
 
@@ -78,6 +104,9 @@ fn names_units_and_values_follow_the_conventions() {
         "# UNIT forebay_payload_bytes bytes",
         "forebay_payload_bytes_total{kind=\"read\"} 7",
         "forebay_degraded 1",
+        "forebay_miss_ratio_curve{size_bytes=\"1073741824\"} 0.25",
+        "forebay_coalescing_curve{size_bytes=\"1073741824\"} 4.5",
+        "forebay_miss_ratio_samples_total 9000",
         "forebay_degraded_reasons 2",
         "forebay_uptime_seconds 1.5",
         "forebay_cpu_seconds_total 2.5",
@@ -94,6 +123,13 @@ fn names_units_and_values_follow_the_conventions() {
         "forebay_procedure_duration_seconds_bucket{le=\"0.000016384\",procedure=\"READ\"} 2",
         "forebay_procedure_duration_seconds_bucket{le=\"17.179869184\",procedure=\"READ\"} 2",
         "forebay_procedure_duration_seconds_bucket{le=\"+Inf\",procedure=\"READ\"} 3",
+        "forebay_client_kind_operations_total{client=\"10.0.0.0\",kind=\"read\"} 100",
+        "forebay_client_kind_operations_total{client=\"10.0.0.0\",kind=\"change\"} 0",
+        "forebay_client_kind_operations_total{client=\"other\",kind=\"change\"} 3",
+        "forebay_export_kind_operations_total{export=\"/a\\\"b\",kind=\"read\"} 100",
+        "forebay_export_read_bytes_total{export=\"/a\\\"b\"} 77",
+        "forebay_pattern_requests_total{kind=\"read\",pattern=\"random\"} 7",
+        "forebay_cache_device_written_bytes_total{device=\"/dev/nvme0n1p4\"} 9",
         "# EOF",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
@@ -113,6 +149,15 @@ fn clients_beyond_the_busiest_are_summed() {
         format!("forebay_client_operations_total{{client=\"other\"}} {others}")
     );
     assert!(text.contains("forebay_client_connections{client=\"other\"} 5"));
+}
+
+#[test]
+fn without_a_profile_only_devices_have_an_activity() {
+    let gathering = full();
+    let activity = Activity { enabled: false, ..gathering.activity.clone() };
+    let (status, sample) = (gathering.status.clone(), gathering.sample.clone());
+    let text = render(&Arc::new(Gathering { status, sample, curve: None, activity }), Format::Text);
+    assert!(text.contains("forebay_cache_device_written_bytes_total") && !text.contains("kind_operations"));
 }
 
 #[test]

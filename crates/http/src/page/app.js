@@ -9,7 +9,7 @@ const at = (id) => document.getElementById(id);
 
 const state = {
   status: null, before: null, columns: [], points: [], step: 1000, span: 3600, latest: null,
-  events: [], filter: { severity: "info", text: "" }, session: { administrator: null }, view: "overview",
+  advice: null, activity: null, activityBefore: null, events: [], filter: { severity: "info", text: "" }, session: { administrator: null }, view: "overview",
 };
 
 async function get(path) {
@@ -28,6 +28,12 @@ async function loadHistory() {
   Object.assign(state, { step: step_ms, columns });
   state.points = points.map(named);
   state.latest ??= state.points.at(-1) ?? null;
+}
+
+/** Loads the miss-ratio curve, which moves slowly. */
+async function loadAdvice() {
+  state.advice = await get("/api/advice");
+  show();
 }
 
 /** Adds the figures of a second. For long times, the history is loaded again when a new point is due. */
@@ -50,6 +56,19 @@ function rates(name, counter) {
   const [now, then] = [find(state.status), find(state.before)];
   const seconds = (state.status?.uptime_ns - state.before?.uptime_ns) / 1e9;
   return now && then && seconds > 0 ? Math.max(0, now[counter] - then[counter]) / seconds : 0;
+}
+
+/** Asks what clients do, while its view is shown. */
+async function loadActivity() {
+  if (state.view !== "clients" || loadActivity.runs) return;
+  loadActivity.runs = true;
+  try {
+    const activity = await get("/api/activity");
+    [state.activityBefore, state.activity] = [state.activity, activity];
+  } finally {
+    loadActivity.runs = false;
+  }
+  show();
 }
 
 function chartWidth() {
@@ -169,6 +188,7 @@ function route(focus) {
   state.view = VIEWS.includes(name) ? name : "overview";
   at("view").dataset.view = "";
   show();
+  loadActivity().catch(failed);
   if (focus) { at("main").focus({ preventScroll: true }); scrollTo(0, 0); }
 }
 
@@ -183,7 +203,7 @@ function follow() {
     if (source.readyState === EventSource.CLOSED) { source.close(); setTimeout(follow, 5000); }
   };
   on("figures", addFigures);
-  on("status", (status) => { state.before = state.status; state.status = status; });
+  on("status", (status) => { state.before = state.status; state.status = status; loadActivity().catch(failed); });
   on("happened", (event) => { state.events = [...state.events.filter((one) => one.sequence !== event.sequence), event].slice(-1000); });
 }
 
@@ -199,6 +219,8 @@ async function start() {
   }
   showRights();
   route(false);
+  loadAdvice().catch(failed);
+  setInterval(() => loadAdvice().catch(() => {}), 30000);
   follow();
 }
 

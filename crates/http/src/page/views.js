@@ -1,6 +1,7 @@
 // The views of the page. Each returns elements for the state that it is given.
 
 import { chart } from "./charts.js";
+import { curveParts } from "./curve.js";
 import { byteRate, bytes, digits, el, latency, moment, percent, perSecond, span, table } from "./format.js";
 
 const column = (name) => (point) => point[name];
@@ -86,7 +87,7 @@ function progress(name, done, total, more) {
 }
 
 /** The devices of the pool, work in progress, and the actions. */
-export function pool({ status, latest, administrator, act }) {
+export function pool({ status, latest, administrator, act, advice, width }) {
   const pool = status.pool;
   if (!pool) return [el("h2", {}, "Pool"), el("p", { class: "panel" },
     "This server has no cache: reads and writes go straight to the backing store.")];
@@ -125,6 +126,7 @@ export function pool({ status, latest, administrator, act }) {
     pool.notes?.length ? el("ul", { class: "panel" }, pool.notes.map((note) => el("li", {}, capital(note)))) : null,
     work.length ? el("div", { class: "panel", "aria-live": "polite" }, el("h3", {}, "In progress"), work) : null,
     el("dl", { class: "panel facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+    ...curveParts(advice, width),
     administrator ? actions(status, act) : el("p", { class: "quiet panel" },
       "To add or remove devices, run ", el("code", {}, "forebay web"), " on the server and open its URL.")];
 }
@@ -157,8 +159,43 @@ function actions(status, act) {
         text: "The cache devices are read once. Bad copies are repaired." })));
 }
 
+const LOOKS = ["getattr", "lookup", "access", "readdir"];
+const CHANGES = ["setattr", "create", "remove", "rename"];
+
+/** Returns what an entry did since the state before, per second. */
+function done(entry, before, seconds) {
+  const was = before?.entries.find((one) => one.name === entry.name && one.export === entry.export);
+  const rate = (of) => (was && seconds > 0 ? Math.max(0, of(entry) - of(was)) / seconds : 0);
+  const sum = (kinds) => (one) => kinds.reduce((all, kind) => all + (one.operations[kind] ?? 0), 0);
+  const all = (one) => Object.values(one.operations).reduce((a, b) => a + b, 0);
+  return { all: rate(all), total: all(entry), read: rate(sum(["read"])), write: rate(sum(["write"])), commit: rate(sum(["commit"])),
+    look: rate(sum(LOOKS)), change: rate(sum(CHANGES)), bytesRead: rate((one) => one.bytes_read), bytesWritten: rate((one) => one.bytes_written) };
+}
+
+/** Returns a table of what the entries of a group do, by kinds of operations, busiest first. */
+function active(caption, head, name, { activity, activityBefore }, empty) {
+  const group = activity?.[name];
+  const seconds = activityBefore ? (activity.time_ns - activityBefore.time_ns) / 1e9 : 0;
+  const rows = (group?.entries ?? []).map((entry) => [entry, done(entry, activityBefore?.[name], seconds)])
+    .sort(([, a], [, b]) => b.all - a.all || b.total - a.total).slice(0, 20)
+    .map(([entry, now]) => [entry.export && entry.export !== "/" ? `${entry.export}: ${entry.name}` : entry.name,
+      perSecond(now.all), perSecond(now.read), byteRate(now.bytesRead), perSecond(now.write), byteRate(now.bytesWritten),
+      perSecond(now.commit), perSecond(now.look), perSecond(now.change), digits(now.total),
+      name === "files" ? (entry.shared ? "several" : "one or none") : digits(entry.errors)]);
+  return table(caption, [[head, 0], ["Operations", 1], ["READ", 1], ["Read", 1], ["WRITE", 1], ["Written", 1], ["COMMIT", 1],
+    ["Look-ups", 1], ["Changes", 1], ["In all", 1], [name === "files" ? "Writers" : "Errors in all", 1]], rows, empty);
+}
+
 /** Exports, clients, and what they do. */
-export function clients({ status, rates }) {
+export function clients({ status, rates, activity, activityBefore, administrator }) {
+  const what = { activity, activityBefore };
+  const hot = administrator
+    ? active("Hot files and directories", "Path", "files", what, "No file was used yet.")
+    : el("p", { class: "quiet panel" }, "Hot files are shown to administrators: run ", el("code", {}, "forebay web"), " on the server and open its URL.");
+  const does = activity && !activity.enabled
+    ? [el("p", { class: "quiet panel" }, "What clients do is not counted: the configuration has ", el("code", {}, "profile = false"), ".")]
+    : [active("What clients do", "Address", "clients", what, "No client yet."),
+      active("What happens in exports", "Name", "exports", what, "No request yet."), hot];
   const exports = status.exports.map((one) => {
     const used = one.total_bytes ? one.total_bytes - one.free_bytes : 0;
     return [one.name, one.path, one.fs_type, bytes(one.total_bytes), bytes(one.free_bytes),
@@ -178,6 +215,7 @@ export function clients({ status, rates }) {
     table("Clients, busiest first", [["Address", 0], ["Connections", 1], ["Operations", 1], ["Reads", 1], ["Writes", 1],
       ["Operations in all", 1], ["Read in all", 1], ["Written in all", 1]], rows, "No client yet."),
     left > 0 ? el("p", { class: "quiet" }, `${left} more clients are not shown.`) : null,
+    ...does,
     table("Operations since the start", [["Operation", 0], ["Rate", 1], ["Calls", 1], ["Errors", 1], ["Mean", 1], ["Median", 1], ["99 %", 1]], calls, "No request yet."),
     state ? el("p", { class: "panel" }, `State that clients hold: ${state.clients} NFSv4 clients, ${state.opens} opens, ${state.locks} locks, ${state.delegations} delegations.`) : null];
 }

@@ -1,4 +1,5 @@
-//! Call-backs: CB_RECALL, CB_GETATTR and CB_NOTIFY_LOCK, each behind a CB_SEQUENCE (RFC 8881 sections 2.10.6 and 20).
+//! Call-backs: CB_RECALL, CB_GETATTR, CB_NOTIFY_LOCK and CB_OFFLOAD, each behind a CB_SEQUENCE (RFC 8881 sections
+//! 2.10.6 and 20, RFC 7862 section 16.1).
 //!
 //! A call-back waits in the queue of its client until a session has a connection and a free slot. Nothing blocks: the
 //! end of a call-back runs on the event loop that receives its reply.
@@ -16,7 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 
-use forebay_clientstate::{CallbackEnd, ClientId, Effects, FileKey, OwnerName, RequestId, Session, StateId};
+use forebay_clientstate::{
+    CallbackEnd, ClientId, CopyEnd, CopyProgress, Effects, FileKey, OwnerName, RequestId, Session, StateId,
+};
 use forebay_common::lock::Mutex;
 use forebay_rpc::Peer;
 use forebay_wire::nfs4::{CallbackSec, CbResult, CompoundRes, Nfsstat4, Opcode, Outcome};
@@ -28,7 +31,7 @@ use super::compound::{Compound, Context, Stop};
 use super::holder::{Told, told};
 
 /// Call-backs that wait for one client. Further ones are dropped: a delegation is revoked then, and a client that waits
-/// for a lock asks again.
+/// for a lock asks again. A client has far fewer copies.
 const WAITING: usize = 4096;
 /// The number of times that a call-back is sent to a client that answers with errors.
 const ATTEMPTS: u8 = 8;
@@ -44,6 +47,14 @@ pub(super) enum Message {
     Getattr { file: FileKey, granted_in: Option<RequestId>, answered: Sender<Option<Told>> },
     /// CB_NOTIFY_LOCK.
     NotifyLock { owner: OwnerName, file: FileKey },
+    /// CB_OFFLOAD. It refers to its COPY as a recall does.
+    Offload {
+        stateid: StateId,
+        file: FileKey,
+        end: CopyEnd,
+        progress: Arc<CopyProgress>,
+        asked_in: Option<RequestId>,
+    },
 }
 
 /// A call-back in a queue.
@@ -97,7 +108,7 @@ pub(crate) struct Callbacks {
 }
 
 impl Callbacks {
-    /// Uses a connection for the call-backs of a session that it is bound to.
+    /// Uses a connection for the call-backs of a session that it is bound to, from [`Callbacks::pump`] on.
     pub(super) fn bind(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
         {
             let mut tables = self.tables.lock();
@@ -111,7 +122,6 @@ impl Callbacks {
         if peer.line.is_lost() {
             self.disconnected(peer);
         }
-        self.pump(session.client());
     }
 
     /// Forgets a connection that has ended. Call-backs without a reply are sent again over other connections.
@@ -165,7 +175,7 @@ impl Callbacks {
     }
 
     /// Sends what a client's connections and slots allow.
-    fn pump(self: &Arc<Self>, client: ClientId) {
+    pub(super) fn pump(self: &Arc<Self>, client: ClientId) {
         loop {
             let next = self.tables.lock().next(client);
             let Some((sent, peers)) = next else { return };
@@ -204,6 +214,11 @@ impl Callbacks {
             is_done = true;
         }
         sent.job.attempts += 1;
+        if let Message::Offload { progress, .. } = &sent.job.message
+            && (is_done || sent.job.attempts >= ATTEMPTS)
+        {
+            progress.told();
+        }
         if is_done {
             self.answered.fetch_add(1, Relaxed);
         } else if sent.job.attempts >= ATTEMPTS {
@@ -303,13 +318,15 @@ pub(super) fn security<'a>(minor: u32, offered: impl Iterator<Item = CallbackSec
 }
 
 impl Compound {
-    /// Uses the connection for call-backs if it is bound to the back channel of a session.
-    pub(super) fn bind_back(&self, cx: &Context<'_>, id: forebay_clientstate::SessionId) {
-        if let Some(session) = cx.server.session(id)
-            && session.back_connections().contains(&cx.call.peer.id)
-        {
+    /// Uses the connection for call-backs if it is bound to the back channel of a session. Returns the client whose
+    /// call-backs can be sent from now on.
+    pub(super) fn bind_back(&self, cx: &Context<'_>, id: forebay_clientstate::SessionId) -> Option<ClientId> {
+        let session = cx.server.session(id)?;
+        let is_bound = session.back_connections().contains(&cx.call.peer.id);
+        is_bound.then(|| {
             cx.server.callbacks.bind(cx.call.peer, &session);
-        }
+            session.client()
+        })
     }
 
     /// BACKCHANNEL_CTL.

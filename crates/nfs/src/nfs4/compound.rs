@@ -10,7 +10,8 @@ mod classes;
 
 use std::sync::Arc;
 
-use forebay_clientstate::{Effects, Now, RequestId, Session};
+use forebay_clientstate::{ClientId, Effects, Now, RequestId, Session};
+use forebay_profile::{Kind as ProfileKind, Moved};
 use forebay_rpc::{Reply, Ticket};
 use forebay_vfs::{Error, SsdRead, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
@@ -20,9 +21,10 @@ use self::change::Pending;
 pub(super) use self::change::{Change, Commit};
 use self::classes::{has_records, is_change, is_of_version_2, kind};
 use super::measured::Measured;
-use super::place::Current;
+use super::place::{Current, Place};
 use super::server::Server;
 use crate::clients::ClientStats;
+use crate::profiled::{Done, kind_of_operation};
 use crate::program::Kind;
 use crate::request::Call;
 use crate::result::success;
@@ -103,11 +105,18 @@ pub(crate) struct Compound {
     /// The last operation, a READ that had to wait, if its data is on the cache devices. The caller's counters go with
     /// it.
     pub(super) from_ssd: Option<(SsdRead, Arc<ClientStats>)>,
+    /// The client of the session that the request has made, if it has a back channel. Call-backs follow behind the
+    /// reply: the client would refuse them before it knows the session.
+    pub(super) reached: Option<ClientId>,
     /// True if a change of names or attributes was carried out, or refused.
     pub(super) has_changed: bool,
     /// True if the log has the reply.
     pub(super) is_logged: bool,
     pub(super) measured: Measured,
+    /// The range of the READ or WRITE in execution, for the profile.
+    pub(super) moved: Option<Moved>,
+    /// True if the OPEN in execution has made its file, for the profile.
+    pub(super) has_made: bool,
 }
 
 impl Compound {
@@ -136,9 +145,12 @@ impl Compound {
             ticket: None,
             has_payload: false,
             from_ssd: None,
+            reached: None,
             has_changed: false,
             is_logged: false,
             measured: Measured::begin(),
+            moved: None,
+            has_made: false,
         })
     }
 
@@ -195,6 +207,7 @@ impl Compound {
                 Err(Stop::Appended) => return Progress::Complete,
             }
             self.measured.ended(&shared.stats, number, self.reply.status() != Nfsstat4::Ok);
+            self.profile(shared, call, number);
             self.position = operations.position();
             if self.reply.status() != Nfsstat4::Ok {
                 return Progress::Complete;
@@ -248,6 +261,19 @@ impl Compound {
             Op::Illegal(()) => fail(Nfsstat4::OpIllegal),
             _ => fail(Nfsstat4::OpNotInSession),
         }
+    }
+
+    /// Counts an operation that has its result in the profile.
+    pub(super) fn profile(&mut self, shared: &Shared, call: &Call<'_>, number: Opcode) {
+        let (moved, has_made) = (self.moved.take(), std::mem::take(&mut self.has_made));
+        let Some(kind) = kind_of_operation(number) else { return };
+        let kind = if has_made { ProfileKind::Create } else { kind };
+        let done = Done { kind, failed: self.reply.status() != Nfsstat4::Ok, moved };
+        let at = match self.current.as_ref().map(|current| &current.place) {
+            Some(Place::Inode(handle, Some(at))) => Some((at, handle)),
+            _ => None,
+        };
+        shared.profile_nfs4(call, done, at, self.measured.last());
     }
 
     /// Returns the status for a result that does not fit.

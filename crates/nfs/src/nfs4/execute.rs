@@ -81,6 +81,8 @@ impl Compound {
             Op::Getxattr(args) => self.get_xattr(cx, args.name, reply)?,
             Op::Listxattrs(args) => self.list_xattrs(cx, args, reply)?,
             Op::Seek(args) => self.seek(cx, args, reply)?,
+            Op::OffloadStatus(args) => self.offload_status(cx, args.stateid, reply)?,
+            Op::OffloadCancel(args) => self.offload_cancel(cx, args.stateid, reply)?,
             Op::IoAdvise(args) => self.advise_io(cx, args, reply)?,
             Op::OpenDowngrade(args) => self.open_downgrade(cx, args, reply)?,
             Op::Close(args) => self.close(cx, args, reply)?,

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use forebay_clientstate::{Changing, READ, WRITE};
+use forebay_profile::Moved;
 use forebay_rpc::Reply;
 use forebay_vfs::{DataCaller, DataCheck, Outcome, ReadInto, ReadOut, Wait};
 use forebay_wire::nfs4::{
@@ -17,6 +18,7 @@ use super::convert::{file_key, state_id};
 use super::place::{Place, may_wait};
 use crate::MAX_TRANSFER;
 use crate::clients::ClientStats;
+use crate::request::Call;
 use crate::shared::Shared;
 
 /// A destination that keeps READ's data in a buffer of its own.
@@ -104,6 +106,8 @@ impl Compound {
         let room = self.reply.room(reply.head()).saturating_sub(64);
         let count = (args.count.min(MAX_TRANSFER) as usize).min(room);
         let has_payload = self.may_have_payload(is_last);
+        // The length follows with the result.
+        self.moved = Some(Moved { offset: args.offset, len: 0, stable: false });
         let at = self.place()?.resolve(cx)?;
         let (target, by) = (&at.target, DataCaller::new(&at.caller.cred, check));
         let client = at.caller.client.clone();
@@ -146,12 +150,14 @@ impl Compound {
     pub(super) fn end_read(
         &mut self,
         shared: &Shared,
+        call: &Call<'_>,
         client: &ClientStats,
         reply: &mut Reply<'_>,
         out: &ReadOut,
     ) {
         self.put_read_of_payload(shared, client, reply, out);
         self.measured.ended(&shared.stats, Opcode::Read, false);
+        self.profile(shared, call, Opcode::Read);
     }
 
     /// Appends the result of a READ, the last operation, whose data is the payload of the reply.
@@ -176,6 +182,9 @@ impl Compound {
     ) {
         shared.stats.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
         client.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
+        if let Some(moved) = &mut self.moved {
+            moved.len = out.len as u32;
+        }
         self.reply.start(reply.head(), Opcode::Read);
         encode_read_header(reply.head(), out.len as u32, out.eof);
     }
@@ -203,6 +212,7 @@ impl Compound {
         let bytes = wrote.len as u64;
         cx.shared.stats.bytes_written.fetch_add(bytes, Ordering::Relaxed);
         at.caller.client.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+        self.moved = Some(Moved { offset: args.offset, len: wrote.len as u32, stable });
         let committed = if wrote.stable { StableHow4::FileSync } else { StableHow4::Unstable };
         let body = WriteOk { count: wrote.len as u32, committed, verifier: wrote.verifier };
         put(&mut self.reply, reply.head(), Opcode::Write, &body);

@@ -28,6 +28,11 @@ impl Measured {
         }
     }
 
+    /// Returns the end of the last operation, or the arrival.
+    pub(super) fn last(&self) -> Instant {
+        self.mark
+    }
+
     /// Counts an operation that has its result. One that changes something ends with the next such operation, or with
     /// the reply. An operation that only prepares another has no time of its own, which spares a look at the clock: the
     /// operation after it begins with it.
@@ -53,7 +58,10 @@ impl Measured {
 
 /// Returns true for operations that examine only memory, in front of the operation that the client wants.
 fn prepares(number: Opcode) -> bool {
-    matches!(number, Opcode::Sequence | Opcode::Putfh | Opcode::Putrootfh | Opcode::Savefh | Opcode::Restorefh)
+    matches!(
+        number,
+        Opcode::Sequence | Opcode::Putfh | Opcode::Putrootfh | Opcode::Savefh | Opcode::Restorefh
+    )
 }
 
 /// Returns true for operations that may wait for the log or a file system before the reply.

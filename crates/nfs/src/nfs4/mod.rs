@@ -16,6 +16,7 @@
 //! | `io.rs` | READ, WRITE, COMMIT |
 //! | `acl.rs`, `xattr.rs` | access control lists; extended attributes |
 //! | `seek.rs`, `allocate.rs`, `copy.rs` | SEEK, IO_ADVISE; ALLOCATE, DEALLOCATE; COPY, CLONE |
+//! | `copier.rs` | copies that go on after the reply to COPY |
 //! | `execute.rs` | the operations, each with its method |
 //! | `measured.rs` | operations in the counters |
 //! | `program.rs` | the way from the service to a COMPOUND and back |
@@ -30,6 +31,7 @@ mod attrs;
 mod callback;
 pub(crate) mod compound;
 mod convert;
+mod copier;
 mod copy;
 mod delegation;
 mod dir;

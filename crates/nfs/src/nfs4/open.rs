@@ -82,6 +82,10 @@ impl Compound {
             delegation,
         };
         put(&mut self.reply, reply.head(), Opcode::Open, &body);
+        if found.made {
+            self.has_made = true;
+            cx.shared.profiled.made(found.place.handle(cx).as_bytes());
+        }
         self.set_place(found.place);
         self.set_stateid(wire_id(stateid));
         Ok(found.change)

@@ -89,7 +89,7 @@ impl Shared {
         }
         let Begun { mut compound, reply: head, .. } = begun;
         reply.head().extend_from_slice(&head);
-        compound.end_read(self, client, &mut reply, out);
+        compound.end_read(self, &request.call(), client, &mut reply, out);
         compound.complete(self, reply.head());
         self.send(request.ticket, reply);
         None

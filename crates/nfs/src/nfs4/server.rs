@@ -16,6 +16,7 @@ use forebay_rpc::Ticket;
 use forebay_vfs::Vfs;
 
 use super::callback::{Callbacks, Message};
+use super::copier::Copier;
 use super::durable::Key;
 use super::known::Known;
 use super::pseudo::Pseudo;
@@ -67,6 +68,7 @@ pub(crate) struct Server {
     /// The number of requests that wait for the answer of a delegation's holder.
     pub(super) asking: AtomicUsize,
     pub(crate) remover: Remover,
+    pub(crate) copier: Copier,
     /// Requests that a killed server carried out, and that no client was told of.
     pub(super) carried_out: Mutex<HashSet<Key>>,
     pub(super) pseudo: Pseudo,
@@ -105,6 +107,7 @@ impl Server {
             callbacks: Arc::default(),
             asking: AtomicUsize::new(0),
             remover: Remover::default(),
+            copier: Copier::new(),
             state: Mutex::new(state),
             has_lost_locks,
             known,
@@ -142,8 +145,11 @@ impl Server {
             state.count_in(self.counters.clone());
         }
         let has_all = vfs.logs_state() && !state.in_grace(self.now());
-        let owners = has_all.then(|| state.client_owners());
-        self.known.begin(state.epoch(), owners.as_deref())
+        let (epoch, owners) = (state.epoch(), has_all.then(|| state.client_owners()));
+        drop(state);
+        // Clients that wait for copies of the last server may send nothing for most of a lease time.
+        self.without_request(vfs, |state, now, effects| state.tick(now, effects));
+        self.known.begin(epoch, owners.as_deref())
     }
 
     /// Adds clients that these records confirm to the known ones, before they learn that they are.
@@ -240,6 +246,10 @@ impl Server {
                 }
                 Action::NotifyLock { client, owner, file } => {
                     self.callbacks.send(client, Message::NotifyLock { owner, file });
+                }
+                Action::TellCopy { client, stateid, file, end, progress, asked_in } => {
+                    let asked_in = self.unseen(asked_in);
+                    self.callbacks.send(client, Message::Offload { stateid, file, end, progress, asked_in });
                 }
                 Action::Granted(granted) => {
                     if let Some(call) = self.granted.get() {

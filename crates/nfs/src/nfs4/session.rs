@@ -97,7 +97,7 @@ impl Compound {
         };
         let created = cx.server.state().create_session(&request, cx.now, &mut self.effects)?;
         cx.server.know(&self.effects.records).map_err(|_| Stop::Fail(Nfsstat4::Serverfault))?;
-        self.bind_back(cx, created.session);
+        self.reached = self.bind_back(cx, created.session);
         let body = CreateSessionOk {
             sessionid: created.session.0,
             sequence: created.sequence,
@@ -141,7 +141,9 @@ impl Compound {
             cx.call.peer.id,
             cx.now,
         )?;
-        self.bind_back(cx, SessionId(args.sessionid));
+        if let Some(client) = self.bind_back(cx, SessionId(args.sessionid)) {
+            cx.server.callbacks.pump(client);
+        }
         let direction = match (bound.fore, bound.back) {
             (true, true) => ChannelDirFromServer::Both,
             (false, true) => ChannelDirFromServer::Back,

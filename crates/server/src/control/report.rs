@@ -278,6 +278,7 @@ pub(super) fn client_state(numbers: StateNumbers) -> ClientStateStatus {
         hosts: counts.hosts as u64,
         shares: counts.shares as u64,
         blocked: counts.waiters as u64,
+        copies: counts.copies as u64,
         recalls,
         revoked,
         callbacks: numbers.callbacks_answered,

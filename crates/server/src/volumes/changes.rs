@@ -15,7 +15,7 @@ use super::device::resolved;
 use super::identity::{Identity, Taken, refusal, refusal_of_export};
 use super::open::{self, OpenDevice, Told};
 use super::record::Record;
-use super::{Entry, Serving, Volumes, new_volume, shown};
+use super::{Entry, Served, Serving, Volumes, new_volume, shown};
 use crate::cache::{engine_mode, random};
 
 /// A backing device and its identity.
@@ -199,7 +199,7 @@ impl Volumes {
 
     fn resize(&self, name: String, size: Option<u64>) -> Result<String, String> {
         let _one = self.changing.lock();
-        let (entry, volume, device) = self.served(&name)?;
+        let Served { entry, volume, device } = self.served(&name)?;
         let cannot = |error: String| format!("volume {name} keeps its size: {error}");
         if let Some(size) = size {
             device.grow(size).map_err(cannot)?;
@@ -214,7 +214,7 @@ impl Volumes {
 
     fn set_mode(&self, name: String, mode: Option<Mode>) -> Result<String, String> {
         let _one = self.changing.lock();
-        let (_, volume, _) = self.served(&name)?;
+        let Served { volume, .. } = self.served(&name)?;
         self.update(&name, |entry| entry.record.mode = mode)?;
         volume.set_mode(mode.map(engine_mode));
         let shown = mode.map_or_else(|| "that of the server".to_owned(), |mode| mode.to_string());
@@ -223,7 +223,7 @@ impl Volumes {
     }
 
     fn flush(&self, name: String) -> Result<String, String> {
-        let (_, volume, _) = self.served(&name)?;
+        let Served { volume, .. } = self.served(&name)?;
         let flushed = block_on_apart(async move { volume.destage().await });
         flushed.map_err(|error| format!("volume {name} could not be destaged: {error}"))?;
         Ok(name)

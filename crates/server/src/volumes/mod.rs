@@ -62,6 +62,13 @@ struct Entry {
     volume: Option<Arc<Volume>>,
 }
 
+/// A volume in service.
+struct Served {
+    entry: Entry,
+    volume: Arc<Volume>,
+    device: Arc<dyn OpenDevice>,
+}
+
 impl Volumes {
     /// Opens the backing devices of all recorded volumes, and makes those that are new in the settings. Writes to no
     /// device.
@@ -183,7 +190,7 @@ impl Volumes {
     fn served(&self, name: &str) -> Result<Served, String> {
         let entry = self.known(name)?;
         match (entry.volume.clone(), entry.device.clone()) {
-            (Some(volume), Ok(device)) => Ok((entry, volume, device)),
+            (Some(volume), Ok(device)) => Ok(Served { entry, volume, device }),
             (_, Err(reason)) => Err(format!("volume {name} is not served: {reason}")),
             (None, Ok(_)) => Err(format!("volume {name} is not served yet")),
         }

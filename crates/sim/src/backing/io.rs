@@ -104,7 +104,8 @@ impl Store {
         let mut result = Ok(());
         let mut len = data.len();
         let volume = state.volume(&object);
-        if self.fails(state, volume) {
+        let blocks = offset / BLOCK as u64..(offset + len as u64).div_ceil(BLOCK as u64);
+        if self.fails(state, volume) || state.is_bad(&object, blocks, false) {
             len = state.part(offset, len);
             result = Err(BackingError::Io(EIO));
         } else if let Some((fits, error)) = state.room(&object, offset, len) {
@@ -121,12 +122,13 @@ impl Store {
     }
 
     fn sync_now(&self, state: &mut State, objects: &[Key], mark: u64) -> Vec<BackingResult<()>> {
+        let bad: Vec<bool> = objects.iter().map(|object| state.has_bad_pages(object)).collect();
         let State { rng, files, rates, .. } = state;
         let volumes = rates.len();
-        let one = |object: &Key| {
+        let one = |(object, bad): (&Key, bool)| {
             let chances = rates[usize::from(object.as_bytes()[0]) % volumes].sync_error;
             let file = files.get_mut(object).ok_or(BackingError::Gone)?;
-            let fails = !file.pending.is_empty() && rng.chance(chances);
+            let fails = bad || !file.pending.is_empty() && rng.chance(chances);
             file.sync(mark, rng, fails);
             if fails {
                 file.failures += 1;
@@ -135,7 +137,7 @@ impl Store {
             }
             Ok(())
         };
-        objects.iter().map(one).collect()
+        objects.iter().zip(bad).map(one).collect()
     }
 }
 

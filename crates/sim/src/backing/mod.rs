@@ -51,6 +51,17 @@ pub struct Rates {
     pub stuck: Option<Stuck>,
 }
 
+/// Blocks of a file that the store cannot write.
+#[derive(Clone, Debug)]
+pub struct BadRange {
+    /// The file.
+    pub object: Key,
+    /// The blocks.
+    pub blocks: Range<u64>,
+    /// True if writes succeed, and the next sync of the file fails.
+    pub in_sync: bool,
+}
+
 /// A kind of operation that does not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
@@ -84,6 +95,8 @@ struct State {
     disowned: Vec<(Key, Disowned)>,
     /// True while the store is closed: a request is then a bug of its sender.
     closed: bool,
+    /// The blocks that cannot be written.
+    bad: Option<BadRange>,
     /// The number of requested syncs.
     syncs: u64,
     /// The time for a write of an array that carries out one write after another, and the end of the last write.
@@ -110,6 +123,7 @@ impl Store {
             under_way: BTreeMap::new(),
             disowned: Vec::new(),
             closed: false,
+            bad: None,
             syncs: 0,
             array: None,
         };
@@ -145,6 +159,11 @@ impl Store {
     /// Sets the rates at which one volume misbehaves from now on.
     pub fn set_rates_of(&self, volume: usize, rates: Rates) {
         self.state.lock().rates[volume] = rates;
+    }
+
+    /// Sets the blocks that cannot be written from now on.
+    pub fn set_bad(&self, bad: Option<BadRange>) {
+        self.state.lock().bad = bad;
     }
 
     /// Ends all stuck operations.
@@ -268,6 +287,23 @@ impl Store {
 }
 
 impl State {
+    /// Returns true if a write of these blocks, or a sync of them, fails.
+    fn is_bad(&self, object: &Key, blocks: Range<u64>, in_sync: bool) -> bool {
+        let of = |bad: &&BadRange| bad.object == *object && bad.in_sync == in_sync;
+        let bad = self.bad.as_ref().filter(of);
+        bad.is_some_and(|bad| bad.blocks.start < blocks.end && blocks.start < bad.blocks.end)
+    }
+
+    /// Returns true if a sync of the file fails for a page that is not durable.
+    fn has_bad_pages(&self, object: &Key) -> bool {
+        let file = self.files.get(object);
+        let mut changes = file.into_iter().flat_map(|file| &file.pending);
+        changes.any(|(_, change)| match change {
+            Change::Page(block, _) => self.is_bad(object, *block..block + 1, true),
+            _ => false,
+        })
+    }
+
     fn volume(&self, object: &Key) -> usize {
         usize::from(object.as_bytes()[0]) % self.rates.len()
     }

@@ -121,6 +121,14 @@ const FINDERS: &[(&str, fn())] = &[
         "blocks moved while they are destaged stay dirty",
         overtaken::blocks_that_move_while_they_are_destaged_are_clean_afterwards,
     ),
+    (
+        "a refused part is tried again as it was",
+        refused::a_block_that_cannot_be_written_holds_up_no_other_of_its_file,
+    ),
+    (
+        "a volume works again though it refuses blocks",
+        refused::a_block_that_cannot_be_written_holds_up_no_other_of_its_file,
+    ),
     ("epochs are not given out", stale::two_devices_that_are_each_there_alone_do_not_go_on_in_one_epoch),
 ];
 

@@ -180,7 +180,12 @@ impl Backing for Store {
         })
     }
 
-    fn read_inline(&self, object: &Key, offset: u64, mut buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
+    fn read_inline(
+        &self,
+        object: &Key,
+        offset: u64,
+        mut buffer: Buffer,
+    ) -> Io<(Buffer, BackingResult<usize>)> {
         let key = object.clone();
         self.later(move |inner| {
             let read = inner.read(&key, offset, &mut buffer);

@@ -57,7 +57,8 @@ impl Inode {
         let alone = || self.changes.begun.load(Ordering::Acquire) == ended + 1;
         let after = self.unmoved_attr().ok().filter(|_| alone());
         self.changes.shown.advance(before.map(|attr| attr.ctime), after.map(|attr| attr.ctime));
-        let shown = after.map(|attr| Attr { ctime: self.changes.shown.floor().show(attr.ctime, false), ..attr });
+        let shown =
+            after.map(|attr| Attr { ctime: self.changes.shown.floor().show(attr.ctime, false), ..attr });
         shown.filter(|_| alone())
     }
 

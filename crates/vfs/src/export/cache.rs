@@ -229,6 +229,18 @@ impl Linked {
         }
     }
 
+    /// Takes note of a read past the cache, for the miss-ratio curve.
+    pub(crate) fn saw_past(&self, object: &Inode, offset: u64, len: usize) {
+        let engine = &self.cache.engine;
+        match object.link.get() {
+            Some(cached) => engine.saw_past(cached, offset, len as u64),
+            None if engine.is_sampled() => {
+                engine.saw_past_key(&self.key(&object.kernel), offset, len as u64);
+            }
+            None => {}
+        }
+    }
+
     /// Returns the engine's object of a file.
     pub(crate) fn object<'a>(&self, object: &'a Inode) -> Result<&'a Arc<Cached>> {
         if let Some(cached) = object.link.get() {

@@ -125,6 +125,15 @@ impl Progress {
 }
 
 impl Vfs {
+    /// Returns the number of bytes that a COPY asks for.
+    ///
+    /// # Errors
+    /// EINVAL: the range ends behind the end of the source, or the two ranges are in one file and overlap. EFBIG: the
+    /// file system has no files of that size.
+    pub fn copy_len(&self, copy: &CopyRange<'_>) -> Result<u64> {
+        copy.checked_len()
+    }
+
     /// Copies pieces in ascending order while `goes_on` returns true for the bytes copied so far. At least one piece is
     /// copied. With a write-back cache the copy is stable.
     pub fn copy(&self, copy: &CopyRange<'_>, goes_on: impl Fn(u64) -> bool) -> Changed<Copied> {

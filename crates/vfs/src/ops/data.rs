@@ -118,7 +118,13 @@ impl Vfs {
             let (len, asked) = match found {
                 Outcome::Done(len) => (len, room),
                 Outcome::FromBacking(()) => {
-                    self.read_backing_file(target, &attr, offset, count, wait, into)?
+                    let read = self.read_backing_file(target, &attr, offset, count, wait, into)?;
+                    target
+                        .export
+                        .fs
+                        .linked()
+                        .inspect(|linked| linked.saw_past(&target.object, offset, read.0));
+                    read
                 }
                 Outcome::FromSsd((engine, object)) => {
                     let eof = offset + room as u64 >= attr.size;

@@ -2,5 +2,6 @@
 
 pub(crate) mod inspect;
 pub(crate) mod mount_watch;
+pub(crate) mod shown_path;
 pub(crate) mod start;
 pub(crate) mod stop;

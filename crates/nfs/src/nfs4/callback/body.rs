@@ -1,9 +1,9 @@
 //! The bytes of a call-back.
 
-use forebay_clientstate::RequestId;
+use forebay_clientstate::{CopyEnd, RequestId};
 use forebay_wire::nfs4::{
-    CbGetattrArgs, CbNotifyLockArgs, CbOp, CbRecallArgs, CbSequenceArgs, MAX_REFERRING, ReferringCall,
-    ReferringCallList, StateOwner,
+    CbGetattrArgs, CbNotifyLockArgs, CbOffloadArgs, CbOp, CbRecallArgs, CbSequenceArgs, MAX_REFERRING,
+    Nfsstat4, OffloadInfo, ReferringCall, ReferringCallList, StableHow4, StateOwner, WriteResponse,
 };
 use forebay_wire::rpc::OpaqueAuth;
 use forebay_wire::xdr::Encode;
@@ -30,6 +30,7 @@ pub(super) fn body(sent: &Sent) -> Option<Vec<u8>> {
     }
     let referring = match &sent.job.message {
         Message::Recall { granted_in, .. } | Message::Getattr { granted_in, .. } => *granted_in,
+        Message::Offload { asked_in, .. } => *asked_in,
         Message::NotifyLock { .. } => None,
     };
     let (mut calls, mut lists) = (Vec::new(), Vec::new());
@@ -55,8 +56,26 @@ pub(super) fn body(sent: &Sent) -> Option<Vec<u8>> {
             let lock_owner = StateOwner { clientid, owner: Opaque(owner.as_bytes()) };
             CbOp::NotifyLock(CbNotifyLockArgs { fh: Opaque(file.as_bytes()), lock_owner }).encode(&mut out);
         }
+        Message::Offload { stateid, file, end, progress, .. } => {
+            let (fh, stateid) = (Opaque(file.as_bytes()), wire_id(*stateid));
+            let info = outcome(end, progress.copied());
+            CbOp::Offload(CbOffloadArgs { fh, stateid, info }).encode(&mut out);
+        }
     }
     Some(out)
+}
+
+/// Returns the outcome of a copy for its client.
+fn outcome(end: &CopyEnd, copied: u64) -> OffloadInfo {
+    match Nfsstat4::try_from(end.status).unwrap_or(Nfsstat4::Serverfault) {
+        Nfsstat4::Ok => {
+            let committed = if end.is_stable { StableHow4::FileSync } else { StableHow4::Unstable };
+            // Linux reads no state id here.
+            let (callback_id, verifier) = (None, end.verifier);
+            OffloadInfo::Done(WriteResponse { callback_id, count: copied, committed, verifier })
+        }
+        status => OffloadInfo::Failed { status, bytes_copied: copied },
+    }
 }
 
 /// Returns the list of one request, or of none.

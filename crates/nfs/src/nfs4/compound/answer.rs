@@ -34,6 +34,9 @@ impl Compound {
             Some(ticket) => shared.send(ticket, reply),
             None => shared.done(),
         }
+        if let (Some(client), Some(server)) = (self.reached, shared.serves_nfs4()) {
+            server.callbacks.pump(client);
+        }
     }
 
     /// Ends the request in its slot, and answers its retransmissions. `head` is the reply up to a payload.

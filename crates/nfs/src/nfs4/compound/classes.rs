@@ -26,7 +26,8 @@ pub(super) fn has_records(op: &Op<'_>) -> bool {
     let of_client = matches!(op, Op::ExchangeId(_) | Op::CreateSession(_) | Op::ReclaimComplete(_))
         || matches!(op, Op::DestroySession(_) | Op::DestroyClientid(_));
     let of_file = matches!(op, Op::Open(_) | Op::OpenDowngrade(_) | Op::Close(_) | Op::Delegreturn(_))
-        || matches!(op, Op::Lock(_) | Op::Locku(_) | Op::FreeStateid(_));
+        || matches!(op, Op::Lock(_) | Op::Locku(_) | Op::FreeStateid(_))
+        || matches!(op, Op::Copy(_) | Op::OffloadCancel(_));
     of_client || of_file
 }
 
@@ -35,6 +36,7 @@ pub(super) fn kind(number: Opcode) -> Kind {
     match number {
         Opcode::Read | Opcode::Commit | Opcode::Seek => Kind::Data,
         Opcode::Write | Opcode::Allocate | Opcode::Deallocate | Opcode::Copy | Opcode::Clone => Kind::Writes,
+        Opcode::OffloadCancel => Kind::Writes,
         _ => Kind::Names,
     }
 }

@@ -1,0 +1,143 @@
+//! Checks of a cache device, from sysfs.
+
+use std::path::{Path, PathBuf};
+
+use super::Check;
+use super::device::{name, queue, sysfs_of};
+use super::mounts::{Mount, is_device_path};
+
+/// The alignment of a partition that suits every SSD, in sectors of 512 bytes.
+const ALIGNMENT: u64 = 2048;
+/// The block of the cache in bytes.
+const BLOCK: u64 = 4096;
+
+/// Checks a cache device: a block device, or a file on one.
+pub(super) fn check(path: &Path) -> Vec<Check> {
+    if let Err(error) = path.metadata() {
+        let check = Check::warn(path.display().to_string(), format!("cannot be reached: {error}"));
+        return vec![check.mend("`forebay pool status` shows the devices of the running server")];
+    }
+    let Some(node) = node_of(path) else { return Vec::new() };
+    let Some(device) = sysfs_of(&node) else { return Vec::new() };
+    let mut checks = vec![kind(&device)];
+    checks.extend(partition_start(&node).map(|start| alignment(&node, start)));
+    checks.extend(sectors(&device));
+    checks.extend(write_cache(&device));
+    checks
+}
+
+/// Returns the block device that is or has the cache device; `None` if it is a file on no block device.
+fn node_of(path: &Path) -> Option<PathBuf> {
+    let node = match path.metadata().ok()?.is_file() {
+        true => Mount::of(&path.canonicalize().ok()?)?.source,
+        false => path.to_owned(),
+    };
+    is_device_path(&node).then_some(node)
+}
+
+/// Returns the whole device below a cache device, in sysfs.
+pub(super) fn device_of(path: &Path) -> Option<PathBuf> {
+    sysfs_of(&node_of(path)?)
+}
+
+/// Returns the first sector of a partition; `None` if the device is no partition.
+fn partition_start(node: &Path) -> Option<u64> {
+    let real = node.canonicalize().ok()?;
+    let path: PathBuf = Path::new("/sys/class/block").join(real.file_name()?);
+    path.join("partition").exists().then_some(())?;
+    std::fs::read_to_string(path.join("start")).ok()?.trim().parse().ok()
+}
+
+fn kind(device: &Path) -> Check {
+    let subject = format!("{}: kind", name(device));
+    match queue(device, "rotational").as_deref() {
+        Some("1") => Check::warn(
+            subject,
+            "the cache is on a device that says it rotates: it is no faster than the disks",
+        )
+        .mend("use an SSD; `lsblk -d -o NAME,ROTA,MODEL` lists the devices"),
+        _ => Check::ok(subject, "does not rotate"),
+    }
+}
+
+fn alignment(node: &Path, start: u64) -> Check {
+    let subject = format!("{}: alignment", node.display());
+    if start.is_multiple_of(ALIGNMENT) {
+        return Check::ok(subject, format!("begins at {} MiB", start / ALIGNMENT));
+    }
+    let finding = format!("begins at sector {start}, which is no multiple of 1 MiB: the SSD rewrites pages");
+    Check::warn(subject, finding)
+        .mend("make the partition anew with parted -a optimal, after `forebay pool remove`")
+}
+
+/// Checks the size of sectors. An SSD that offers 4 KiB works with less metadata than with 512 bytes.
+fn sectors(device: &Path) -> Option<Check> {
+    let size = |which| queue(device, which)?.parse::<u64>().ok();
+    let (logical, physical) = (size("logical_block_size")?, size("physical_block_size")?);
+    let subject = format!("{}: sectors", name(device));
+    if logical > BLOCK {
+        let finding = format!("{logical} bytes: the cache works with blocks of {BLOCK} bytes");
+        return Some(
+            Check::fail(subject, finding).mend("format the namespace with a smaller sector (nvme format)"),
+        );
+    }
+    let finding = format!("{logical} bytes, {physical} bytes inside");
+    if logical < BLOCK && physical >= BLOCK && name(device).starts_with("nvme") {
+        let node = name(device);
+        let fix = format!("nvme id-ns -H /dev/{node} lists formats; nvme format -l erases the SSD");
+        return Some(Check::ok(subject, format!("{finding}; a format of 4 KiB may be faster")).mend(fix));
+    }
+    Some(Check::ok(subject, finding))
+}
+
+/// Checks the volatile write cache. An SSD with protection against power loss reports none, or ignores flushes.
+fn write_cache(device: &Path) -> Option<Check> {
+    let subject = format!("{}: write cache", name(device));
+    Some(match queue(device, "write_cache")?.as_str() {
+        "write through" => Check::ok(subject, "none that a power cut could empty: flushes cost nothing"),
+        _ => Check::ok(
+            subject,
+            "volatile: each group of writes waits for a flush. An SSD with power-loss protection is faster",
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    /// Returns a device in a directory like sysfs.
+    fn device(dir: &Path, name: &str, values: &[(&str, &str)]) -> PathBuf {
+        let device = dir.join(name);
+        std::fs::create_dir_all(device.join("queue")).unwrap();
+        values.iter().for_each(|(key, value)| std::fs::write(device.join("queue").join(key), value).unwrap());
+        device
+    }
+
+    #[test]
+    fn a_cache_on_a_disk_that_rotates_is_a_warning() {
+        let dir = tempfile::TempDir::new().unwrap();
+        assert_eq!(kind(&device(dir.path(), "sda", &[("rotational", "1\n")])).state, State::Warn);
+        assert_eq!(kind(&device(dir.path(), "sdb", &[("rotational", "0\n")])).state, State::Ok);
+    }
+
+    #[test]
+    fn partitions_begin_at_whole_mebibytes() {
+        assert_eq!(alignment(Path::new("/dev/x1"), 2048).finding, "begins at 1 MiB");
+        assert_eq!(alignment(Path::new("/dev/x1"), 63).state, State::Warn);
+    }
+
+    #[test]
+    fn sectors_larger_than_a_block_are_refused_and_small_ones_named() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let judged = |name: &str, logical: &str, physical: &str| {
+            let values = [("logical_block_size", logical), ("physical_block_size", physical)];
+            let check = sectors(&device(dir.path(), name, &values)).unwrap();
+            (check.state, check.fix.is_some())
+        };
+        assert_eq!(judged("nvme0n1", "512\n", "4096\n"), (State::Ok, true));
+        assert_eq!(judged("nvme1n1", "4096\n", "4096\n"), (State::Ok, false));
+        assert_eq!(judged("sda", "16384\n", "16384\n"), (State::Fail, true));
+    }
+}

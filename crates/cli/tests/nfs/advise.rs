@@ -1,0 +1,72 @@
+//! Tests of the miss-ratio curve of a real server: `forebay advise`, its JSON, and the metrics.
+
+use serde_json::Value;
+
+use crate::harness::*;
+
+/// Bytes of a READ, and the READs of the file: 24 MiB, more than the 16 MiB of memory.
+const READ: u64 = 64 << 10;
+const READS: u64 = 384;
+
+fn advice(server: &Server) -> Value {
+    serde_json::from_str(&server.ask(&["advise", "--json"])).unwrap()
+}
+
+/// Reads the file again and again, until the server has seen enough.
+fn read_until_enough(server: &Server, file: &FileHandle) -> Value {
+    let mut c = server.connect();
+    for _ in 0..200 {
+        for number in 0..READS {
+            assert_eq!(c.read(file, number * READ, READ as u32).unwrap().data.len() as u64, READ);
+        }
+        let advice = advice(server);
+        if advice["curve"]["enough"] == true {
+            return advice;
+        }
+        assert!(advice["best"].as_str().unwrap().starts_with("Not enough requests seen yet"), "{advice}");
+    }
+    panic!("the server has not sampled enough requests");
+}
+
+#[test]
+fn the_curve_of_a_load_is_shown_as_a_table_as_json_and_in_metrics() {
+    let server = Serve::unsquashed().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    for number in 0..READS {
+        c.write(&file, number * READ, &vec![number as u8; READ as usize], StableHow::FileSync).unwrap();
+    }
+    let advice = read_until_enough(&server, &file);
+    let curve = &advice["curve"];
+    let points = curve["points"].as_array().unwrap();
+    assert_eq!(points.len(), 9, "{curve}");
+    let sizes: Vec<_> = points.iter().map(|point| point["cache_bytes"].as_u64().unwrap()).collect();
+    assert!(sizes.is_sorted() && sizes.contains(&curve["cache_bytes"].as_u64().unwrap()), "{curve}");
+    // The file fits the cache devices, but not memory.
+    let hits = |at: usize| points[at]["hit_ratio"].as_f64().unwrap();
+    assert!(hits(4) > 0.6 && hits(8) >= hits(4) - 0.01, "{curve}");
+    assert!(curve["blocks_written"].as_u64().unwrap() >= 6144, "{curve}");
+    assert!(curve["simulation_bytes"].as_u64().unwrap() <= 4 << 20, "{curve}");
+    assert_eq!(advice["mode"], "write-back");
+    let shown = server.ask(&["advise"]);
+    assert!(shown.contains("CACHE DEVICES  HITS") && shown.contains("  now\n"), "{shown}");
+    assert!(shown.contains(advice["best"].as_str().unwrap()), "{shown}");
+    let metrics = server.ask(&["status", "--prometheus"]);
+    let curves = metrics.lines().filter(|line| line.starts_with("forebay_miss_ratio_curve{")).count();
+    assert_eq!(curves, 9, "{metrics}");
+}
+
+#[test]
+fn a_curve_that_is_switched_off_costs_nothing_and_says_so() {
+    let server = Serve::new()
+        .exports(
+            "miss_ratio_curve = false\n[[export]]\npath = \"@/data\"\nname = \"/data\"\n[[export.client]]\nnetworks = [\"*\"]\n",
+        )
+        .cached()
+        .start();
+    let output = server.try_ask(&["advise"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("set `miss_ratio_curve = true`"), "{told}");
+    assert!(!server.ask(&["status", "--prometheus"]).contains("miss_ratio"));
+}

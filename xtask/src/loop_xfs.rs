@@ -1,0 +1,36 @@
+//! An XFS on a loop device, for a server whose file system shares blocks.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use crate::process::run;
+
+/// A mounted XFS. It is unmounted when this value is dropped.
+pub(crate) struct LoopXfs(PathBuf);
+
+impl LoopXfs {
+    /// Makes a file system of `size` bytes in the sparse file `image`, and mounts it at the directory `at`.
+    ///
+    /// # Errors
+    /// The caller is not root, or the kernel lacks loop devices or XFS.
+    pub(crate) fn mount(image: &Path, size: u64, at: &Path) -> Result<Self> {
+        File::create(image)?.set_len(size)?;
+        run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(image))?;
+        std::fs::create_dir_all(at)?;
+        let mut mount = Command::new("mount");
+        run(mount.args(["-o", "loop,nouuid"]).args([image, at])).context("cannot mount an XFS (as root?)")?;
+        Ok(Self(at.to_owned()))
+    }
+}
+
+impl Drop for LoopXfs {
+    fn drop(&mut self) {
+        // A failure leaves a mounted directory, which is seen.
+        let _ = run(Command::new("umount").arg("--lazy").arg(&self.0));
+    }
+}
