@@ -51,9 +51,6 @@ struct Serving {
 /// An open backing device, or the reason why there is none.
 type Opened = Result<Arc<dyn OpenDevice>, String>;
 
-/// A volume in service.
-type Served = (Entry, Arc<Volume>, Arc<dyn OpenDevice>);
-
 /// A volume that the record has.
 #[derive(Clone)]
 struct Entry {
