@@ -31,8 +31,8 @@ pub(crate) enum PoolCommand {
     },
     /// Add a device in service
     Add {
-        /// Block device, file, or NBD export (nbd://HOST[:PORT]/NAME); a file of `--cache-size` is made if nothing exists
-        /// at the path
+        /// Block device, file, or NBD export (nbd://HOST[:PORT]/NAME); a file of `--cache-size` is made if nothing
+        /// exists at the path
         #[arg(value_hint = ValueHint::AnyPath)]
         path: PathBuf,
         /// Add the device even if it holds data

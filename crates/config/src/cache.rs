@@ -16,7 +16,8 @@ use crate::units::{format_size, parse_size};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSettings {
     /// Cache devices: block devices, files, paths where files are to be made, or URLs of NBD exports. The paths are
-    /// absolute, and no two are equal. If empty, the server makes files in the state directory, or has no cache in mode pass-through.
+    /// absolute, and no two are equal. If empty, the server makes files in the state directory, or has no cache in mode
+    /// pass-through.
     pub devices: Vec<PathBuf>,
     /// Size in bytes of each cache file that has to be made.
     pub size: u64,

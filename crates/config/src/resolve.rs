@@ -212,7 +212,8 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     draft.log.format = flags.log_format.unwrap_or(draft.log.format);
 }
 
-/// Returns an absolute path, or the path itself if it is the URL of an NBD export or the current directory is not known.
+/// Returns an absolute path. Returns the path itself if it is the URL of an NBD export, or if the current directory is
+/// not known.
 fn absolute(path: &PathBuf) -> PathBuf {
     if NbdUrl::is_meant(path) {
         return path.clone();

@@ -1,5 +1,5 @@
-//! Cache devices on direct I/O or NBD, backing devices on NBD, and the health that SSDs report. `forebay_runtime` carries
-//! out the operations of local devices.
+//! Cache devices on direct I/O or NBD, backing devices on NBD, and the health that SSDs report. `forebay_runtime`
+//! carries out the operations of local devices.
 
 mod any;
 mod barrier;

@@ -1,4 +1,5 @@
-//! Cache devices and backing devices on NBD exports: of nbdkit, of qemu-nbd, and of a server whose faults a test chooses.
+//! Cache devices and backing devices on NBD exports: of nbdkit, of qemu-nbd, and of a server whose faults
+//! a test chooses.
 
 #![allow(clippy::unwrap_used)]
 

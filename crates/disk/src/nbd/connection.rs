@@ -47,7 +47,7 @@ pub(super) struct Shared {
 
 pub(super) struct State {
     pending: HashMap<u64, Pending>,
-    /// What is not sent yet, in order.
+    /// Messages that are not sent yet, in order.
     pub(super) outbox: VecDeque<Piece>,
     pub(super) sending: Sending,
     /// The number of the last request.
@@ -137,8 +137,8 @@ impl Connection {
         self.0.submit(pending, 0, None)
     }
 
-    /// Begins to write the bytes `range` of `data`, at most [`Export::maximum`]. With `fua` the bytes are durable at the
-    /// end. The server must have FUA then.
+    /// Begins to write the bytes `range` of `data`, at most [`Export::maximum`]. With `fua` the bytes are durable at
+    /// the end. The server must have FUA then.
     pub(super) fn write(
         &self,
         offset: u64,
@@ -269,8 +269,8 @@ impl Shared {
         pending.end(Err(Failure::Lost));
     }
 
-    /// Ends a request. A change that succeeds is counted before the connection can be lost: whoever sees the loss sees
-    /// what may be lost with it.
+    /// Ends a request. A change that succeeds is counted before the connection can be lost: a thread that sees the loss
+    /// sees that changes may be lost with it.
     pub(super) fn end(&self, pending: Pending, mut result: Result<(), Failure>) {
         let state = self.state.lock();
         if state.is_lost {

@@ -14,8 +14,8 @@ const MOST_REPLIES: usize = 64;
 /// The unit of requests to a server that names none. The document of the protocol asks clients for it.
 const COMMON_UNIT: u32 = 512;
 
-/// The reason why a negotiation fails if the server ends the connection. A server that accepts one client at a time does
-/// that while it still has another client.
+/// The reason why a negotiation fails if the server ends the connection. A server that accepts one client at a time
+/// does that while it still has another client.
 pub(super) const ENDS: &str = "it ends the connection during the negotiation";
 
 /// An export, as its server describes it.

@@ -62,9 +62,9 @@ pub struct NbdLink(Arc<Owner>);
 struct Owner(Arc<Inner>);
 
 impl NbdLink {
-    /// Connects to the export. This takes ten seconds at most, and the time for looking up a name. `tell` is called with
-    /// false when the connection is lost, and with true when there is one again. If the server cannot be reached, and the
-    /// export is `known` from earlier, there is a connection as soon as the server can be reached.
+    /// Connects to the export. This takes ten seconds at most, and the time for looking up a name. `tell` is called
+    /// with false when the connection is lost, and with true when there is one again. If the server cannot be reached,
+    /// and the export is `known` from earlier, there is a connection as soon as the server can be reached.
     ///
     /// # Errors
     /// A sentence: the server cannot be reached, or the export cannot be a backing device.

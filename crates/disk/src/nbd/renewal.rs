@@ -86,8 +86,8 @@ impl Inner {
         }
     }
 
-    /// Makes connection `number`. What an earlier connection has left in the server's cache is durable then: copies of it
-    /// must not outlive it.
+    /// Makes connection `number`. What an earlier connection has left in the server's cache is durable then: copies
+    /// of it must not outlive it.
     pub(super) fn connect(inner: &Arc<Self>, number: u64) -> Result<(), Unconnected> {
         let weak = Arc::downgrade(inner);
         let on_lost = move || {

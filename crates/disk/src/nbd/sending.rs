@@ -1,4 +1,4 @@
-//! What a connection sends: by the threads that make requests, and by the thread of the connection.
+//! Sends the messages of a connection: by the threads that make requests, and by the thread of the connection.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -19,10 +19,11 @@ use forebay_wire::nbd::{
 /// The usual transmission flags.
 pub(crate) const FLAGS: u16 = transmission::HAS_FLAGS | transmission::SEND_FLUSH | transmission::SEND_FUA;
 
-/// A request other than DISC as the server received it: the number of its connection, its command, flags, offset and length.
+/// A request other than DISC as the server received it: the number of its connection, its command, flags, offset and
+/// length.
 pub(crate) type Seen = (usize, u16, u16, u64, u64);
 
-/// What the server does with a request.
+/// The server's action on a request.
 pub(crate) enum Act {
     /// Carries it out and answers.
     Serve,

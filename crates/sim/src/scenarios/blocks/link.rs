@@ -11,6 +11,7 @@ pub(super) const LOST: BackingError = BackingError::Io(107);
 /// The connection to a device. A new one follows at once. The device forgets changes that were not synced.
 pub(super) struct Link {
     rng: Mutex<Rng>,
+    executor: crate::executor::Executor,
     /// The chances of an operation that it finds the connection lost, in 10,000.
     chances: AtomicU32,
     losses: AtomicU64,
@@ -21,9 +22,27 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(rng: &mut Rng, tells: bool) -> Self {
-        let (losses, doubtful) = (AtomicU64::new(0), AtomicBool::new(false));
-        Link { rng: Mutex::new(rng.fork()), chances: AtomicU32::new(300), losses, doubtful, tells }
+    pub(super) fn new(world: &mut World, tells: bool) -> Self {
+        Link {
+            rng: Mutex::new(world.rng.fork()),
+            executor: world.shared.executor.clone(),
+            chances: AtomicU32::new(300),
+            losses: AtomicU64::new(0),
+            doubtful: AtomicBool::new(false),
+            tells,
+        }
+    }
+
+    /// Returns the result of a change some time after the device has carried it out. The connection may be lost
+    /// meanwhile.
+    pub(super) fn answer(&self, change: Io<BackingResult<()>>) -> Io<BackingResult<()>> {
+        let late = self.rng.lock().time(Duration::ZERO, Duration::from_millis(3));
+        let executor = self.executor.clone();
+        Box::pin(async move {
+            let result = change.await;
+            executor.sleep(late).await;
+            result
+        })
     }
 
     /// Returns true if the connection ends now.
@@ -48,7 +67,7 @@ impl Link {
 
 /// Clients work while the connection is lost again and again, up to a power cut.
 fn through_losses(seed: u64, mode: Option<Mode>, tells: bool) -> Result<(), String> {
-    let mut blocks = Blocks::with_link(seed, seed.is_multiple_of(2), |rng| Some(Link::new(rng, tells)));
+    let mut blocks = Blocks::with_link(seed, seed.is_multiple_of(2), |world| Some(Link::new(world, tells)));
     blocks.fails = true;
     blocks.model.lock().lossy = true;
     let volume = blocks.open(mode);
@@ -75,7 +94,7 @@ fn through_losses(seed: u64, mode: Option<Mode>, tells: bool) -> Result<(), Stri
 }
 
 #[test]
-fn a_lost_connection_takes_nothing_that_was_flushed() {
+pub(in crate::scenarios) fn a_lost_connection_takes_nothing_that_was_flushed() {
     for seed in 0..24 {
         let mode = [None, Some(Mode::WriteThrough), Some(Mode::WriteAround)][seed as usize % 3];
         assert_eq!(through_losses(seed, mode, true), Ok(()), "seed {seed}");

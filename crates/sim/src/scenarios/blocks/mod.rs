@@ -1,6 +1,6 @@
 //! Worlds with a block volume: clients write, flush, discard and read it, through crashes and the loss of a device.
 
-mod link;
+pub(super) mod link;
 mod model;
 
 use std::ops::Range;
@@ -66,7 +66,11 @@ impl BackingDevice for Virtual {
     fn write(&self, offset: u64, data: Slice) -> Io<BackingResult<()>> {
         assert!(offset + data.len() as u64 <= SIZE, "a write makes a device longer");
         self.may_lose();
-        self.store.write(&self.file, offset, data)
+        let write = self.store.write(&self.file, offset, data);
+        match &self.link {
+            None => write,
+            Some(link) => link.answer(write),
+        }
     }
 
     fn sync(&self) -> Io<BackingResult<()>> {
@@ -106,7 +110,7 @@ impl Blocks {
         Blocks::with_link(seed, zeroes, |_| None)
     }
 
-    fn with_link(seed: u64, zeroes: bool, link: impl FnOnce(&mut Rng) -> Option<Link>) -> Self {
+    fn with_link(seed: u64, zeroes: bool, link: impl FnOnce(&mut World) -> Option<Link>) -> Self {
         let mut world = world_with(seed, 2, |plan| {
             plan.destage_after = Duration::from_millis(if seed.is_multiple_of(3) { 20 } else { 600_000 });
         });
@@ -115,7 +119,8 @@ impl Blocks {
         let mut content = Content::default();
         content.resize(SIZE);
         store.create(&file, content);
-        let device = Arc::new(Virtual { store: store.clone(), file, zeroes, link: link(&mut world.rng) });
+        let link = link(&mut world);
+        let device = Arc::new(Virtual { store: store.clone(), file, zeroes, link });
         let stores = AllStores::new(Arc::new(store), Vec::new());
         stores.add(UUID, "a volume", SIZE, Some(device.clone()));
         world.backing = Some(Arc::new(stores));
