@@ -31,7 +31,7 @@ pub(crate) enum PoolCommand {
     },
     /// Add a device in service
     Add {
-        /// Block device, file, or NBD export (nbd://HOST[:PORT]/NAME); a file of `--cache-size` is made if nothing
+        /// Block device, file, or NBD export (nbd://HOST:PORT/NAME); a file of `--cache-size` is made if nothing
         /// exists at the path
         #[arg(value_hint = ValueHint::AnyPath)]
         path: PathBuf,

@@ -52,7 +52,7 @@ pub(crate) struct ServeArgs {
     /// Mode in which writes reach the backing store; write-back needs two cache devices [default: write-back]
     #[arg(long, value_name = "MODE", value_parser = one_of(Mode::ALL))]
     mode: Option<Mode>,
-    /// Block device or file on an SSD to cache on, or an NBD export (nbd://HOST[:PORT]/NAME); may be repeated. A file
+    /// Block device or file on an SSD to cache on, or an NBD export (nbd://HOST:PORT/NAME); may be repeated. A file
     /// is made if nothing exists at the path.
     /// [default: two files in the state directory; none in mode pass-through]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]

@@ -27,7 +27,7 @@ pub(crate) enum VolumeCommand {
     Create {
         #[command(flatten)]
         name: Name,
-        /// Block device or file, or an NBD export (nbd://HOST[:PORT]/NAME). No other program may use it
+        /// Block device or file, or an NBD export (nbd://HOST:PORT/NAME). No other program may use it
         #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
         backing: PathBuf,
         /// Mode of the volume: write-back, write-through, write-around or pass-through [default: the server's]

@@ -36,6 +36,7 @@ forebay_common::planted_bugs![
     "writers take the reserve of the log",
     "slots beyond 255 wrap at recovery",
     ; in scenarios:
+    "a failed sync is noted once its caller knows",
     "a refused part is tried again as it was",
     "a volume works again though it refuses blocks",
     "a failed sync counts for its caller only",

@@ -62,6 +62,17 @@ impl UnsyncedBlocks {
         self.syncs.iter_mut().filter(|sync| sync.number == number).for_each(|sync| sync.failed = true);
     }
 
+    /// Records that a sync of the file has failed. It may have lost every unsynced block: those of other syncs in flight,
+    /// and those written since it began. The error is reported once, so no later sync tells.
+    pub(crate) fn failed(&mut self) {
+        self.syncs.iter_mut().for_each(|sync| sync.failed = true);
+        let covered = self.blocks.take(&(0..u64::MAX));
+        if !covered.is_empty() {
+            self.last += 1;
+            self.syncs.push(Sync { number: self.last, covered, failed: true });
+        }
+    }
+
     pub(crate) fn contains(&self, block: u64) -> bool {
         if crate::planted_bugs::active("what a power cut may take back of the backing file is cached") {
             return false;
@@ -108,6 +119,25 @@ mod tests {
         let sync = volatile.begin(0..2);
         volatile.end(sync, true);
         assert_eq!([0, 1].map(|block| volatile.contains(block)), [false, true]);
+    }
+
+    #[test]
+    fn a_sync_that_fails_may_have_lost_every_unsynced_block() {
+        let mut volatile = UnsyncedBlocks::default();
+        volatile.wrote(0..1);
+        let other = volatile.begin(0..u64::MAX);
+        volatile.wrote(1..2);
+        volatile.failed();
+        assert!(volatile.has_lost());
+        volatile.end(other, false);
+        let later = volatile.begin(0..u64::MAX);
+        volatile.end(later, true);
+        volatile.wrote(0..1);
+        assert!(volatile.has_lost(), "block 1 is not written again");
+        volatile.wrote(1..2);
+        let last = volatile.begin(0..u64::MAX);
+        volatile.end(last, true);
+        assert!(!volatile.has_lost() && volatile.is_empty());
     }
 
     #[test]

@@ -122,6 +122,10 @@ const FINDERS: &[(&str, fn())] = &[
         overtaken::blocks_that_move_while_they_are_destaged_are_clean_afterwards,
     ),
     (
+        "a failed sync is noted once its caller knows",
+        unsynced::a_failed_sync_is_told_to_a_sync_that_begins_after_it,
+    ),
+    (
         "a refused part is tried again as it was",
         refused::a_block_that_cannot_be_written_holds_up_no_other_of_its_file,
     ),

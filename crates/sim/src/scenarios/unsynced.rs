@@ -1,19 +1,20 @@
 //! Unstable writes past the log. A power cut keeps or loses each of them for good.
 
 use forebay_engine::buffer::{Buffer, Slice};
-use forebay_engine::io::Backing as _;
+use forebay_engine::io::{Backing as _, Clock as _};
 
 use super::*;
+use crate::backing::{BadRange, Rates};
 
-/// Writes past the log as the server does, UNSTABLE.
-async fn write_past(client: &Client, offset: u64, len: u64) {
+/// Writes to a file past the log as the server does, UNSTABLE.
+async fn write_past(client: &Client, file: u8, offset: u64, len: u64) {
     let (shared, engine) = (&client.shared, &client.engine);
-    let object = shared.objects.lock().object(1).unwrap();
+    let object = shared.objects.lock().object(file).unwrap();
     let key = object.key().clone();
     let now = forebay_engine::io::Time::default();
-    let id = shared.model.lock().begin_write(1, offset, len, now);
+    let id = shared.model.lock().begin_write(file, offset, len, now);
     let mut data = vec![0; len as usize];
-    crate::client::stamp(&mut data, offset, 1, id);
+    crate::client::stamp(&mut data, offset, file, id);
     let direct = engine.begin_bypass(&object, offset, len).await.unwrap();
     let slice = Slice::new(Arc::new(Buffer::from_bytes(&data)), 0..data.len());
     shared.store.write(&key, offset, slice).await.unwrap();
@@ -39,7 +40,7 @@ fn lose_after_reading(seed: u64, told: bool) -> Result<(), String> {
     write(&world, &engine, 0, blocks);
     with_client(&world, &engine, Allowed::default(), move |mut client| async move {
         client.flush().await;
-        write_past(&client, 0, blocks * 4096).await;
+        write_past(&client, 1, 0, blocks * 4096).await;
         if told {
             let object = client.shared.objects.lock().object(1).unwrap();
             object.begin_sync(0, 0).unwrap().end(true);
@@ -86,7 +87,7 @@ fn a_size_that_was_seen_after_a_power_cut_stays() {
         let engine = world.start_through(Vec::new()).unwrap();
         let end = world.shared.model.lock().size(1).div_ceil(4096) * 4096;
         with_client(&world, &engine, Allowed::default(), move |client| async move {
-            write_past(&client, end + 8 * 4096, 5000).await;
+            write_past(&client, 1, end + 8 * 4096, 5000).await;
         });
         // The log has the size from now on.
         write(&world, &engine, 0, 1);
@@ -99,5 +100,45 @@ fn a_size_that_was_seen_after_a_power_cut_stays() {
         let engine = world.start_through(Vec::new()).unwrap();
         check(&mut world, &engine);
         assert_eq!(check_backing(&world), Ok(()));
+    }
+}
+
+/// Destaging syncs two files. The sync of the one fails, and loses a block that was written past the log. That of the
+/// other file waits for a third sync. A client that asks for a sync in the meantime must be told of the failure.
+#[test]
+pub(super) fn a_failed_sync_is_told_to_a_sync_that_begins_after_it() {
+    const LOST: u64 = 40;
+    for seed in 0..10 {
+        let mut world = world_with(seed, 2, |plan| {
+            (plan.objects, plan.destage_after) = (2, Duration::from_secs(1));
+        });
+        world.shared.model.lock().logged = false;
+        let engine = world.start_through(Vec::new()).unwrap();
+        let (shared, theirs) = (world.shared.clone(), engine.clone());
+        with_client(&world, &engine, Allowed { backing: true, ..Allowed::default() }, |mut client| async move {
+            let (one, other) = {
+                let objects = shared.objects.lock();
+                (objects.object(1).unwrap(), objects.object(2).unwrap())
+            };
+            write_past(&client, 1, LOST * 4096, 4096).await;
+            write_past(&client, 2, LOST * 4096, 4096).await;
+            shared.store.set_rates(Rates { hang: 10_000, ..Rates::default() });
+            let (syncing, file) = (theirs.clone(), other.clone());
+            let slow = async move { drop(syncing.sync_bypassed(&file).await) };
+            shared.executor.start("a slow sync", Box::pin(slow));
+            shared.executor.sleep(Duration::from_millis(1)).await;
+            shared.store.set_rates(Rates::default());
+            let blocks = LOST..LOST + 1;
+            shared.store.set_bad(Some(BadRange { object: one.key().clone(), blocks, in_sync: true }));
+            // The other file is destaged first.
+            client.write(2, 0, 4096, true).await;
+            client.write(1, 0, 4096, true).await;
+            while shared.store.failures(one.key()) == 0 {
+                shared.executor.sleep(Duration::from_micros(10)).await;
+            }
+            shared.store.set_bad(None);
+            assert!(theirs.sync_bypassed(&one).await.is_err(), "seed {seed}");
+        });
+        world.crash(Crash::Kill);
     }
 }
