@@ -12,6 +12,9 @@ const SHARDS: usize = 16;
 /// The highest number of references that a part of the buffer holds.
 const ROOM: usize = 512;
 
+/// The longest request in blocks that is noted: 256 MiB. A longer one is no request of an application for contents.
+const LONGEST: u64 = 1 << 16;
+
 /// A kind of request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -127,7 +130,7 @@ impl Sampler {
     }
 
     /// Takes note of a request for `blocks` of the object whose key hashes to `object`, and which belongs to `group`.
-    /// `now` is asked only for sampled blocks.
+    /// `now` is asked only for sampled blocks. A request of more than 65,536 blocks has no effect.
     pub fn record(
         &self,
         object: u64,
@@ -136,6 +139,9 @@ impl Sampler {
         kind: Kind,
         now: impl Fn() -> Duration,
     ) {
+        if blocks.end.saturating_sub(blocks.start) > LONGEST {
+            return;
+        }
         let shard = &self.shards[Shard::of_thread()];
         let count = match kind {
             Kind::Read | Kind::Past => &shard.reads,
@@ -224,6 +230,18 @@ mod tests {
         assert!(found.iter().all(|reference| reference.group() == 3 && reference.kind() == Kind::Read));
         let even = found.iter().filter(|reference| reference.hash % 2 == 0).count();
         assert!((4_700..5_300).contains(&even), "{even} even");
+    }
+
+    /// A client may ask for any range. Counting 2^51 blocks would take years.
+    #[test]
+    fn a_request_of_absurd_length_has_no_effect() {
+        let sampler = Sampler::default();
+        sampler.set_threshold(u64::MAX);
+        sampler.record(1, 0, 0..u64::MAX, Kind::Around, Duration::default);
+        sampler.record(1, 0, 0..LONGEST + 1, Kind::Read, Duration::default);
+        assert_eq!(sampler.seen(), Seen::default());
+        sampler.record(1, 0, 0..LONGEST, Kind::Read, Duration::default);
+        assert_eq!(sampler.seen().reads, LONGEST);
     }
 
     #[test]

@@ -167,7 +167,11 @@ pub(crate) async fn end_bypass(
     }
     let cached = written.filter(|_| caching || core.effective_mode() == Mode::WriteThrough);
     let logged = finish_bypass(core, object, &range, fetch, cached, size, now);
-    core.saw(object, range, if cached.is_some() { Kind::Through } else { Kind::Around });
+    // Holes and allocations have no contents, and may be as long as a file can be.
+    if let Some((offset, data)) = written.filter(|(_, data)| !data.is_empty()) {
+        let kind = if cached.is_some() { Kind::Through } else { Kind::Around };
+        core.saw(object, blocks(offset, data.len() as u64), kind);
+    }
     trim_ram(core);
     if !logged {
         return Ok(frame);
