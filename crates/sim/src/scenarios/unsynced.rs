@@ -115,7 +115,8 @@ pub(super) fn a_failed_sync_is_told_to_a_sync_that_begins_after_it() {
         world.shared.model.lock().logged = false;
         let engine = world.start_through(Vec::new()).unwrap();
         let (shared, theirs) = (world.shared.clone(), engine.clone());
-        with_client(&world, &engine, Allowed { backing: true, ..Allowed::default() }, |mut client| async move {
+        let allowed = Allowed { backing: true, ..Allowed::default() };
+        with_client(&world, &engine, allowed, |mut client| async move {
             let (one, other) = {
                 let objects = shared.objects.lock();
                 (objects.object(1).unwrap(), objects.object(2).unwrap())
