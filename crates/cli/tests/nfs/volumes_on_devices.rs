@@ -4,7 +4,6 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 use crate::harness::*;
 use crate::volumes::{FUA, Nbd, TRIM, WRITE_ZEROES};
@@ -19,8 +18,8 @@ impl LoopDevice {
     /// Returns `None`, and says so, if this process may not make one.
     fn new(image: &Path, sector: usize) -> Option<Self> {
         // One at a time: a search for a free device may briefly claim a device that another process has just taken.
-        static ONE: Mutex<()> = Mutex::new(());
-        let _one = ONE.lock();
+        let search = std::fs::File::open("/dev/loop-control").ok();
+        search.iter().for_each(|search| search.lock().unwrap());
         let sector = sector.to_string();
         let made = Command::new("losetup").args(["--find", "--show", "-b", &sector]).arg(image).output();
         match made {

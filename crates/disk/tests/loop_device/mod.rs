@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 pub(crate) struct LoopDevice(PathBuf);
 
@@ -13,8 +12,8 @@ impl LoopDevice {
     pub(crate) fn new(image: &Path, size: u64) -> Option<Self> {
         File::create(image).unwrap().set_len(size).unwrap();
         // One at a time: a search for a free device may briefly claim a device that another process has just taken.
-        static ONE: Mutex<()> = Mutex::new(());
-        let _one = ONE.lock();
+        let search = File::open("/dev/loop-control").ok();
+        search.iter().for_each(|search| search.lock().unwrap());
         let made = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
         match made {
             Ok(output) if output.status.success() => {
