@@ -62,8 +62,8 @@ impl UnsyncedBlocks {
         self.syncs.iter_mut().filter(|sync| sync.number == number).for_each(|sync| sync.failed = true);
     }
 
-    /// Records that a sync of the file has failed. It may have lost every unsynced block: those of other syncs in flight,
-    /// and those written since it began. The error is reported once, so no later sync tells.
+    /// Records that a sync of the file has failed. It may have lost every unsynced block: those of other syncs in
+    /// flight, and those written since it began. The error is reported once, so no later sync tells.
     pub(crate) fn failed(&mut self) {
         self.syncs.iter_mut().for_each(|sync| sync.failed = true);
         let covered = self.blocks.take(&(0..u64::MAX));
