@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
+mod zeros;
+
 use std::future::ready;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,10 +15,11 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_main};
 use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::format::{bind, content_hash};
-use forebay_engine::io::{Backing, BackingResult, Device, DeviceError, Disowned, Durability, Io, Key, Time};
+use forebay_engine::io::{Device, DeviceError, Durability, Io, Key, Time};
 use forebay_engine::pool::Pool;
 use forebay_engine::{CachedObject, Engine, Env, Outcome, Settings};
 use forebay_runtime::{SystemClock, Threads, block_on};
+use zeros::Zeros;
 
 const OBJECT: u64 = 256 << 20;
 /// Bytes of each end of the device that are kept.
@@ -72,64 +75,6 @@ impl Device for Nowhere {
     }
 }
 
-/// A backing store of zeros.
-struct Zeros;
-
-impl Backing for Zeros {
-    fn volumes(&self) -> Vec<u32> {
-        vec![0]
-    }
-
-    fn volume(&self, _: &Key) -> u32 {
-        0
-    }
-
-    fn name(&self, _: u32) -> String {
-        "zeros".to_owned()
-    }
-
-    fn size(&self, _: &Key) -> Io<BackingResult<u64>> {
-        Box::pin(ready(Ok(OBJECT)))
-    }
-
-    fn read(&self, _: &Key, _: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
-        let len = buffer.len();
-        Box::pin(ready((buffer, Ok(len))))
-    }
-
-    fn write(&self, _: &Key, _: u64, _: Slice) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn truncate(&self, _: &Key, _: u64) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn set_mtime(&self, _: &Key, _: Time) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
-        Box::pin(ready(objects.iter().map(|_| Ok(())).collect()))
-    }
-
-    fn free(&self) -> Io<BackingResult<u64>> {
-        Box::pin(ready(Ok(u64::MAX)))
-    }
-
-    fn disown(&self, _: u128, _: &Key, _: Disowned) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn disowned(&self, _: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>> {
-        Box::pin(ready(Ok(Vec::new())))
-    }
-
-    fn forget_disowned(&self, _: u128) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-}
-
 fn engine() -> (Arc<Engine>, Arc<CachedObject>) {
     let device = |name: &str| -> Arc<dyn Device> {
         Arc::new(Nowhere { name: name.to_owned(), ends: Mutex::new(vec![0; 2 * END as usize]) })
@@ -143,7 +88,7 @@ fn engine() -> (Arc<Engine>, Arc<CachedObject>) {
     let env = Env {
         clock: Arc::new(SystemClock::default()),
         spawn: Arc::new(Threads::default()),
-        backing: Arc::new(Zeros),
+        backing: Arc::new(Zeros(OBJECT)),
         witness: None,
         deliver: Arc::new(|batch| batch()),
         events: Arc::new(|_| {}),

@@ -8,6 +8,8 @@
 
 #[path = "../../mrc/tests/loads/mod.rs"]
 mod loads;
+#[path = "../benches/zeros/mod.rs"]
+mod zeros;
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -16,15 +18,14 @@ use std::time::Duration;
 
 use forebay_common::lock::RwLock;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
-use forebay_engine::io::{
-    Backing, BackingResult, Clock, Device, DeviceError, Disowned, Durability, Io, Key, Time,
-};
+use forebay_engine::io::{Clock, Device, DeviceError, Durability, Io, Key, Time};
 use forebay_engine::pool::Pool;
 use forebay_engine::{CachedObject, Engine, Env, Outcome, Settings};
 use forebay_mrc::{Curve, Estimator, Kind, Sampler};
 use forebay_runtime::{SystemClock, Threads, block_on};
 
 use loads::Request;
+use zeros::Zeros;
 
 /// The sizes of each of two devices in MiB, and the number of the simulated size.
 const SIZES: [(u64, usize); 5] = [(64, 1), (128, 2), (256, 4), (512, 6), (1024, 8)];
@@ -73,64 +74,6 @@ impl Device for Memory {
     }
 }
 
-/// A backing store of zeros that takes every write.
-struct Zeros;
-
-impl Backing for Zeros {
-    fn volumes(&self) -> Vec<u32> {
-        vec![0]
-    }
-
-    fn volume(&self, _: &Key) -> u32 {
-        0
-    }
-
-    fn name(&self, _: u32) -> String {
-        "zeros".to_owned()
-    }
-
-    fn size(&self, _: &Key) -> Io<BackingResult<u64>> {
-        Box::pin(ready(Ok(OBJECT)))
-    }
-
-    fn read(&self, _: &Key, _: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
-        let len = buffer.len();
-        Box::pin(ready((buffer, Ok(len))))
-    }
-
-    fn write(&self, _: &Key, _: u64, _: Slice) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn truncate(&self, _: &Key, _: u64) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn set_mtime(&self, _: &Key, _: Time) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
-        Box::pin(ready(objects.iter().map(|_| Ok(())).collect()))
-    }
-
-    fn free(&self) -> Io<BackingResult<u64>> {
-        Box::pin(ready(Ok(u64::MAX)))
-    }
-
-    fn disown(&self, _: u128, _: &Key, _: Disowned) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn disowned(&self, _: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>> {
-        Box::pin(ready(Ok(Vec::new())))
-    }
-
-    fn forget_disowned(&self, _: u128) -> Io<BackingResult<()>> {
-        Box::pin(ready(Ok(())))
-    }
-}
-
 /// The result of a run.
 struct Measured {
     hit_ratio: f64,
@@ -152,7 +95,7 @@ fn engine(mebibytes: u64, clock: &Arc<SystemClock>) -> Arc<Engine> {
     let env = Env {
         clock: clock.clone(),
         spawn: Arc::new(Threads::default()),
-        backing: Arc::new(Zeros),
+        backing: Arc::new(Zeros(OBJECT)),
         witness: None,
         deliver: Arc::new(|batch| batch()),
         events: Arc::new(|_| {}),
