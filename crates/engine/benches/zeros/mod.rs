@@ -6,7 +6,7 @@ use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing, BackingResult, Disowned, Io, Key, Time};
 
 /// A backing store whose objects have this number of bytes, all zeros, and which takes every write.
-pub struct Zeros(pub u64);
+pub(crate) struct Zeros(pub(crate) u64);
 
 impl Backing for Zeros {
     fn volumes(&self) -> Vec<u32> {
