@@ -67,7 +67,19 @@ def compare(archive, directory):
     result = subprocess.run(["tar", "-d", "-f", archive, "-C", directory], capture_output=True, text=True)
     lines = (result.stdout + result.stderr).splitlines()
     if result.returncode or lines:
-        return f"{len(lines)} differences, first {lines[:3]}"
+        first = [f"{line} ({sizes(archive, directory, line.split(': ')[0])})" for line in lines[:3]]
+        return f"{len(lines)} differences, first {first}"
+
+
+def sizes(archive, directory, name):
+    """Returns what a person needs to judge a difference."""
+    with tarfile.open(archive) as tar:
+        wanted = next((info.size for info in tar if info.name == name), None)
+    try:
+        found = os.lstat(f"{directory}/{name}")
+    except OSError as error:
+        return f"{wanted} bytes in the archive, {error.strerror}"
+    return f"{wanted} bytes in the archive, {found.st_size} found, {found.st_blocks} sectors"
 
 
 class Open:

@@ -3,13 +3,14 @@
 //! If a drive has a volatile cache and no FUA, the kernel carries out a write with RWF_DSYNC in two parts. A worker
 //! thread flushes the drive after the write. Flushes of one drive run one after the other, so both legs of a frame on
 //! one drive wait for two. Therefore the legs are written here without the flag, and the thread whose write ends last
-//! calls fdatasync(2) for all of them. It syncs the directory: each write gives its file a new modification time, and a
-//! file system without a journal would write that time before it flushes.
+//! calls fdatasync(2) for all of them. It syncs an unnamed file that never changes: each write gives its own file a new
+//! modification time, and a file system without a journal would write that time before it flushes.
 //!
 //! In general, one file's fdatasync does not make another file's writes durable. It does for direct writes over blocks
 //! that the file system has recorded as written, if the file system is on one drive. Then the file system only has the
-//! drive empty its cache, which it does for any file (`ext4_sync_file`). [`Barrier::of`] checks all of these
-//! conditions.
+//! drive empty its cache, which it does for any regular file (`ext4_fsync_journal`). For a directory it commits the
+//! journal in place of that, and the drive gets no flush if there is nothing to commit. [`Barrier::of`] checks all of
+//! these conditions.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
 use forebay_runtime::{Observer, Request, Target};
-use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, StatxFlags};
 
 use crate::wear;
 
@@ -38,8 +39,8 @@ const QUICK: Duration = Duration::from_micros(300);
 
 /// The flush that the durable writes to files of one file system share.
 pub(crate) struct Barrier {
-    /// The directory of a device, which is synced for all writes, and hardly ever changes.
-    directory: Arc<File>,
+    /// An unnamed regular file that never changes. It is synced for all writes.
+    unchanged: Arc<File>,
     state: Mutex<State>,
     devices: AtomicUsize,
     is_slow: AtomicBool,
@@ -85,8 +86,8 @@ impl Barrier {
     /// Returns the barrier of the file system that `file` is on. `file` is at `path`, has `size` bytes and is opened
     /// for direct I/O. Returns `None` if each file has to be flushed by itself, or there is no gain.
     pub(crate) fn of(file: &File, path: &Path, size: u64) -> Option<Behind> {
-        let one_drive = wear::drive(file).is_some_and(|name| needs_flushes(Path::new("/sys"), &name));
-        if !one_drive || !is_overwritten_in_place(file, size) {
+        let drive = Path::new("/sys/block").join(wear::drive(file)?);
+        if !needs_flushes(&drive) || !is_overwritten_in_place(file, size) {
             return None;
         }
         let device = rustix::fs::fstat(file).ok()?.st_dev;
@@ -96,18 +97,18 @@ impl Barrier {
         if let Some(barrier) = known.get(&device).and_then(Weak::upgrade) {
             return Some(Behind::new(barrier));
         }
-        let directory = directory_of(path).ok()?;
-        if rustix::fs::fstat(&directory).ok()?.st_dev != device {
+        let unchanged = unnamed_beside(path).ok()?;
+        if rustix::fs::fstat(&unchanged).ok()?.st_dev != device || !flushes(&unchanged, &drive) {
             return None;
         }
-        let barrier = Arc::new(Barrier::new(directory));
+        let barrier = Arc::new(Barrier::new(unchanged));
         known.insert(device, Arc::downgrade(&barrier));
         Some(Behind::new(barrier))
     }
 
-    fn new(directory: File) -> Self {
+    fn new(unchanged: File) -> Self {
         Barrier {
-            directory: Arc::new(directory),
+            unchanged: Arc::new(unchanged),
             state: Mutex::default(),
             devices: AtomicUsize::new(0),
             is_slow: AtomicBool::new(false),
@@ -140,7 +141,7 @@ impl Barrier {
 
     /// Returns the flush `number`, for all writes that wait for it.
     pub(crate) fn flush(self: &Arc<Self>, target: &Arc<Target>, number: u64) -> Request {
-        target.flush_by(self.directory.clone()).observed(self.clone(), number)
+        target.flush_by(self.unchanged.clone()).observed(self.clone(), number)
     }
 
     /// Returns true if the next flush will probably be short.
@@ -202,16 +203,39 @@ impl Drop for Behind {
     }
 }
 
-fn directory_of(path: &Path) -> std::io::Result<File> {
+/// Makes an unnamed regular file in the directory of the file at `path`, durably, so that its syncs have nothing of its
+/// own to write.
+fn unnamed_beside(path: &Path) -> std::io::Result<File> {
     let path = path.canonicalize()?;
-    File::open(path.parent().unwrap_or(&path))
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let directory = path.parent().unwrap_or(&path);
+    let file = File::from(rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?);
+    file.sync_all()?;
+    Ok(file)
 }
 
-/// Returns true if the kernel would have to flush the drive after each durable write.
-fn needs_flushes(sys: &Path, drive: &str) -> bool {
-    let queue = sys.join("block").join(drive).join("queue");
-    let says = |what, text| std::fs::read_to_string(queue.join(what)).is_ok_and(|is| is.trim() == text);
+/// Returns true if the kernel would have to flush the drive, a directory in /sys/block, after each durable write.
+fn needs_flushes(drive: &Path) -> bool {
+    let says = |what, text| {
+        std::fs::read_to_string(drive.join("queue").join(what)).is_ok_and(|is| is.trim() == text)
+    };
     says("write_cache", "write back") && says("fua", "0")
+}
+
+/// Returns true if each sync of the file makes the drive, a directory in /sys/block, empty its write cache. That is
+/// tried, since it depends on the kernel's version.
+fn flushes(file: &File, drive: &Path) -> bool {
+    const TIMES: usize = 4;
+    (0..TIMES).all(|_| {
+        let before = flush_count(drive);
+        before.is_some() && file.sync_data().is_ok() && flush_count(drive) > before
+    })
+}
+
+/// Returns the number of flushes that the drive has carried out, which Linux counts from 5.5 on
+/// (Documentation/block/stat.rst).
+fn flush_count(drive: &Path) -> Option<u64> {
+    std::fs::read_to_string(drive.join("stat")).ok()?.split_whitespace().nth(15)?.parse().ok()
 }
 
 /// Returns true if a direct write changes only blocks of the file that are recorded as written.
@@ -304,16 +328,27 @@ mod tests {
 
     #[test]
     fn a_drive_that_writes_through_or_has_fua_needs_no_flushes() {
-        let sys = tempfile::tempdir().unwrap();
-        let queue = sys.path().join("block/sdx/queue");
-        std::fs::create_dir_all(&queue).unwrap();
+        let drive = tempfile::tempdir().unwrap();
+        let queue = drive.path().join("queue");
+        std::fs::create_dir(&queue).unwrap();
         for (cache, fua, needs) in
             [("write back\n", "0\n", true), ("write back\n", "1\n", false), ("write through\n", "0\n", false)]
         {
             std::fs::write(queue.join("write_cache"), cache).unwrap();
             std::fs::write(queue.join("fua"), fua).unwrap();
-            assert_eq!(needs_flushes(sys.path(), "sdx"), needs, "{cache} {fua}");
+            assert_eq!(needs_flushes(drive.path()), needs, "{cache} {fua}");
         }
-        assert!(!needs_flushes(sys.path(), "sdy"));
+        assert!(!needs_flushes(&drive.path().join("other")));
+    }
+
+    #[test]
+    fn a_sync_that_the_drive_does_not_count_is_no_flush() {
+        let drive = tempfile::tempdir().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        assert!(!flushes(&file, drive.path()), "a drive without counters");
+        let stat = "   1 0 8 0 2 0 16 3 0 4 4 0 0 0 0 77 5\n";
+        std::fs::write(drive.path().join("stat"), stat).unwrap();
+        assert_eq!(flush_count(drive.path()), Some(77));
+        assert!(!flushes(&file, drive.path()), "the count does not move");
     }
 }
