@@ -16,7 +16,7 @@ use crate::request::read::read;
 use crate::request::sync::{Unsynced, sync_files};
 use crate::tiers::blocks::drop_object;
 use crate::volume::Volume;
-use crate::volume::health::InFlight;
+
 use crate::volume::trouble::{ask, backing_failed, backing_worked};
 use crate::wait::all;
 use crate::{Error, planted_bugs};
@@ -71,13 +71,13 @@ pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> O
     let last = parts.iter().map(|part| part.object.lock().last_frame).max().unwrap_or(0);
     let logged = core.commit(last).await.is_ok();
     let (begun, writes) = (core.env.clock.now(), AtomicU64::new(0));
-    let asked = ask(core, volume);
     let written = if logged {
-        let parts = parts.iter().map(|part| Box::pin(write_part(core, part, &asked, &writes)));
+        let parts = parts.iter().map(|part| Box::pin(write_part(core, part, &writes)));
         all(parts.collect()).await
     } else {
         parts.iter().map(|_| Err(BackingError::Io(5))).collect()
     };
+    let asked = ask(core, volume);
     let synced = if planted_bugs::active("destage does not sync") {
         parts.iter().map(|_| Ok(())).collect()
     } else {
@@ -145,7 +145,7 @@ fn gather(volume: &Volume, most: usize) -> Vec<Part> {
     parts
 }
 
-async fn write_part(core: &Core, part: &Part, asked: &InFlight, writes: &AtomicU64) -> BackingResult<()> {
+async fn write_part(core: &Core, part: &Part, writes: &AtomicU64) -> BackingResult<()> {
     let mut at = 0;
     while at < part.blocks.len() {
         let first = part.blocks[at].0;
@@ -153,12 +153,14 @@ async fn write_part(core: &Core, part: &Part, asked: &InFlight, writes: &AtomicU
             part.blocks[at..].iter().take(RUN).zip(first..).take_while(|((block, _), n)| block == n).count();
         let written = write_run(core, part, &part.blocks[at..at + run]).await?;
         writes.fetch_add(written, Ordering::Relaxed);
-        asked.goes_on(core.env.clock.now());
         at += run;
     }
     match part.mtime {
         Some(_) if planted_bugs::active("modification times are not destaged") => Ok(()),
-        Some(mtime) => core.env.backing.set_mtime(&part.object.key, mtime).await,
+        Some(mtime) => {
+            let _asked = ask(core, &part.object.volume);
+            core.env.backing.set_mtime(&part.object.key, mtime).await
+        }
         None => Ok(()),
     }
 }
@@ -190,6 +192,8 @@ async fn write_run(core: &Core, part: &Part, blocks: &[(u64, Entry)]) -> Backing
     }
     core.totals.destage_writes.add(1);
     let data = Slice::new(Arc::new(buffer), 0..len);
+    // A cache device that was slow to give the blocks is not the volume's fault.
+    let _asked = ask(core, &part.object.volume);
     core.env.backing.write(&part.object.key, offset, data).await.map(|()| 1)
 }
 

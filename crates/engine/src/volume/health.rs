@@ -17,7 +17,7 @@ pub(super) const LATE: Duration = Duration::from_secs(10);
 pub(crate) struct Health {
     /// The error of the last attempt.
     pub(super) failure: Option<BackingError>,
-    /// The unanswered requests: number, and time of the last sign of life.
+    /// The unanswered requests: number, and the time at which each was sent.
     pub(super) asked: Vec<(u64, Duration)>,
     last: u64,
     pub(super) late: bool,
@@ -33,16 +33,6 @@ impl Health {
 pub(crate) struct InFlight {
     volume: Arc<Volume>,
     number: u64,
-}
-
-impl InFlight {
-    /// Records that a part of the request was answered.
-    pub(crate) fn goes_on(&self, now: Duration) {
-        let mut health = self.volume.health.lock();
-        for (_, since) in health.asked.iter_mut().filter(|(number, _)| *number == self.number) {
-            *since = now;
-        }
-    }
 }
 
 impl Drop for InFlight {

@@ -239,7 +239,8 @@ impl World {
                     true => victim.rot_newest_header(),
                     false => victim.rot_newest_frame(),
                 }
-                self.headless = self.stopped.then(|| self.logs_dropped());
+                let noticed = self.stopped && !self.plan.is_lenient();
+                self.headless = noticed.then(|| self.logs_dropped());
             }
             return;
         }

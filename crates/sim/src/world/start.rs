@@ -77,6 +77,12 @@ impl World {
                 Err(Refused::Engine(error)) if self.plan.has(Trouble::Turns) => {
                     self.refused_in_turn(&error, false)?;
                 }
+                // A device died while it was read. Whoever reads the message leaves it out.
+                Err(Refused::Pool(PoolError::Unreadable { device, .. }))
+                    if self.plan.has(Trouble::Leaving) && self.is_gone(&device) =>
+                {
+                    self.crash(Crash::Kill);
+                }
                 // A removal was cut short with only its last step left, or the last device died.
                 Err(Refused::Pool(error))
                     if self.plan.has(Trouble::Leaving)
@@ -116,6 +122,10 @@ impl World {
         found.inspect(|disk| disk.vanish()).is_some()
     }
 
+    fn is_gone(&self, name: &str) -> bool {
+        self.disks.iter().any(|disk| disk.name() == name && disk.is_gone())
+    }
+
     /// Returns true if all other devices are gone: no administrator would leave out the last one.
     fn is_victim_the_last(&self) -> bool {
         let others = self.disks.iter().enumerate().filter(|(at, _)| *at != self.plan.victim);
@@ -123,7 +133,11 @@ impl World {
     }
 
     fn leave_out_victim(&mut self) {
-        if self.disks.len() > 1 {
+        let (victim, legs) = (self.victim().name().to_owned(), self.shared.epochs.legs());
+        if self.disks.len() > 1 && legs == [victim] {
+            // The other devices were never in use. An administrator connects this one again.
+            self.victim().appear();
+        } else if self.disks.len() > 1 {
             self.victim().vanish();
         } else {
             // The device held only clean blocks, so nothing is lost with it.
@@ -234,6 +248,13 @@ impl World {
             // something.
             OpenError::Hole { .. }
                 if self.plan.disaster == Some(Disaster::AllGone) && self.disks.len() > 2 =>
+            {
+                Refused::Lost
+            }
+            // A device died for good before the others had all of the log, or while another was added.
+            OpenError::Hole { .. }
+                if self.plan.has(Trouble::Leaving)
+                    && (!self.mirrored || !members.iter().any(|name| legs.contains(name))) =>
             {
                 Refused::Lost
             }
