@@ -77,6 +77,7 @@ pub(crate) struct Linked {
 }
 
 impl Cache {
+    /// Returns the cache in front of the file systems, and starts the thread by which the engine forgets removed files.
     pub(crate) fn new(
         engine: Arc<Engine>,
         verifier: Arc<Verifier>,
