@@ -10,6 +10,7 @@ mod documents;
 mod english;
 mod imports;
 mod ladder;
+mod leftovers;
 mod loop_xfs;
 mod mounts;
 mod mutants;

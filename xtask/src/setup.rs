@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use crate::{
+    leftovers,
     process::{command, output, run},
     vm::{Kernel, Release},
 };
@@ -68,7 +69,7 @@ const TOOLS: [Tool; 4] = [
 /// The tool for `cargo x mutants` only.
 const MUTANTS: Tool = Tool { name: "cargo-mutants", version: "27.1.0", unoptimized: true };
 
-/// Installs everything that `cargo x ci` needs. With `peers`, also the servers to compare with; with `mutants`, also
+/// Installs everything that `cargo x ci` needs, and removes what would disturb it. With `peers`, also the servers to compare with; with `mutants`, also
 /// cargo-mutants.
 pub(crate) fn setup(peers: bool, mutants: bool) -> Result<()> {
     let mut packages = PACKAGES.to_vec();
@@ -76,6 +77,7 @@ pub(crate) fn setup(peers: bool, mutants: bool) -> Result<()> {
         packages.extend(PEERS);
     }
     install_packages(&packages)?;
+    leftovers::remove()?;
     install_tools(mutants.then_some(MUTANTS))?;
     install_nightly();
     Kernel::ready(Release::default())?;

@@ -127,7 +127,8 @@ impl Untar {
                 if client.is_finished() {
                     break;
                 }
-                server.cut_power(self.seed + cut)?;
+                // The client ends only at its limit if the server stays away, so the error is shown at once.
+                server.cut_power(self.seed + cut).inspect_err(|error| eprintln!("{error:#}"))?;
                 remade = remade.max(aliases(&server.directory()));
             }
             client.join().unwrap_or_else(|_| bail!("the client's thread died"))

@@ -169,7 +169,8 @@ pub trait Backing: Send + Sync + 'static {
     fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>>;
     /// Makes everything done to the objects before this call durable. Returns one result for each object, in order. A
     /// failed sync may have lost any of the data. The caller must write it again, since another sync alone does not
-    /// help (ATC'20).
+    /// help (ATC'20). If a sync of the file by the engine's user has failed since the first of these changes, this one
+    /// fails as well.
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>>;
     /// Returns the number of bytes that can still be allocated.
     fn free(&self) -> Io<BackingResult<u64>>;

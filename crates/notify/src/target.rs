@@ -187,7 +187,7 @@ impl Target {
     fn pause(&self, delay: Duration) -> bool {
         let state = self.state.lock();
         let state = self.changed.wait_while_for(state, delay, |state| !state.is_removed && !state.is_last);
-        // What still waits at the end gets one attempt each.
+        // Each notification that still waits at the end gets one attempt.
         !state.is_removed && !state.is_last
     }
 

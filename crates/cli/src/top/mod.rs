@@ -49,7 +49,7 @@ fn show(client: &Client, app: &mut App, screen: &mut Screen, interval: Duration)
             match event::read()? {
                 Event::Key(key) if key.kind != KeyEventKind::Release => match app.key(key) {
                     Step::Quit => return Ok(()),
-                    // What a tab lacks comes at once, not with the next update.
+                    // A new tab gets its figures at once, before the next update.
                     Step::Continue if !app.lacks_activity() => continue,
                     Step::Continue => {}
                 },

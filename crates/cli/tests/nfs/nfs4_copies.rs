@@ -217,7 +217,7 @@ fn a_cancelled_copy_writes_nothing_after_the_reply() {
         assert_eq!(two.status(&[putfh(&other.handle), cancel]), Nfsstat4::BadStateid);
         assert!(matches!(one.ask(copy), Ok((1.., None))));
         assert_eq!(one.cancel(copy), Nfsstat4::Ok);
-        // What the client writes now stays.
+        // The copy is over, so a write by the client stays.
         let to = one.to.handle.clone();
         let data = pattern(3, 4096);
         for n in 0..64 {

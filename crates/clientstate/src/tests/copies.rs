@@ -171,7 +171,7 @@ fn the_number_of_copies_is_bounded() {
     let a = rig.copying_client("a");
     let copies: Vec<_> = (0..limits.copies_per_client).map(|_| rig.copy(a).unwrap()).collect();
     assert!(rig.copy(a).is_none());
-    // One that has ended counts until its client is told.
+    // A copy that has ended counts until its client is told.
     let (copy, progress) = &copies[0];
     rig.end(*copy, DONE);
     assert!(rig.copy(a).is_none());

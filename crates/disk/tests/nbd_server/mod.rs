@@ -38,7 +38,7 @@ pub(crate) enum Act {
 type Judge = dyn Fn(usize, &Request) -> Act + Send + Sync;
 
 /// A server of this process: simple or structured replies, and one connection at a time. Its contents are in memory.
-/// What was not flushed is forgotten when a connection ends.
+/// The server forgets unflushed writes when a connection ends.
 pub(crate) struct Fake {
     pub(crate) port: u16,
     pub(crate) log: Arc<Mutex<Vec<Seen>>>,

@@ -54,10 +54,10 @@ impl UnsyncedBlocks {
         self.last
     }
 
-    /// Ends a sync.
+    /// Ends a sync. If another one failed meanwhile, the blocks stay lost: the error is reported only once.
     pub(crate) fn end(&mut self, number: u64, succeeded: bool) {
         if succeeded {
-            self.syncs.retain(|sync| sync.number != number);
+            self.syncs.retain(|sync| sync.number != number || sync.failed);
         }
         self.syncs.iter_mut().filter(|sync| sync.number == number).for_each(|sync| sync.failed = true);
     }
@@ -123,21 +123,23 @@ mod tests {
 
     #[test]
     fn a_sync_that_fails_may_have_lost_every_unsynced_block() {
-        let mut volatile = UnsyncedBlocks::default();
-        volatile.wrote(0..1);
-        let other = volatile.begin(0..u64::MAX);
-        volatile.wrote(1..2);
-        volatile.failed();
-        assert!(volatile.has_lost());
-        volatile.end(other, false);
-        let later = volatile.begin(0..u64::MAX);
-        volatile.end(later, true);
-        volatile.wrote(0..1);
-        assert!(volatile.has_lost(), "block 1 is not written again");
-        volatile.wrote(1..2);
-        let last = volatile.begin(0..u64::MAX);
-        volatile.end(last, true);
-        assert!(!volatile.has_lost() && volatile.is_empty());
+        for other_succeeds in [false, true] {
+            let mut volatile = UnsyncedBlocks::default();
+            volatile.wrote(0..1);
+            let other = volatile.begin(0..u64::MAX);
+            volatile.wrote(1..2);
+            volatile.failed();
+            assert!(volatile.has_lost());
+            volatile.end(other, other_succeeds);
+            let later = volatile.begin(0..u64::MAX);
+            volatile.end(later, true);
+            volatile.wrote(1..2);
+            assert!(volatile.has_lost(), "block 0 is not written again");
+            volatile.wrote(0..1);
+            let last = volatile.begin(0..u64::MAX);
+            volatile.end(last, true);
+            assert!(!volatile.has_lost() && volatile.is_empty());
+        }
     }
 
     #[test]

@@ -105,12 +105,14 @@ pub(crate) async fn note_cut(core: &Core, object: &CachedObject, size: u64, mtim
 }
 
 /// Records that the truncation in progress is carried out. `saved` says that the backing store has the block at
-/// the new end.
+/// the new end, although the index has it as dirty.
 pub(crate) async fn note_carried_out(core: &Core, object: &CachedObject, saved: bool) -> Result<()> {
     let range = {
         let mut state = object.lock();
         let through = state.size / BLOCK as u64..state.size.div_ceil(BLOCK as u64);
-        let from = if saved { through.start } else { through.end };
+        // A clean copy of the block at the new end has bytes that were cut off.
+        let only_cached = !saved && !state.dirty_in(through.clone(), 1).is_empty();
+        let from = if only_cached { through.end } else { through.start };
         forget_range(core, &mut state, from..u64::MAX);
         if state.dirty == 0 { ALL } else { from..u64::MAX }
     };

@@ -170,9 +170,9 @@ mod tests {
 
     #[test]
     fn an_error_has_no_secret() {
-        let url = "https://hooks.example.org/services/T000/B000/XXXXXXXX".to_owned();
+        let url = "https://hooks.example.org/services/T0A1/B2C3/very-secret-part".to_owned();
         let secrets = Secrets { url, token: Some("very-secret-token".into()) };
-        let told = secrets.hidden_in("no very-secret-token at services/T000/B000/XXXXXXXX\n");
+        let told = secrets.hidden_in("no very-secret-token at services/T0A1/B2C3/very-secret-part\n");
         assert_eq!(told, "no ... at ... ");
     }
 }

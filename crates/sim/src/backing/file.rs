@@ -74,6 +74,12 @@ impl File {
                 _ => Self::apply(&mut self.durable, &change),
             }
         }
+        // A page that was written again since the sync began is dirty again.
+        for (_, change) in &self.pending {
+            if let Change::Page(block, _) = change {
+                self.lost.remove(block);
+            }
+        }
     }
 
     /// Cuts the power. Returns true if an unsynced change was lost.

@@ -121,6 +121,14 @@ impl Store {
         result
     }
 
+    /// Notes the number of failed syncs before a change of a file by the engine.
+    fn changes(&self, object: &Key) {
+        if let Some(changed) = &self.changed {
+            let failures = self.failures(object);
+            changed.lock().entry(object.clone()).or_insert(failures);
+        }
+    }
+
     fn sync_now(&self, state: &mut State, objects: &[Key], mark: u64) -> Vec<BackingResult<()>> {
         let bad: Vec<bool> = objects.iter().map(|object| state.has_bad_pages(object)).collect();
         let State { rng, files, rates, .. } = state;
@@ -186,6 +194,7 @@ impl Backing for Store {
     }
 
     fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>> {
+        self.changes(object);
         let mut state = self.state.lock();
         state.assert_apart(object, &(offset..offset + data.len() as u64));
         let number = state.number();
@@ -215,6 +224,7 @@ impl Backing for Store {
     }
 
     fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
+        self.changes(object);
         let (object, volume) = (object.clone(), self.volume_of(object));
         self.sticky(volume, Stuck::Truncate, 5, move |store, state| {
             let (number, now) = (state.number(), state.wall(&store.executor));
@@ -231,6 +241,7 @@ impl Backing for Store {
     }
 
     fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>> {
+        self.changes(object);
         let (object, volume) = (object.clone(), self.volume_of(object));
         self.change(volume, 1, move |store, state| {
             let (number, fails) = (state.number(), store.fails(state, volume));
@@ -250,7 +261,22 @@ impl Backing for Store {
             state.next
         };
         let volume = objects.first().map_or(0, |object| self.volume_of(object));
-        self.sticky(volume, Stuck::Sync, 40, move |store, state| store.sync_now(state, &objects, mark))
+        let changed = self.changed.as_ref();
+        let before = |object| changed.and_then(|changed| changed.lock().remove(object));
+        let before: Vec<Option<u64>> = objects.iter().map(before).collect();
+        self.sticky(volume, Stuck::Sync, 40, move |store, state| {
+            let synced = store.sync_now(state, &objects, mark);
+            let failed = |object, before: Option<u64>| {
+                before
+                    .is_some_and(|before| state.files.get(object).is_some_and(|file| file.failures > before))
+            };
+            let told = objects.iter().zip(before).zip(synced);
+            told.map(|((object, before), result)| match failed(object, before) {
+                true => result.and(Err(BackingError::Io(EIO))),
+                false => result,
+            })
+            .collect()
+        })
     }
 
     fn free(&self) -> Io<BackingResult<u64>> {

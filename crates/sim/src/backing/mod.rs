@@ -79,6 +79,8 @@ pub struct Store {
     executor: Executor,
     hits: Arc<Hits>,
     state: Arc<Mutex<State>>,
+    /// For the engine: the number of failed syncs of each file from before the engine's first unsynced change.
+    changed: Option<Arc<Mutex<BTreeMap<Key, u64>>>>,
 }
 
 struct State {
@@ -127,7 +129,8 @@ impl Store {
             syncs: 0,
             array: None,
         };
-        Store { executor: executor.clone(), hits: hits.clone(), state: Arc::new(Mutex::new(state)) }
+        let (executor, hits) = (executor.clone(), hits.clone());
+        Store { executor, hits, state: Arc::new(Mutex::new(state)), changed: None }
     }
 
     /// Makes every operation take `factor` times as long, for good.
@@ -220,6 +223,12 @@ impl Store {
     /// Returns the number of requested syncs so far, each of any number of files.
     pub fn syncs(&self) -> u64 {
         self.state.lock().syncs
+    }
+
+    /// Returns the store as an engine sees it beside users who sync the same files: a sync fails as well if a sync by
+    /// any user has failed since the engine's first change that it covers. The vfs promises that.
+    pub fn for_engine(&self) -> Self {
+        Store { changed: Some(Arc::default()), ..self.clone() }
     }
 
     /// Returns the number of failed syncs of the file so far.

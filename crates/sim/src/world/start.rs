@@ -205,7 +205,7 @@ impl World {
         let env = Env {
             clock: executor.clone(),
             spawn: executor,
-            backing: self.backing.clone().unwrap_or_else(|| Arc::new(self.shared.store.clone())),
+            backing: self.backing.clone().unwrap_or_else(|| Arc::new(self.shared.store.for_engine())),
             witness,
             deliver: Arc::new(|batch| batch()),
             events,

@@ -40,7 +40,10 @@ impl World {
     /// connected.
     pub(super) fn refused_in_turn(&mut self, error: &str, split: bool) -> Result<(), String> {
         let (offered, legs) = (self.offered(), self.shared.epochs.legs());
-        let missing = legs.iter().filter(|leg| !offered.contains(leg)).count();
+        // A device whose adding was cut short may be a member as well.
+        let joining = self.shared.adding.lock().clone();
+        let joining = joining.iter().filter(|name| !legs.contains(name));
+        let missing = legs.iter().chain(joining).filter(|name| !offered.contains(name)).count();
         self.shared.tell(|| format!("{offered:?} do not open: {error}; in use last: {legs:?}"));
         let surplus = offered.iter().any(|name| !legs.contains(name));
         if split && surplus && missing == 0 {
@@ -49,7 +52,7 @@ impl World {
         } else if missing == 0 || (missing == 1 && missing < legs.len() && self.mirrored && !split) {
             return Err(format!("{offered:?} have all that {legs:?} had, and do not open: {error}"));
         } else {
-            let all = missing == legs.len();
+            let all = legs.iter().all(|leg| !offered.contains(leg));
             self.shared.hits.hit(if all { Fault::StaleAlone } else { Fault::Incomplete });
             self.disks.iter().for_each(Disk::appear);
         }
