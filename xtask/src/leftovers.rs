@@ -1,7 +1,7 @@
 //! Emulated disks that a killed run left behind.
 //!
-//! Their process is dead, so nothing can look at their files any more. mkfs.btrfs looks at the file of every loop device
-//! and refuses to work beside one that it cannot look at, so tests of this and of other copies of the tree fail.
+//! Their process is dead, so nothing can look at their files any more. mkfs.btrfs looks at the file of every loop
+//! device and refuses to work beside one that it cannot look at, so tests of this and of other copies of the tree fail.
 
 use std::{fs, path::Path};
 

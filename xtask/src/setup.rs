@@ -69,8 +69,8 @@ const TOOLS: [Tool; 4] = [
 /// The tool for `cargo x mutants` only.
 const MUTANTS: Tool = Tool { name: "cargo-mutants", version: "27.1.0", unoptimized: true };
 
-/// Installs everything that `cargo x ci` needs, and removes what would disturb it. With `peers`, also the servers to compare with; with `mutants`, also
-/// cargo-mutants.
+/// Installs everything that `cargo x ci` needs, and removes what would disturb it. With `peers`, also the servers to
+/// compare with; with `mutants`, also cargo-mutants.
 pub(crate) fn setup(peers: bool, mutants: bool) -> Result<()> {
     let mut packages = PACKAGES.to_vec();
     if peers {

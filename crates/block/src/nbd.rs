@@ -116,6 +116,8 @@ impl Nbd {
         }
     }
 
+    /// Answers a READ from memory, and a request that is refused, at once. A future or a worker carries out any other
+    /// request of an attached client.
     fn transmit(&self, export: &Arc<Export>, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         let is_extended = export.style.is_extended();
         let Ok(request) = Request::decode(message.bytes(), is_extended) else { return Handled::Close };

@@ -88,6 +88,7 @@ impl State {
         result
     }
 
+    /// Locks a byte range. The caller calls [`State::settle`] afterwards.
     fn lock_unsettled(&mut self, args: &LockArgs, now: Now, fx: &mut Effects) -> Result<StateId, Refused> {
         self.may_claim(args.client, args.is_reclaim, now)?;
         let (open, key) = self.locker(args)?;

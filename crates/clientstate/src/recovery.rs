@@ -159,6 +159,7 @@ impl State {
         }
     }
 
+    /// Applies a record of a byte-range lock; other records have no effect.
     fn recover_lock(&mut self, record: &Record, fx: &mut Effects) {
         if planted_bugs::active("locks are not recovered") {
             return;

@@ -49,6 +49,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
+    /// Returns the number of blocked requests, and of grants that are not acknowledged.
     pub(crate) fn len(&self) -> usize {
         self.queue.len() + self.grants.len()
     }
@@ -65,10 +66,12 @@ impl Waiters {
         tickets.filter_map(|(_, ticket)| Some((*ticket, self.grants.get(ticket)?.clone()))).collect()
     }
 
+    /// Returns all grants, each with its ticket.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (&u64, &Grant)> {
         self.grants.iter()
     }
 
+    /// Returns true if the host has not acknowledged the grant with this ticket.
     pub(crate) fn is_granting(&self, ticket: u64) -> bool {
         self.grants.contains_key(&ticket)
     }
@@ -78,12 +81,14 @@ impl Waiters {
         self.grants.insert(ticket, grant);
     }
 
+    /// Removes a grant, which the host has acknowledged, refused or given up.
     pub(crate) fn remove_grant(&mut self, ticket: u64) -> Option<Grant> {
         let grant = self.grants.remove(&ticket)?;
         self.grants_of.remove(&(grant.owner, ticket));
         Some(grant)
     }
 
+    /// Returns true if a request of the owner is blocked.
     pub(crate) fn has(&self, owner: u32) -> bool {
         self.by_owner.range((owner, 0, 0)..=(owner, u32::MAX, u64::MAX)).next().is_some()
     }

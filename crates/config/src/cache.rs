@@ -141,6 +141,7 @@ pub fn inside_export<'a>(path: &Path, exports: &'a [Export]) -> Option<&'a Expor
     exports.iter().find(|export| path.starts_with(&export.path))
 }
 
+/// Adds a problem for a cache device that is named twice, or lies in an exported directory.
 fn check_device(
     device: &Located<PathBuf>,
     earlier: &[Located<PathBuf>],

@@ -252,6 +252,8 @@ fn with_real_parent(path: &Path) -> Option<PathBuf> {
     real.symlink_metadata().is_err().then_some(real)
 }
 
+/// Returns the rules of an export with the defaults filled in. Adds a problem for a rule that never counts, and for an
+/// export that any host could reach without a rule.
 fn complete_clients(
     name: &str,
     drafts: Vec<DraftClient>,

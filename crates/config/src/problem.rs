@@ -81,6 +81,7 @@ pub(crate) struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
+    /// Returns an empty collector. `file` is the path and the text of the configuration file, if there is one.
     pub(crate) fn new(file: Option<(&'a Path, &'a str)>) -> Self {
         Self { file, found: Vec::new() }
     }

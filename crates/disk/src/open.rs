@@ -216,11 +216,13 @@ fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     }
 }
 
+/// Returns true if the path still leads to the open file.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
+/// Empties a file, and gives it `size` bytes with all of their blocks, so that no later write lacks space.
 fn allocate(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
     // The remains of an earlier attempt that crashed are discarded.
     file.set_len(0).map_err(|error| from_io("make", path, &error))?;
@@ -231,6 +233,7 @@ fn allocate(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
     }
 }
 
+/// Writes zeros over the whole file.
 fn fill(file: &File, size: u64) -> Result<(), Errno> {
     let zeros = Buffer::zeroed(256);
     let mut offset = 0;

@@ -223,6 +223,8 @@ pub(crate) fn groups(export: &forebay_config::Export, peer: &Peer) -> Option<Vec
     Some(matching_rule(export, peer)?.clients().collect())
 }
 
+/// Returns the identity under which the rule lets a caller act. `sys` is the user, the group and the further groups
+/// that the client has sent; a caller without them is the anonymous user.
 fn squash(rule: &ClientRule, sys: Option<(u32, u32, Gids)>) -> Identity {
     let nobody = || Identity { uid: rule.anonuid, gid: rule.anongid, groups: SmallVec::new() };
     let Some((uid, gid, gids)) = sys else { return nobody() };

@@ -169,6 +169,8 @@ impl Shared {
         if at.caller.read_only { Err(Stop::Fail(Nfsstat3::Rofs)) } else { Ok(at) }
     }
 
+    /// Carries out WRITE, and encodes the result. Fails with [`Stop::Later`] if the cache does not take the data
+    /// without waiting.
     fn write(&self, call: &Call<'_>, out: &mut Vec<u8>, wait: Wait) -> Result<Executed, Stop> {
         let args: WriteArgs<'_> = call.args()?;
         if args.count as usize != args.data.len() {

@@ -77,6 +77,7 @@ impl Shared {
         })
     }
 
+    /// Carries out READDIRPLUS, and encodes entries as far as the client has room for them.
     pub(crate) fn readdirplus(
         &self,
         call: &Call<'_>,

@@ -146,6 +146,7 @@ impl Acceptor {
         true
     }
 
+    /// Accepts one connection, and gives it to the event loop with the fewest. A refused connection is closed at once.
     fn accept_one(&mut self, index: usize, door: &Door<'_>) -> Result<(), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let Listener { fd, is_local } = &self.sockets[index];

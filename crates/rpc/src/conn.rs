@@ -263,6 +263,7 @@ impl Conn {
         self.closing.is_none() && self.handshake.is_none() && io.work < QUANTUM && self.may_read(io)
     }
 
+    /// Gives a record to the service. Gathers its reply, if the service has answered at once.
     fn handle<S: Service>(&mut self, body: Body<'_>, io: &mut Io<S>) -> Result<(), CloseReason> {
         let message = Message { body, link: &self.link };
         let received = message.bytes().len();

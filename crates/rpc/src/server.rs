@@ -52,7 +52,11 @@ pub struct Server<S> {
 }
 
 impl<S: Service> Server<S> {
-    /// Listens on all of `addrs`; port 0 picks a free one. IPv6 addresses take IPv6 connections only.
+    /// Listens on all of `addrs`; port 0 picks a free one. IPv6 addresses take IPv6 connections only. Accepts nothing
+    /// before [`spawn`](Self::spawn).
+    ///
+    /// # Errors
+    /// An address cannot be listened on.
     pub fn bind(addrs: &[SocketAddr], config: Config, service: Arc<S>) -> Result<Self, StartError> {
         Self::bind_or_take(addrs, &[], config, service)
     }

@@ -41,6 +41,7 @@ impl Spinner {
         self.spin_by(Instant::now, switches, ready)
     }
 
+    /// Spins as [`spin`](Self::spin) does, by this clock and this counter of the switches to other threads.
     fn spin_by(
         &mut self,
         mut clock: impl FnMut() -> Instant,

@@ -129,6 +129,7 @@ impl<J> Queue<J> {
 }
 
 impl<J> Shared<J> {
+    /// Takes jobs until the pool stops. Without jobs the thread polls for a moment, and then sleeps.
     fn work(&self, mut spinner: Spinner) {
         // True if this worker is the one that `coming` stands for.
         let mut called = false;

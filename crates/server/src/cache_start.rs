@@ -182,6 +182,7 @@ impl Reconciled<'_> {
     }
 }
 
+/// Returns the error that ends the start: the engine cannot use its devices.
 fn unusable(error: OpenError) -> Error {
     Error::Cache(error.to_string())
 }

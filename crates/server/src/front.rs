@@ -110,6 +110,7 @@ impl ControlFront {
         }
     }
 
+    /// Returns the status of a server that is still starting.
     fn starting(&self) -> Status {
         let starting = self.under_way.shown();
         let exports: Vec<_> =

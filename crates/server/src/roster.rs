@@ -119,6 +119,7 @@ impl Roster {
         self.save(&records);
     }
 
+    /// Records the epoch in use durably, and for people the devices that have it.
     fn note(&self, pool: &str, epoch: u64, legs: &[Leg]) -> std::io::Result<()> {
         self.0.epochs.lock().set(pool, epoch)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

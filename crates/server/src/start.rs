@@ -245,6 +245,7 @@ fn require_writable(path: &Path) -> Result<(), Error> {
     writable.map_err(|errno| Error::ReadOnlyDirectory { path: path.into(), reason: errno.to_string() })
 }
 
+/// Opens the exported directories. `watches` has the watch for external changes of each.
 fn open_vfs(
     settings: &Settings,
     identities: &mut Identities,

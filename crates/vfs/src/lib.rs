@@ -5,8 +5,9 @@
 //! operations take [`Wait`], so that an event loop can try them without waiting for a disk. Changing operations return
 //! a [`CommitRequest`], which lists the things that must become durable before the reply may leave.
 //!
-//! This crate knows nothing of NFS or sockets. Its only threads lead group commits, close removed files and carry out
-//! requests to the file systems.
+//! This crate knows nothing of NFS or sockets, and carries requests out on the threads of its callers. Threads of its
+//! own lead group commits, make checkpoints, carry out the engine's requests to the file systems, ask for free space,
+//! and receive news of external changes.
 
 mod admission;
 mod attr;

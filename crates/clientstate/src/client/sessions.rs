@@ -129,6 +129,8 @@ impl State {
         Ok(if is_short { few } else { wanted })
     }
 
+    /// Confirms a client record at its first CREATE_SESSION. The confirmed record of an earlier instance of the client,
+    /// and all of its state, is removed.
     fn confirm(&mut self, args: &CreateSession, now: Now, fx: &mut Effects) -> Result<(), Error> {
         let client = self.clients.get(&args.client).ok_or(Error::StaleClientid)?;
         if client.principal != args.principal {

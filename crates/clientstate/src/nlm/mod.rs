@@ -95,6 +95,7 @@ impl State {
         answer
     }
 
+    /// Locks for NLM. The caller calls [`State::settle`] afterwards.
     fn nlm_lock_unsettled(&mut self, args: &NlmLock, now: Now, fx: &mut Effects) -> NlmAnswer {
         if self.in_grace(now) != args.is_reclaim {
             return NlmAnswer::DeniedGrace;

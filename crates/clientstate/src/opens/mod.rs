@@ -86,6 +86,7 @@ impl State {
         result
     }
 
+    /// Opens a file. The caller calls [`State::settle`] afterwards.
     fn open_unsettled(&mut self, args: &OpenArgs, now: Now, fx: &mut Effects) -> Result<Opened, Error> {
         self.may_claim(args.client, matches!(args.claim, Claim::Previous(_)), now)?;
         if self.removals.is_going(&args.file) {

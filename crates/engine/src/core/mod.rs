@@ -106,6 +106,7 @@ pub(crate) struct Parts {
 }
 
 impl Core {
+    /// Returns the state of an engine with no task started. Its log begins with frame `next_seq`.
     pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
         let Parts { env, pool, segments, objects, notes, next_seq, devices, ticks, settings } = parts;
         let segment_size = u64::from(pool.segment_size);

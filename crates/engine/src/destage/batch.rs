@@ -31,7 +31,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(2);
 /// One object's part of a batch.
 struct Part {
     object: Arc<CachedObject>,
+    /// The time at which the object was queued, by the engine's clock.
     since: Duration,
+    /// The dirty blocks, in order, each with the copy that the batch destages.
     blocks: Vec<(u64, Entry)>,
     /// The modification time to set, if this part has all dirty blocks of the object.
     mtime: Option<Time>,
@@ -197,8 +199,13 @@ async fn write_run(core: &Core, part: &Part, blocks: &[(u64, Entry)]) -> Backing
     core.env.backing.write(&part.object.key, offset, data).await.map(|()| 1)
 }
 
-/// Marks the blocks that the backing store has durably as clean. Returns false if the part failed. `asked` is true if
-/// the backing store was asked for anything.
+/// Ends one object's part of a batch. Returns false if the part failed.
+///
+/// - After a success, marks the blocks as clean that the backing store now has durably, except damaged ones.
+/// - After a failure, notes the blocks as refused and reports the failure of the volume. `asked` is true if the backing
+///   store was asked for anything; otherwise it has refused nothing.
+/// - Drops the object if it was removed from the backing store.
+/// - Queues the object again if any block, or its modification time, is still to be destaged.
 fn finish_part(core: &Core, part: Part, result: BackingResult<()>, asked: bool) -> bool {
     let Part { object, since, blocks, mtime, damaged, .. } = part;
     if result == Err(BackingError::Gone) {

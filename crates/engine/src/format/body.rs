@@ -63,6 +63,7 @@ pub(super) fn check(body: &Body, slots: &Range<u16>) -> Result<(), Invalid> {
     body.records.iter().try_for_each(|record| check_record(record, body.objects.len(), slots))
 }
 
+/// Fails unless a record names an object of its body, and slots within `slots`.
 fn check_record(record: &Record, objects: usize, slots: &Range<u16>) -> Result<(), Invalid> {
     let object = match record {
         Record::Data { object, .. }

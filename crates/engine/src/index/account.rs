@@ -24,11 +24,13 @@ impl Account {
         self.blocks.load(Ordering::Relaxed) * BLOCK as u64
     }
 
+    /// Counts blocks that became dirty, here and in the outer accounts.
     pub(crate) fn dirtied(&self, blocks: u64) {
         self.blocks.fetch_add(blocks, Ordering::Relaxed);
         self.outer.iter().for_each(|outer| outer.dirtied(blocks));
     }
 
+    /// Counts blocks that are not dirty any more, here and in the outer accounts.
     pub(crate) fn cleaned(&self, blocks: u64) {
         self.blocks.fetch_sub(blocks, Ordering::Relaxed);
         self.outer.iter().for_each(|outer| outer.cleaned(blocks));

@@ -32,6 +32,8 @@ pub(crate) async fn run_log(core: Arc<Core>) {
     core.log.changed.wake();
 }
 
+/// Writes a closed frame to its legs and calls the completions that waited for it. Breaks the log if no device took the
+/// frame.
 pub(crate) async fn write_frame(core: &Core, closed: Closed) {
     let Closed { seq, segment, start, end, reach, buffer } = closed;
     let blocks = usize::from(end - start);

@@ -276,6 +276,8 @@ impl Pool {
         self.change_with(None).await
     }
 
+    /// Makes the present table of members durable in a new epoch, with the members that fail meanwhile marked as lost.
+    /// A newcomer that fails is left out, and is then the error.
     async fn change_with(&mut self, mut newcomer: Option<Newcomer>) -> Result<AlsoLost, PoolError> {
         let (mut also_lost, mut refused) = (AlsoLost::new(), None);
         loop {

@@ -129,6 +129,8 @@ impl Operations {
         }
     }
 
+    /// Ends all operations in flight, and every later one, with the error of `why`. The device itself may still carry
+    /// them out.
     fn give_up(&self, why: GivenUp) {
         // If the device was given up before, the first reason stays.
         let _ = self.given_up.compare_exchange(0, why as u8, Ordering::SeqCst, Ordering::SeqCst);

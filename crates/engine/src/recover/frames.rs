@@ -142,6 +142,8 @@ pub(super) async fn read_log(
     if pool.members.len() == 1 { Ok(Read::nothing(pool, found)) } else { read }
 }
 
+/// Reads the log backwards, from the newest segment to the tail. `R14` and its like are the rows of the table in
+/// docs/on-disk-format.md.
 async fn read_back(
     pool: &Pool,
     found: &[ScannedSegment],

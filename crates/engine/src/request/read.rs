@@ -108,6 +108,8 @@ pub(crate) async fn read_cached(
     read_from(core, object, offset, buf, false).await
 }
 
+/// Reads, and looks into the index again whenever the object changed meanwhile. Without `backing`, returns `None` if
+/// some block is not cached.
 async fn read_from(
     core: &Core,
     object: &Arc<CachedObject>,
@@ -167,6 +169,8 @@ fn durable(core: &Core, state: &State, range: &Range<u64>) -> bool {
     })
 }
 
+/// Decides from the index how the blocks of `range` are read, and begins a fetch for each run. With `backing`, blocks
+/// that are not cached are read from the backing store.
 fn plan(core: &Core, state: &mut State, range: Range<u64>, backing: bool) -> Plan {
     if state.last_frame > core.log.durable() && !durable(core, state, &range) {
         return Plan::Undurable(state.last_frame);

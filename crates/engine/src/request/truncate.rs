@@ -61,6 +61,7 @@ async fn lock_for_truncate(object: &CachedObject) -> Result<()> {
     object.changed.until(ready).await
 }
 
+/// Carries out a change of size, logged first if the object shrinks. No other change of the object is in progress.
 async fn cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<()> {
     let old = object.lock().size;
     let mut unlogged = None;

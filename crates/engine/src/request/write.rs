@@ -194,6 +194,8 @@ fn takes_log(core: &Core, _object: &CachedObject, _offset: u64, _len: usize) -> 
     core.effective_mode() == Mode::WriteBack
 }
 
+/// Tries to put a write into the log, without waiting. Enters the blocks into the index, and queues the object for
+/// destaging. Returns the frame, or the reason why the write has to wait or to go past the log.
 fn attempt(
     core: &Core,
     object: &Arc<CachedObject>,

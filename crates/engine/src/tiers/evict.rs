@@ -92,6 +92,8 @@ async fn evict(core: &Core, id: SegmentId, segment: &Segment) {
     core.space.wake();
 }
 
+/// Evicts one block of a segment that becomes free. A block that was used, or any block while there is room for all, is
+/// read and given to the clean segment being filled.
 async fn evict_block(core: &Core, object: &Arc<CachedObject>, block: u64, id: SegmentId, segment: &Segment) {
     let room = has_room_for_all(core);
     let (copy, fetch) = {

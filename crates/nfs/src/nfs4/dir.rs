@@ -19,6 +19,7 @@ const CHEAP: Bitmap = Bitmap::of(&[attr::RDATTR_ERROR, attr::MOUNTED_ON_FILEID, 
 const FIRST_COOKIE: u64 = 3;
 
 impl Compound {
+    /// Executes READDIR. Each entry has the attributes that the client asks for.
     pub(super) fn readdir(
         &mut self,
         cx: &Context<'_>,

@@ -41,6 +41,7 @@ impl Compound {
         at_to_change(self.place()?, cx)
     }
 
+    /// Executes CREATE, which makes anything but a regular file.
     pub(super) fn create(
         &mut self,
         cx: &Context<'_>,
@@ -84,6 +85,7 @@ impl Compound {
         Ok(change)
     }
 
+    /// Executes REMOVE, of a file or a directory.
     pub(super) fn remove(
         &mut self,
         cx: &Context<'_>,
@@ -114,6 +116,7 @@ impl Compound {
         Ok(change)
     }
 
+    /// Executes RENAME, from the saved directory to the current one.
     pub(super) fn rename(
         &mut self,
         cx: &Context<'_>,
@@ -151,6 +154,7 @@ impl Compound {
         Ok(change)
     }
 
+    /// Executes LINK: the saved file gets a name in the current directory.
     pub(super) fn link(
         &mut self,
         cx: &Context<'_>,

@@ -94,6 +94,7 @@ impl Compound {
         Ok((self.check_io(cx, stateid, WRITE)?, changing))
     }
 
+    /// Executes READ. Data from the cache devices is left to the event loop if READ is the last operation.
     pub(super) fn read(
         &mut self,
         cx: &Context<'_>,
@@ -189,6 +190,7 @@ impl Compound {
         encode_read_header(reply.head(), out.len as u32, out.eof);
     }
 
+    /// Executes WRITE, on an event loop only if the cache takes the data without waiting.
     pub(super) fn write(
         &mut self,
         cx: &Context<'_>,

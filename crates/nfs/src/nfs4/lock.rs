@@ -30,6 +30,7 @@ fn denied(conflict: &Conflict) -> LockDenied<'_> {
 }
 
 impl Compound {
+    /// Executes LOCK. A conflicting lock is described in the result.
     pub(super) fn lock(
         &mut self,
         cx: &Context<'_>,

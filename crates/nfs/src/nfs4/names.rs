@@ -119,6 +119,7 @@ impl Compound {
         Ok(Place::Inode(handle(&found?.handle), None))
     }
 
+    /// Executes ACCESS. The kernel decides about each right.
     pub(super) fn access(&mut self, cx: &Context<'_>, bits: u32, reply: &mut Reply<'_>) -> Result<(), Stop> {
         const ALL: u32 = access::READ
             | access::LOOKUP

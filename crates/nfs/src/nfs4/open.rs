@@ -36,6 +36,7 @@ struct OpenedFile {
 }
 
 impl Compound {
+    /// Executes OPEN: finds or makes the file, records the open, and may grant a delegation.
     pub(super) fn open(
         &mut self,
         cx: &Context<'_>,
@@ -153,6 +154,7 @@ impl Compound {
         self.make(cx, name, &how)
     }
 
+    /// Makes a regular file for OPEN, or finds the one that an earlier execution of the request has made.
     fn make(&mut self, cx: &Context<'_>, name: &[u8], how: &CreateHow<'_>) -> Result<OpenedFile, Stop> {
         if self.was_carried_out(cx)
             && let Some(mut found) = self.find_existing(cx, name, &SetAttr::default())?

@@ -35,6 +35,7 @@ fn principal(cx: &Context<'_>) -> Result<Principal, Stop> {
 }
 
 impl Compound {
+    /// Executes EXCHANGE_ID, which makes the record of a client or finds it.
     pub(super) fn exchange_id(
         &mut self,
         cx: &Context<'_>,
@@ -72,6 +73,7 @@ impl Compound {
         Ok(())
     }
 
+    /// Executes CREATE_SESSION, which confirms a client record and binds the connection to the session.
     pub(super) fn create_session(
         &mut self,
         cx: &Context<'_>,
@@ -123,6 +125,7 @@ impl Compound {
         Ok(())
     }
 
+    /// Executes BIND_CONN_TO_SESSION: the connection may carry requests, call-backs or both.
     pub(super) fn bind_connection(
         &mut self,
         cx: &Context<'_>,
@@ -154,6 +157,7 @@ impl Compound {
         Ok(())
     }
 
+    /// Executes SEQUENCE: takes a slot for the COMPOUND, or answers a retransmission.
     pub(super) fn sequence(
         &mut self,
         cx: &Context<'_>,

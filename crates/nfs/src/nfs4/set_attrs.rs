@@ -76,6 +76,7 @@ pub(super) fn set_mask(wire: &Fattr<'_>) -> Bitmap {
 }
 
 impl Compound {
+    /// Executes SETATTR.
     pub(super) fn setattr(
         &mut self,
         cx: &Context<'_>,

@@ -37,7 +37,7 @@ fn check(name: &[u8]) -> Result<(), Stop> {
     }
 }
 
-/// Returns the cookie of a name, and its place in the list. So the list goes on at the right name after other names
+/// Returns the cookie of a name. The list is in the order of cookies, so it goes on at the right name after other names
 /// were set or removed.
 fn cookie(name: &[u8]) -> u64 {
     // 0 begins the list.

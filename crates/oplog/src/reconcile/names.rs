@@ -45,6 +45,8 @@ impl<T: Tree> Names<'_, T> {
         self.detach_strays()
     }
 
+    /// Decides about the inode that a name of the fold leads to in the tree. The rows are those of the table in
+    /// docs/metadata-log.md.
     fn verdict(&self, bound: &Bound, found: Identity) -> Verdict {
         let (wanted, gone) = (self.decided.wanted.contains(&found), !self.decided.bound.contains(&found));
         let known = bound.known.contains(&found);

@@ -111,6 +111,7 @@ impl Volumes {
         Taken { directories, cache: self.settings.cache.devices.clone(), volumes }
     }
 
+    /// Creates a volume in service. Its record is durable before the log has anything of it. Errors are sentences.
     fn create(
         &self,
         name: String,
@@ -141,6 +142,8 @@ impl Volumes {
         Ok(())
     }
 
+    /// Removes a volume in service after all of its data is destaged. With `give_up`, data that cannot be destaged is
+    /// dropped.
     fn remove(&self, name: &str, give_up: bool) -> Result<Vec<VolumeStatus>, String> {
         let _one = self.changing.lock();
         let entry = self.known(name)?;

@@ -195,6 +195,7 @@ impl Inner {
         }
     }
 
+    /// Makes everything written to these files durable, one result each: one journal commit for each file system.
     pub(super) fn sync(&self, keys: &[Key]) -> Vec<BackingResult<()>> {
         let taken: Vec<_> = keys
             .iter()

@@ -98,6 +98,7 @@ impl AsFd for Writer<'_> {
 }
 
 impl Inode {
+    /// Returns an inode that is not in the inode cache yet. `path` is its O_PATH descriptor, `attr` its attributes.
     pub(crate) fn new(
         path: OwnedFd,
         kernel: KernelHandle,

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// Between two looks at a part of the known inodes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Parts of the table looked at each time: all of it in 16 seconds.
+/// Parts of the inode cache examined each time: all of it in 16 seconds.
 const AT_ONCE: usize = SHARDS / 16;
 
 /// Starts the thread that sweeps the inodes of a file system as long as the file system is in use.

@@ -297,6 +297,8 @@ impl Journal {
         }
     }
 
+    /// Makes batch after batch durable and calls their completions, until nothing waits or the helper thread takes
+    /// over.
     fn lead(&self, lane: &Mutex<Queue>) {
         loop {
             let batch = std::mem::take(&mut lane.lock().waiting);

@@ -1,11 +1,11 @@
-//! The cache engine as the file system layer sees it: which engine object belongs to which file, and what of a file's
-//! attributes only the engine knows.
+//! The cache engine as the file system layer sees it: the engine's object of each file, and the attributes of a file
+//! that only the engine knows.
 //!
 //! Invariants:
-//! - An object of the table whose file the engine knows refers to the engine's object: nobody has to look there for
-//!   what the backing store does not know yet.
-//! - Before a file's contents or size change through this server, the engine is told, whatever the mode: it may hold
-//!   copies, or be about to.
+//! - An inode in the inode cache refers to the engine's object of its file, if the engine has one. So its attributes
+//!   are complete without a question to the engine.
+//! - The engine learns of each change of contents or size through this server before the change, in every mode: it may
+//!   hold copies, or be about to.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -77,6 +77,7 @@ pub(crate) struct Linked {
 }
 
 impl Cache {
+    /// Returns the cache in front of the file systems, and starts the thread by which the engine forgets removed files.
     pub(crate) fn new(
         engine: Arc<Engine>,
         verifier: Arc<Verifier>,
@@ -218,8 +219,8 @@ impl Linked {
         key(self.number, kernel)
     }
 
-    /// Lets an object that is about to enter the table refer to what the engine knows of it; `attr` is the backing
-    /// file's.
+    /// Links an inode that is about to enter the inode cache to the engine's object of its file, if there is one.
+    /// `attr` are the attributes of the backing file.
     pub(crate) fn link_known(&self, object: &Inode, attr: &Attr) {
         if attr.kind != FileType::RegularFile {
             return;

@@ -53,7 +53,8 @@ impl Filesystem {
         }
     }
 
-    /// Answers about an inode that is not in the table, without asking the file system; `None`: not enough is known.
+    /// Answers about an inode that is not in the inode cache, without asking the file system. Returns `None` if not
+    /// enough is known.
     /// A request that may not wait comes again if this fails: it counts then.
     pub(crate) fn known<T>(
         &self,

@@ -54,7 +54,7 @@ impl Filesystem {
         Ok((object, attr))
     }
 
-    /// Takes a file into the table that was just made as `name` in `dir`, with the descriptor that made it.
+    /// Brings a file into the inode cache that was just made as `name` in `dir`, with the descriptor that made it.
     pub(crate) fn adopt_new(
         &self,
         opened: Opened,
@@ -194,13 +194,14 @@ impl Filesystem {
         Ok((object, attr))
     }
 
-    /// Takes the inode an O_PATH descriptor refers to into the table; it was just seen as `name` in `dir`.
+    /// Brings the inode of an O_PATH descriptor into the inode cache. The inode was just seen as `name` in `dir`.
     pub(crate) fn adopt_named(&self, fd: OwnedFd, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
         let (object, attr) = self.adopt(fd)?;
         self.seen_as(&object.kernel, dir, name);
         Ok((object, attr))
     }
 
+    /// Notes a name of an inode, by which the inode is found again where the kernel has no handles.
     pub(crate) fn seen_as(&self, kernel: &KernelHandle, dir: &Inode, name: &[u8]) {
         if let Scheme::DentryCache(locator) = &self.scheme {
             locator.learn(kernel, &dir.kernel, name);

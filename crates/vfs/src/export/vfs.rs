@@ -90,6 +90,7 @@ impl Vfs {
         })
     }
 
+    /// Opens an export. It shares the file system of an earlier export on one device, if the kernel has handles there.
     fn open_one(
         spec: &ExportSpec,
         earlier: &[Arc<Export>],

@@ -246,6 +246,7 @@ impl Vfs {
         Ok(Written { len: len + direct, stable: true, intent: Some(intent) })
     }
 
+    /// Writes to the backing file, past the log. Fails with `WouldBlock` unless the caller may wait.
     fn write_direct(&self, linked: &Linked, write: &Writing<'_>, wait: Wait) -> Result<Written> {
         if !wait.allowed() {
             return Err(Error::WouldBlock);

@@ -68,7 +68,8 @@ impl<'a> Renaming<'a> {
         self.change.before.or_else(|_| self.dir.attr())
     }
 
-    /// Returns the log's description of the directory after the change, which was carried out.
+    /// Notes that the change was carried out, which moves the directory's change time. Returns the log's description of
+    /// the directory after the change, or `None` if its attributes cannot be read.
     pub(crate) fn logged(&self) -> Option<oplog::LoggedObject> {
         self.change.made();
         oplog::object(&self.dir.object, &self.change.after()?, None, Access::Kept)

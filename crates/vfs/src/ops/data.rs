@@ -259,6 +259,8 @@ impl Vfs {
         }
     }
 
+    /// Carries out a checked WRITE through the cache, or into the backing file if there is no cache. The caller shares
+    /// the file's lock.
     fn write_inner(&self, write: Writing<'_>, wait: Wait) -> Result<(Wrote, Option<CommitRequest>)> {
         let Writing { target, caller, offset, data, stable, attr, errors } = write;
         permitted(self, target, caller, &attr, want::WRITE, wait)?;

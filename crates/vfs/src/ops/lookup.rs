@@ -104,6 +104,7 @@ impl Vfs {
         }
     }
 
+    /// Looks a name up: in the names in memory first, then in the file system. Keeps the answer in memory.
     fn child(&self, dir: &Target, attr: &Attr, name: &[u8], wait: Wait) -> Result<Found> {
         const NONE: Error = Error::Os(Errno::NOENT);
         let fs = &dir.export.fs;

@@ -32,7 +32,8 @@ pub struct Renamed {
 }
 
 impl Vfs {
-    /// Renames within one export (RFC 1813 section 3.3.14).
+    /// Renames within one export (RFC 1813 section 3.3.14), with both directories locked. `asked` is the request for
+    /// the request journal, if it may not be carried out twice.
     pub fn rename(
         &self,
         from: &Target,

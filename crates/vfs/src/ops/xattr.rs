@@ -105,7 +105,7 @@ impl Vfs {
         value(proc_path(&mut path, target.object.path()), None, &full)?.ok_or(NONE)
     }
 
-    /// Returns the names of the users' extended attributes, without the name space.
+    /// Returns the names of the users' extended attributes, without the name space. Names of the server are left out.
     pub fn xattr_names(&self, target: &Target, cred: &Cred) -> Result<Vec<Vec<u8>>> {
         require_xattrs(target)?;
         let attr = target.attr()?;
