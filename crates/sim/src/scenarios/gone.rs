@@ -197,6 +197,22 @@ fn cut_through_a_crash(noticed: bool, size: u64, step: u64) -> bool {
     done
 }
 
+/// A dirty block in front of the new end keeps the record of the truncation from covering the whole file.
+#[test]
+fn a_clean_copy_of_the_last_block_has_nothing_that_was_cut_off_when_it_comes_back() {
+    let mut world = world(5, 2);
+    world.shared.model.lock().logged = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 100);
+    with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
+    write(&world, &engine, 20, 10);
+    lose_all(&world, &engine);
+    assert!(cut_and_write(&world, &engine, 50 * 4096 + 10, None));
+    let engine = come_back(&mut world, engine);
+    check(&mut world, &engine);
+    world.crash(crate::world::Crash::Kill);
+}
+
 #[test]
 fn a_cut_is_carried_out_whole_or_not_at_all_whenever_the_devices_go() {
     let last_blocks = [50 * 4096, 50 * 4096 + 10];

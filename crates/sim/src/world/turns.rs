@@ -39,7 +39,11 @@ impl World {
     /// those are connected as well. If devices were each opened without the other, only the devices in use last are
     /// connected.
     pub(super) fn refused_in_turn(&mut self, error: &str, split: bool) -> Result<(), String> {
-        let (offered, legs) = (self.offered(), self.shared.epochs.legs());
+        let (offered, mut legs) = (self.offered(), self.shared.epochs.legs());
+        if legs.is_empty() {
+            // The pool was made, and never in use.
+            legs.extend(self.disks.iter().take(self.plan.devices.len()).map(|disk| disk.name().to_owned()));
+        }
         // A device whose adding was cut short may be a member as well.
         let joining = self.shared.adding.lock().clone();
         let joining = joining.iter().filter(|name| !legs.contains(name));
