@@ -192,10 +192,10 @@ impl Client {
         }
         let len = self.engine.read(object, offset, buffer).await?;
         let there = self.shared.store.size_of(object.key());
-        if len == buffer.len() || object.undestaged_attributes().is_some() || there <= object.size() {
+        if len == buffer.len() || object.undestaged_attributes().is_some() || there <= offset + len as u64 {
             return Ok(len);
         }
-        // The file is longer than the engine knows. `vfs` reads its size when nobody is changing it, and reads again.
+        // The file is longer than the engine knew. `vfs` reads its size when nobody is changing it, and reads again.
         while self.shared.objects.lock().is_claimed(number) {
             self.shared.executor.sleep(Duration::from_millis(1)).await;
         }

@@ -137,10 +137,10 @@ impl Vfs {
                 if !wait.allowed() {
                     return Ok(Outcome::Wait);
                 }
-                // The file shrank while it was read.
+                // The file shrank or grew while it was read. In the second case the client asks for the rest.
                 attr = target.attr()?;
             }
-            let eof = len < asked || offset + len as u64 >= attr.size;
+            let eof = (len == 0 && asked > 0) || offset + len as u64 >= attr.size;
             Ok(Outcome::Done(ReadOut { len, eof, attr }))
         };
         match read() {
