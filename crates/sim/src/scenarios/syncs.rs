@@ -18,6 +18,8 @@ const FAILED: Error = Error::Backing(BackingError::Io(5));
 fn damaged_world(seed: u64) -> (World, Arc<Engine>) {
     let mut world = world_with(seed, 2, |plan| plan.destage_after = Duration::from_secs(1));
     world.shared.model.lock().logged = false;
+    // This store tells of a failed sync once, and the engine has to pass that on.
+    world.backing = Some(Arc::new(world.shared.store.clone()));
     let engine = world.start_through(Vec::new()).unwrap();
     write(&world, &engine, 0, 8);
     lose_block(&world, &engine, DAMAGED);

@@ -77,7 +77,7 @@ impl World {
                 Err(Refused::Engine(error)) if self.plan.has(Trouble::Turns) => {
                     self.refused_in_turn(&error, false)?;
                 }
-                // A device died while it was read. Whoever reads the message leaves it out.
+                // A device died while it was read. The administrator leaves it out.
                 Err(Refused::Pool(PoolError::Unreadable { device, .. }))
                     if self.plan.has(Trouble::Leaving) && self.is_gone(&device) =>
                 {
