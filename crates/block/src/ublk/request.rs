@@ -22,15 +22,19 @@ impl Operation {
     /// Returns the operation of a request, whose data has a buffer of `buffer` bytes.
     pub(super) fn of(request: &Descriptor, buffer: usize) -> Result<Self, Errno> {
         let has = |flag| request.operation & flag != 0;
-        let offset = request.start_sector.checked_mul(SECTOR).ok_or(Errno::INVAL)?;
         let len = u64::from(request.sectors) * SECTOR;
         let data = || usize::try_from(len).ok().filter(|len| *len <= buffer).ok_or(Errno::INVAL);
         // The client goes on after a crash of the server, so an answered change must survive it.
         let stability = if has(operation::FUA) { Stability::Durable } else { Stability::Logged };
-        Ok(match request.operation & operation::MASK {
+        let kind = request.operation & operation::MASK;
+        if kind == operation::FLUSH {
+            // A flush has no place: its first sector is the largest number there is.
+            return Ok(Operation::Flush);
+        }
+        let offset = request.start_sector.checked_mul(SECTOR).ok_or(Errno::INVAL)?;
+        Ok(match kind {
             operation::READ => Operation::Read { offset, len: data()? },
             operation::WRITE => Operation::Write { offset, len: data()?, stability },
-            operation::FLUSH => Operation::Flush,
             operation::DISCARD => Operation::Discard { offset, len },
             operation::WRITE_ZEROES => {
                 Operation::WriteZeroes { offset, len, keep: has(operation::NO_UNMAP), stability }
@@ -85,7 +89,7 @@ mod tests {
         assert_eq!(of(WRITE, 0, 8), Ok(Operation::Write { offset: 0, len: 4096, stability: Logged }));
         assert_eq!(of(WRITE | FUA, 1, 1), Ok(Operation::Write { offset: 512, len: 512, stability: Durable }));
         // A flag that this door does not know, such as that of metadata, changes nothing.
-        assert_eq!(of(FLUSH | 1 << 11, 0, 0), Ok(Operation::Flush));
+        assert_eq!(of(FLUSH | 1 << 11, u64::MAX, 0), Ok(Operation::Flush));
         assert_eq!(of(DISCARD, 1 << 32, 1 << 21), Ok(Operation::Discard { offset: 1 << 41, len: 1 << 30 }));
         let zeroes = |keep, stability| Operation::WriteZeroes { offset: 0, len: 4096, keep, stability };
         assert_eq!(of(WRITE_ZEROES, 0, 8), Ok(zeroes(false, Logged)));
