@@ -110,11 +110,13 @@ impl Device {
         self.join();
     }
 
-    /// Ends the device. Requests in progress end first; a file system on it gets errors from then on.
+    /// Ends the device. Requests in progress end first; a file system on it gets errors from then on. `claim`, which keeps
+    /// other users off the block device, is dropped when the device takes no requests. The kernel cannot forget a device
+    /// that is open.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn remove(self, driver: &dyn Driver) -> io::Result<()> {
+    pub fn remove(self, driver: &dyn Driver, claim: Option<File>) -> io::Result<()> {
         let number = self.number;
         let stopped = driver.carry_out(Order::Stop(number));
         if stopped.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::NODEV)) {
@@ -128,6 +130,7 @@ impl Device {
         }
         self.join();
         stopped?;
+        drop(claim);
         driver.carry_out(Order::Delete(number)).map(|_| ())
     }
 

@@ -176,13 +176,12 @@ impl Volumes {
         let claimed = if force { None } else { claim(&path)? };
         let served = self.devices.served.lock().remove(name);
         let removed = match (served, &self.devices.driver) {
-            (Some(device), Ok(driver)) => device.remove(driver),
-            (None, Ok(_)) => self.forget_device(attached),
+            (Some(device), Ok(driver)) => device.remove(driver, claimed),
+            (None, Ok(_)) => self.forget_device(attached, claimed),
             // Without ublk and without the device, as after a restart of the host, there is nothing to end.
             (None, Err(_)) if claimed.is_none() => Ok(()),
             (_, Err(reason)) => Err(io::Error::other(reason.clone())),
         };
-        drop(claimed);
         removed.map_err(|error| format!("{} cannot be removed: {error}", path.display()))?;
         self.update(name, |entry| entry.record.ublk = None)?;
         self.tell("volume-detached", name, format!("{} of volume {name} is removed", path.display()));
@@ -230,13 +229,15 @@ impl Volumes {
     /// Removes a device that could not be put into service.
     fn give_back(&self, name: &str, attached: Attached) {
         // What is left of it does no harm, and the first error is the one to report.
-        let _ = self.forget_device(attached);
+        let _ = self.forget_device(attached, None);
         let _ = self.update(name, |entry| entry.record.ublk = None);
     }
 
-    fn forget_device(&self, attached: Attached) -> io::Result<()> {
+    /// Removes a device that this process does not serve. `claim` keeps other users off it until it is stopped.
+    fn forget_device(&self, attached: Attached, claim: Option<File>) -> io::Result<()> {
         if self.describe(attached)?.is_some() {
             self.driver()?.carry_out(Order::Stop(attached.number))?;
+            drop(claim);
             self.driver()?.carry_out(Order::Delete(attached.number))?;
         }
         Ok(())
