@@ -113,7 +113,8 @@ pub enum Order {
     Describe(u32),
     /// Makes a device without a block device, with this number if it is free, and with a mark of the server.
     Add(Option<u32>, u64, Parameters),
-    /// Makes the block device of a new device. All tags must have been fetched. The second number is the server's process.
+    /// Makes the block device of a new device. All tags must have been fetched. The second number is the server's
+    /// process.
     Start(u32, u32),
     /// Begins to give a device to its next server. The former one must have ended.
     StartRecovery(u32),

@@ -103,16 +103,16 @@ impl Device {
         self.number
     }
 
-    /// Ends the service, and leaves the device to the next server. Requests in progress have the time `patience` to end;
-    /// the next server carries out the others.
+    /// Ends the service, and leaves the device to the next server. Requests in progress have the time `patience` to
+    /// end; the next server carries out the others.
     pub fn leave(self, patience: Duration) {
         self.stop.leave(patience);
         self.join();
     }
 
-    /// Ends the device. Requests in progress end first; a file system on it gets errors from then on. `claim`, which keeps
-    /// other users off the block device, is dropped when the device takes no requests. The kernel cannot forget a device
-    /// that is open.
+    /// Ends the device. Requests in progress end first; a file system on it gets errors from then on. `claim`, which
+    /// keeps other users off the block device, is dropped when the device takes no requests. The kernel cannot forget a
+    /// device that is open.
     ///
     /// # Errors
     /// The kernel's error.

@@ -1,7 +1,7 @@
 //! Volumes as block devices of this host, over ublk.
 //!
 //! The record of an attached volume has the number of its device and a mark that the kernel keeps with the device. So a
-//! server finds its own device after a crash. If the device is gone, as after a restart of the host, it is made again.
+//! server finds its own device after a crash. If the device is gone, as after a restart of the host, it is recreated.
 
 use std::collections::HashMap;
 use std::fs::File;
