@@ -109,7 +109,7 @@ impl Limits {
 }
 
 impl Export {
-    /// Returns this export with the rules and the protection of the export of the same name, if that is the same
+    /// Returns this export with the rules, the protection and the policy of the export of the same name, if that is the same
     /// directory with the same id.
     fn with_changes_of(&self, new: &[Export]) -> Export {
         let same = |new: &&Export| (&new.path, &new.name, new.id) == (&self.path, &self.name, self.id);
@@ -121,6 +121,7 @@ impl Export {
             id: self.id,
             clients: new.clients.clone(),
             tls: new.tls,
+            policy: new.policy,
         }
     }
 }

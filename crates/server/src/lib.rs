@@ -19,6 +19,7 @@ mod identity;
 mod in_use;
 mod notify;
 mod placement;
+mod policies;
 mod pool;
 mod portmap;
 mod privileges;

@@ -218,6 +218,7 @@ mod tests {
                 id: 1,
                 clients: Vec::new(),
                 tls: forebay_config::TlsPolicy::Optional,
+                policy: forebay_config::Policy::default(),
             };
             let nbd = Nbd { sockets: vec!["/run/own".into()], ..Nbd::default() };
             let rules = Rules { exports: vec![export], state_dir: real.join("state"), in_memory: false, nbd };
