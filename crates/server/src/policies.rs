@@ -153,8 +153,8 @@ impl Policies {
             Ok(())
         })?;
         self.tell(&format!("the policy of {} is removed", path.display()));
-        if let (Some(removed), Some(_)) = (removed, &root) {
-            self.apply(&removed, path)?;
+        if let Some(root) = root.filter(|root| removed.as_ref() == Some(root)) {
+            self.apply(&root, path)?;
             return self.show(path);
         }
         Ok(self.report(self.all(), None))

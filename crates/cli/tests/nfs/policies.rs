@@ -140,9 +140,10 @@ fn pinned_data_stays_while_other_data_turns_the_cache_over() {
             c = server.connect();
             wait_for(|| policy(&server, "show", "pinned", &[])["pinned_bytes"] == SIZE);
         }
-        for number in 0..12 {
+        // More than half of the devices is in use then, so there is no room for all data.
+        for number in 0..18 {
             for offset in 0..256 {
-                let at = (number % 2 * 256 + offset) << 16;
+                let at = (number % 6 * 256 + offset) << 16;
                 c.write(&big, at, &[number as u8; 64 << 10], StableHow::FileSync).unwrap();
             }
             server.flush();
@@ -155,22 +156,20 @@ fn pinned_data_stays_while_other_data_turns_the_cache_over() {
 
 #[test]
 fn a_long_read_fills_a_cache_without_room_only_where_streams_are_cached() {
-    // Everything below `cached` is read as a stream. The cache is full of other data.
     let server = Serve::unsquashed().cached().start_on(|data| {
         for dir in ["past", "cached"] {
             std::fs::create_dir(data.join(dir)).unwrap();
             std::fs::write(data.join(dir).join("f"), vec![7; 8 << 20]).unwrap();
         }
+        std::fs::File::create(data.join("filler")).unwrap().set_len(192 << 20).unwrap();
     });
     let mut c = server.connect();
     let root = c.root();
-    let big = c.new_file(&root, b"big", 0o644);
     policy(&server, "set", "cached", &["--streams", "cache"]);
-    for number in 0..10 {
-        for offset in 0..256 {
-            c.write(&big, (number * 256 + offset) << 16, &[1; 64 << 10], StableHow::FileSync).unwrap();
-        }
-        server.flush();
+    // As long as there is unused space, every stream is cached.
+    let filler = c.find(&root, b"filler");
+    for offset in 0..192 << 4 {
+        assert_eq!(c.read(&filler, offset << 16, 64 << 10).unwrap().data.len(), 64 << 10);
     }
     for name in [&b"past"[..], b"cached"] {
         let dir = c.find(&root, name);
@@ -181,7 +180,7 @@ fn a_long_read_fills_a_cache_without_room_only_where_streams_are_cached() {
     }
     let [past, all] = ["past", "cached"].map(|path| held(&server, path)).map(|(ssd, ram)| ssd + ram);
     assert!(past <= 2 << 20, "{past} bytes are from before the stream was known as one");
-    assert_eq!(all, 8 << 20);
+    assert!(all >= 8 << 20, "{all}");
 }
 
 #[test]
@@ -215,7 +214,8 @@ fn the_configuration_has_a_rule_for_an_export_and_the_nearest_rule_counts() {
     assert_eq!((held(&server, "f"), held(&server, "dir").0), ((0, 0), SIZE as u64));
     let home = server.home().to_str().unwrap();
     std::fs::write(server.home().join("forebay.toml"), toml("").replace('@', home)).unwrap();
-    assert!(server.ask(&["reload"]).contains("policy.cache: \"never\" -> none"));
+    let reloaded = String::from_utf8(server.try_ask(&["reload"]).stderr).unwrap();
+    assert!(reloaded.contains("policy.cache: \"never\" -> none"), "{reloaded}");
     assert_eq!(cached(&server, "f")["policy"]["cache"]["source"], "default");
     read(&mut c, &files[0], 1);
     assert_eq!(held(&server, "f").1, SIZE as u64);

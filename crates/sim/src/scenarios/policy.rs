@@ -46,10 +46,11 @@ async fn fill(engine: &Engine, object: &Arc<CachedObject>, blocks: u64) {
     engine.flush().await.unwrap();
 }
 
-/// Writes and destages as many blocks as turn the whole pool over.
+/// Writes and destages as many blocks as turn the whole pool over. More than half of the devices is live then, so there
+/// is no room for all live blocks.
 async fn press(engine: &Engine, object: &Arc<CachedObject>) {
-    for _ in 0..6 {
-        fill(engine, object, 6000).await;
+    for _ in 0..3 {
+        fill(engine, object, 20_000).await;
     }
 }
 
