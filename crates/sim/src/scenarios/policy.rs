@@ -18,7 +18,7 @@ fn keep(keep: Keep) -> Policy {
 
 /// Returns a world, its engine, and a new empty object for each of `policies`.
 fn world(policies: &[Policy]) -> (World, Arc<Engine>, Vec<Arc<CachedObject>>) {
-    let mut world = world_with(5, 2, |_| ());
+    let mut world = world_with(5, 2, |plan| plan.ram = 8 << 20);
     world.plan.notes = false;
     let engine = world.start_through(Vec::new()).unwrap();
     let objects = (1..).zip(policies).map(|(number, policy)| {
@@ -42,6 +42,10 @@ async fn fill(engine: &Engine, object: &Arc<CachedObject>, blocks: u64) {
         let numbers = first..(first + RUN).min(blocks);
         let data: Vec<u8> = numbers.flat_map(|number| [number as u8; BLOCK as usize]).collect();
         engine.write(object, first * BLOCK, &data, Time::default()).await.unwrap();
+        // Destaging reads from memory then. A block that it reads from a device counts as used.
+        if first % 1024 == 0 {
+            engine.flush().await.unwrap();
+        }
     }
     engine.flush().await.unwrap();
 }
