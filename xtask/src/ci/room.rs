@@ -45,7 +45,7 @@ fn has(path: &Path, needed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the sum of the sizes of all files below a directory, in bytes. A file that cannot be looked at does not count.
+/// Returns the sum of the sizes of all files below a directory, in bytes. Unreadable files do not count.
 fn size(directory: PathBuf) -> u64 {
     let (mut sum, mut left) = (0, vec![directory]);
     while let Some(directory) = left.pop() {
