@@ -4,7 +4,7 @@
 //! |---|---|
 //! | new; on a file system that is served with kernel handles | in service at once |
 //! | new; on another file system, or the pool knows another directory by this id | at the next start |
-//! | new; its directory is missing, served by another process, not the recorded one, or holds a cache device | a mistake |
+//! | new; its directory is missing, locked by another server, not the recorded one, or has a cache device | a mistake |
 //! | gone | out of service at once; its handles are stale, its dirty data is written |
 
 use std::collections::BTreeMap;

@@ -44,8 +44,9 @@ pub(crate) fn open_files(settings: &Settings, process: u64) -> usize {
     files.min(process.saturating_sub(reserved).max(process / 2)) as usize
 }
 
-/// Returns the result of reading `new` in a server with the settings `now`. Exports are added if they are `prepared`. A server without a cache keeps its mode:
-/// it has no devices to cache on. A server without the process that sends notifications keeps having no targets.
+/// Returns the result of reading `new` in a server with the settings `now`. Exports are added if they are `prepared`. A
+/// server without a cache keeps its mode: it has no devices to cache on. A server without the process that sends
+/// notifications keeps having no targets.
 pub(crate) fn reloaded(
     now: &Settings,
     new: &Settings,

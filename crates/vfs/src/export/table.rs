@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::export::Export;
 
-/// The number of exports that may be added in service. Each keeps its place until the server stops, so further ones wait
-/// for the next start.
+/// The number of exports that may be added in service. Each keeps its place until the server stops, so further exports
+/// wait for the next start.
 const ADDED_MAX: usize = 1024;
 
 /// All exports of a server in their order. A removed export keeps its place, and is passed over.
