@@ -189,14 +189,14 @@ impl Nbd {
         tasks::spawn(async move {
             if let Err(Unanswered(job)) = job.answer().await {
                 // After the end of the workers no client is left.
-                let _ = workers.submit_beyond(job);
+                let _ = job.submit(&workers);
             }
         });
     }
 
     fn hand_over(&self, job: Job) {
-        // The transport bounds the requests in flight.
-        let _ = self.workers.submit_beyond(job);
+        // After the end of the workers no client is left.
+        let _ = job.submit(&self.workers);
     }
 }
 
