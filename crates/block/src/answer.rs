@@ -42,10 +42,12 @@ pub(crate) fn error_code(error: DiskError) -> Refused {
 }
 
 impl Job {
-    /// Gives the request to a worker. Fails after the end of the workers. The transport bounds the requests in flight.
-    pub(crate) fn submit(self, workers: &Workers<Job>) -> Result<(), Job> {
+    /// Gives the request to a worker. The transport bounds the requests in flight.
+    pub(crate) fn submit(self, workers: &Workers<Job>) {
         let read = if let Action::Read { len } = self.action { len } else { 0 };
-        workers.submit_beyond(self.ticket.peer().addr.ip(), self.record.len() + read, self)
+        let (address, bytes) = (self.ticket.peer().addr.ip(), self.record.len() + read);
+        // After the end of the workers no client is left.
+        let _ = workers.submit_beyond(address, bytes, self);
     }
 
     /// Carries out the request and answers it.

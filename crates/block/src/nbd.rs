@@ -188,15 +188,13 @@ impl Nbd {
         let workers = self.workers.clone();
         tasks::spawn(async move {
             if let Err(Unanswered(job)) = job.answer().await {
-                // After the end of the workers no client is left.
-                let _ = job.submit(&workers);
+                job.submit(&workers);
             }
         });
     }
 
     fn hand_over(&self, job: Job) {
-        // After the end of the workers no client is left.
-        let _ = job.submit(&self.workers);
+        job.submit(&self.workers);
     }
 }
 
