@@ -1,8 +1,8 @@
 //! A queue of jobs in which client addresses take turns: start-time fair queueing (Goyal, Vin and Cheng, "Start-time
 //! Fair Queueing", 1996). A lone request of one client waits for a job of each other client, not for all their jobs.
 //!
-//! Each address has a lane, first in first out. A lane has a time, which counts the work taken from it. The next job
-//! is that of the lane with the earliest time. A lane that was empty starts at the time of the lane that was served
+//! Each address has a flow, first in first out. A flow has a time, which counts the work taken from it. The next job
+//! is that of the flow with the earliest time. A flow that was empty starts at the time of the flow that was served
 //! last, so an address saves nothing up while it asks for nothing.
 
 use std::cmp::Reverse;
@@ -11,28 +11,28 @@ use std::net::IpAddr;
 
 use ::slab::Slab;
 
-/// The number of lanes from which on empty lanes are removed.
+/// The number of flows from which on empty flows are removed.
 const MANY: usize = 256;
 /// The least cost of a job in bytes: that of a small request which waits for a disk.
 const LEAST: u64 = 16 << 10;
-/// The capacity beyond which an empty lane gives its memory back.
+/// The capacity beyond which an empty flow gives its memory back.
 const KEPT: usize = 64;
 
 /// Jobs of clients that wait for a worker.
 pub(crate) struct FairQueue<J> {
-    lanes: Slab<Lane<J>>,
+    flows: Slab<Flow<J>>,
     known: HashMap<IpAddr, usize, foldhash::fast::RandomState>,
-    /// The time and the number of each lane with jobs.
+    /// The time and the number of each flow with jobs.
     next: BinaryHeap<Reverse<(u64, usize)>>,
-    /// The lane of the last pushed job.
+    /// The flow of the last pushed job.
     last: usize,
-    /// The time of the lane that was served last.
+    /// The time of the flow that was served last.
     now: u64,
     len: usize,
 }
 
 /// The jobs of one address.
-struct Lane<J> {
+struct Flow<J> {
     address: IpAddr,
     /// Jobs with their costs.
     jobs: VecDeque<(u64, J)>,
@@ -43,7 +43,7 @@ impl<J> FairQueue<J> {
     /// Returns an empty queue.
     pub(crate) fn new() -> Self {
         Self {
-            lanes: Slab::new(),
+            flows: Slab::new(),
             known: HashMap::default(),
             next: BinaryHeap::new(),
             last: 0,
@@ -63,7 +63,7 @@ impl<J> FairQueue<J> {
         if self.len < limit {
             return true;
         }
-        let waiting = self.find(address).map_or(0, |lane| self.lanes[lane].jobs.len());
+        let waiting = self.find(address).map_or(0, |flow| self.flows[flow].jobs.len());
         let addresses = self.next.len() + usize::from(waiting == 0);
         self.len < 2 * limit && waiting < limit / addresses.max(2)
     }
@@ -72,49 +72,49 @@ impl<J> FairQueue<J> {
     pub(crate) fn push(&mut self, address: IpAddr, bytes: usize, job: J) {
         let number = self.find(address).unwrap_or_else(|| self.open(address));
         self.last = number;
-        let lane = &mut self.lanes[number];
-        if lane.jobs.is_empty() {
-            lane.time = lane.time.max(self.now);
-            self.next.push(Reverse((lane.time, number)));
+        let flow = &mut self.flows[number];
+        if flow.jobs.is_empty() {
+            flow.time = flow.time.max(self.now);
+            self.next.push(Reverse((flow.time, number)));
         }
-        lane.jobs.push_back((LEAST + bytes as u64, job));
+        flow.jobs.push_back((LEAST + bytes as u64, job));
         self.len += 1;
     }
 
     /// Removes the next job.
     pub(crate) fn pop(&mut self) -> Option<J> {
         let Reverse((time, number)) = self.next.pop()?;
-        let lane = &mut self.lanes[number];
-        let (cost, job) = lane.jobs.pop_front()?;
+        let flow = &mut self.flows[number];
+        let (cost, job) = flow.jobs.pop_front()?;
         self.now = time;
-        lane.time = time + cost;
+        flow.time = time + cost;
         self.len -= 1;
-        if !lane.jobs.is_empty() {
-            self.next.push(Reverse((lane.time, number)));
-        } else if lane.jobs.capacity() > KEPT {
-            lane.jobs = VecDeque::new();
+        if !flow.jobs.is_empty() {
+            self.next.push(Reverse((flow.time, number)));
+        } else if flow.jobs.capacity() > KEPT {
+            flow.jobs = VecDeque::new();
         }
         Some(job)
     }
 
-    /// Returns the lane of `address`.
+    /// Returns the flow of `address`.
     fn find(&self, address: IpAddr) -> Option<usize> {
         // One client often has all jobs.
-        match self.lanes.get(self.last) {
-            Some(lane) if lane.address == address => Some(self.last),
+        match self.flows.get(self.last) {
+            Some(flow) if flow.address == address => Some(self.last),
             _ => self.known.get(&address).copied(),
         }
     }
 
-    /// Returns a new lane for `address`. Addresses without jobs are forgotten if there are many.
+    /// Returns a new flow for `address`. Addresses without jobs are forgotten if there are many.
     fn open(&mut self, address: IpAddr) -> usize {
-        if self.lanes.len() >= MANY.max(2 * self.next.len()) {
-            self.lanes.retain(|_, lane| !lane.jobs.is_empty());
-            self.known.retain(|_, lane| self.lanes.contains(*lane));
+        if self.flows.len() >= MANY.max(2 * self.next.len()) {
+            self.flows.retain(|_, flow| !flow.jobs.is_empty());
+            self.known.retain(|_, flow| self.flows.contains(*flow));
         }
-        let lane = self.lanes.insert(Lane { address, jobs: VecDeque::new(), time: self.now });
-        self.known.insert(address, lane);
-        lane
+        let flow = self.flows.insert(Flow { address, jobs: VecDeque::new(), time: self.now });
+        self.known.insert(address, flow);
+        flow
     }
 }
 
@@ -152,8 +152,8 @@ mod tests {
         let mut queue = FairQueue::new();
         (0..100).for_each(|n| queue.push(address(n % 3), (n * 1000) as usize, n));
         let order: Vec<u32> = std::iter::from_fn(|| queue.pop()).collect();
-        for lane in 0..3 {
-            assert!(order.iter().filter(|n| *n % 3 == lane).is_sorted());
+        for flow in 0..3 {
+            assert!(order.iter().filter(|n| *n % 3 == flow).is_sorted());
         }
         assert_eq!((order.len(), queue.len()), (100, 0));
     }
@@ -206,10 +206,10 @@ mod tests {
         for n in 1..10_000 {
             queue.push(address(n), 0, n);
             queue.pop();
-            assert!(queue.lanes.len() <= MANY && queue.known.len() == queue.lanes.len());
+            assert!(queue.flows.len() <= MANY && queue.known.len() == queue.flows.len());
         }
         (0..KEPT as u32 * 4).for_each(|n| queue.push(address(0), 0, n));
         while queue.pop().is_some() {}
-        assert!(queue.lanes.iter().all(|(_, lane)| lane.jobs.capacity() <= KEPT));
+        assert!(queue.flows.iter().all(|(_, flow)| flow.jobs.capacity() <= KEPT));
     }
 }
