@@ -175,10 +175,8 @@ impl Control {
         if self.parts.keyring.replace(credentials) {
             report.changed.push("the certificate and the authorities of TLS for new connections".to_owned());
         }
-        if found.settings.exports != now.exports {
-            if let Some(exports) = exports {
-                exports.put_in_force(prepared, &found.settings, self.cache());
-            }
+        if let (Some(exports), true) = (exports, found.settings.exports != now.exports) {
+            exports.put_in_force(prepared, &found.settings, self.cache());
         }
         if found.settings.limits != now.limits {
             let transport = self.serving.get().map(|serving| serving.transport.bounds());

@@ -34,9 +34,12 @@ pub(crate) struct LiveExports {
     pool: u64,
 }
 
+/// An export that can be taken into service, with the lock on its directory unless this server has that already.
+type Ready = (Arc<Export>, Option<Ownership>);
+
 /// Exports that are ready to be taken into service.
 #[derive(Default)]
-pub(crate) struct Prepared(Vec<(Arc<Export>, Option<Ownership>)>);
+pub(crate) struct Prepared(Vec<Ready>);
 
 impl Prepared {
     /// Returns true if an export can be taken into service.
@@ -92,11 +95,7 @@ impl LiveExports {
         if mistakes.is_empty() { Ok(prepared) } else { Err(mistakes) }
     }
 
-    fn prepare_one(
-        &self,
-        export: &Configured,
-        cache: Option<&Cache>,
-    ) -> Result<Option<(Arc<Export>, Option<Ownership>)>, Error> {
+    fn prepare_one(&self, export: &Configured, cache: Option<&Cache>) -> Result<Option<Ready>, Error> {
         let failed = |error: forebay_vfs::Error| Error::Export {
             path: export.path.clone(),
             reason: error.to_string(),
