@@ -21,6 +21,7 @@ mod config;
 mod conn;
 mod drive;
 mod event_loop;
+mod fair_queue;
 mod handshake;
 mod home;
 mod link;

@@ -95,7 +95,7 @@ impl Vfs {
     fn policy_place(&self, root: &PolicyRoot) -> Option<(&Arc<Filesystem>, KernelHandle)> {
         let (number, kernel) = parse_key(&root.0)?;
         let is_it = |fs: &Filesystem| fs.linked().is_some_and(|linked| linked.number() == number);
-        self.exports().iter().map(|export| &export.fs).find(|fs| is_it(fs)).map(|fs| (fs, kernel))
+        self.filesystems().iter().find(|fs| is_it(fs)).map(|fs| (fs, kernel))
     }
 
     /// Replaces all rules. The engine learns what that means for files that nobody uses by [`Vfs::apply_policies`].
@@ -145,7 +145,7 @@ impl Vfs {
     /// # Errors
     /// A thread cannot be started.
     pub fn start_policies(&self) -> std::io::Result<()> {
-        for fs in self.filesystems().into_iter().filter(|fs| fs.linked().is_some()) {
+        for fs in self.filesystems().iter().filter(|fs| fs.linked().is_some()) {
             let (send, receive) = channel();
             for root in fs.policies.roots() {
                 // The receiver is still here.
@@ -156,16 +156,6 @@ impl Vfs {
             std::thread::Builder::new().name("forebay-policy".into()).spawn(move || follow(&fs, &receive))?;
         }
         Ok(())
-    }
-
-    fn filesystems(&self) -> Vec<&Arc<Filesystem>> {
-        let mut found: Vec<&Arc<Filesystem>> = Vec::new();
-        for export in self.exports() {
-            if !found.iter().any(|fs| Arc::ptr_eq(fs, &export.fs)) {
-                found.push(&export.fs);
-            }
-        }
-        found
     }
 }
 
