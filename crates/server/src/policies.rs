@@ -322,7 +322,7 @@ mod tests {
         let rule = Policy { cache: Some(Keep::Pin), streams: None };
         let root = "070000000100aabbccddeeff0011".parse().unwrap();
         let record = Record { root, path: "/srv/data\n1".into(), rule };
-        write(&path, &[record.clone()]).unwrap();
+        write(&path, std::slice::from_ref(&record)).unwrap();
         assert_eq!(read(&path).unwrap(), [record]);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace("\"version\": 1", "\"version\": 2")).unwrap();
