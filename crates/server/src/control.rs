@@ -33,6 +33,7 @@ use crate::front::{Started, refusal};
 use crate::host::Host;
 use crate::notify::Notifier;
 use crate::pool::{counters, destage};
+use crate::rates::Rates;
 use crate::reload::{Limited, described, lines, reloaded};
 use crate::start::{kerberos_settings, transport_config};
 use crate::under_way::UnderWay;
@@ -48,6 +49,7 @@ pub(crate) struct Control {
     parts: Parts,
     /// Set when clients are served.
     serving: OnceLock<Serving>,
+    rates: Rates,
     state: Arc<Question<StateDir>>,
     index: Arc<Question<Usage>>,
 }
@@ -93,6 +95,7 @@ impl Control {
             listen,
             parts,
             serving: OnceLock::new(),
+            rates: Rates::default(),
             state: Arc::default(),
             index: Arc::default(),
         }
@@ -100,6 +103,9 @@ impl Control {
 
     /// Records that clients are served from now on.
     pub(crate) fn serve(&self, cache: Option<Cache>, mounts: MountWatch, running: &Running) {
+        // A reload from here on finds the transport.
+        let now = self.now.lock();
+        self.rates.set(&now.rate_limits, running.counters());
         let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts });
     }
 
@@ -166,6 +172,9 @@ impl Control {
             let Parts { nfs, vfs, open_files, keyring, .. } = &self.parts;
             let limited = Limited { nfs, vfs, transport, open_files: *open_files };
             limited.set(&found.settings, &transport_config(&found.settings, keyring));
+        }
+        if let Some(serving) = self.serving.get() {
+            self.rates.set(&found.settings.rate_limits, &serving.transport);
         }
         self.parts.nfs.set_profile(found.settings.profile);
         if found.settings.log.level != now.log.level {
@@ -251,6 +260,7 @@ impl Handler for Control {
                 in_progress_hits: cache.in_progress.load(Relaxed),
             },
             refused: self.refused(),
+            rate_limits: self.rates.status(),
             metadata: self.metadata(),
             client_state: self.parts.nfs.state_numbers().map(client_state),
             log_lines_lost: self.parts.host.log_lines_lost(),

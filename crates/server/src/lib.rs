@@ -22,6 +22,7 @@ mod placement;
 mod pool;
 mod portmap;
 mod privileges;
+mod rates;
 mod reload;
 mod roster;
 mod rpcbind;
