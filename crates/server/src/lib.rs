@@ -17,6 +17,7 @@ mod health;
 mod host;
 mod identity;
 mod in_use;
+mod live_exports;
 mod notify;
 mod placement;
 mod pool;
