@@ -167,9 +167,9 @@ mod tests {
         let (rate, began, _) = limited(100, 0, 500 * MS);
         let in_ten_seconds = handled(&rate, began, 10_000 * MS, 1 << 20);
         assert!((1049..=1052).contains(&in_ten_seconds), "1,000 and a burst of 50: {in_ten_seconds}");
-        let (rate, began, _) = limited(0, 1 << 20, 0 * MS);
+        let (rate, began, _) = limited(0, 1 << 20, Duration::ZERO);
         assert!((1024 * 10..=1024 * 10 + 2).contains(&handled(&rate, began, 10_000 * MS, 1 << 10)));
-        let (rate, began, _) = limited(100, 1 << 20, 0 * MS);
+        let (rate, began, _) = limited(100, 1 << 20, Duration::ZERO);
         assert!((10..=12).contains(&handled(&rate, began, 10_000 * MS, 1 << 20)), "the lower rate counts");
     }
 
@@ -195,14 +195,14 @@ mod tests {
 
     #[test]
     fn another_limit_forgets_what_was_spent_and_no_limit_delays_nothing() {
-        let (rate, began, limit) = limited(1, 0, 0 * MS);
+        let (rate, began, limit) = limited(1, 0, Duration::ZERO);
         rate.charge(100, 0, || began);
         rate.set(Some(limit.clone()));
         assert_eq!(rate.wait(began), Some(100_000 * MS), "the same limit keeps what was spent");
         rate.count_delay(5 * MS);
         rate.count_delay(7 * MS);
         assert_eq!((limit.delays(), limit.delayed()), (2, 12 * MS));
-        rate.set(Some(Arc::new(RateLimit::new(NonZeroU64::new(1), None, 0 * MS))));
+        rate.set(Some(Arc::new(RateLimit::new(NonZeroU64::new(1), None, Duration::ZERO))));
         assert_eq!(rate.wait(began), None);
         rate.charge(100, 0, || began + 60_000 * MS);
         rate.set(None);
