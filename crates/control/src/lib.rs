@@ -13,6 +13,7 @@ mod history;
 mod notify;
 mod policy;
 mod protocol;
+mod rate;
 mod sample;
 mod server;
 mod socket;
@@ -36,6 +37,7 @@ pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
     PoolStatus, ReloadReport, Request, Response, ScrubStatus,
 };
+pub use rate::RateLimitStatus;
 pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError, flush_and_tell};
 pub use socket::{SOCKET_NAME, socket_path};

@@ -24,6 +24,7 @@ mod policies;
 mod pool;
 mod portmap;
 mod privileges;
+mod rates;
 mod reload;
 mod roster;
 mod rpcbind;
