@@ -28,7 +28,7 @@ pub struct Export {
     pub clients: Vec<ClientRule>,
     /// Protection that the connections of clients must have.
     pub tls: TlsPolicy,
-    /// What is cached how, unless a rule below the directory says otherwise.
+    /// The policy of the directory, unless a rule below it says otherwise.
     pub policy: Policy,
 }
 

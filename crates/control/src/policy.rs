@@ -48,7 +48,7 @@ pub struct PolicyReport {
 pub struct PolicyRule {
     /// The file or directory, by its path now.
     pub path: PathBuf,
-    /// What the rule says.
+    /// The parts of the rule.
     #[serde(flatten)]
     pub rule: Policy,
     /// The place where the rule was made.

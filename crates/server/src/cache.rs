@@ -49,7 +49,7 @@ pub(crate) struct Cache {
     pub(crate) volumes: Arc<Volumes>,
     /// Estimates the miss-ratio curve, if the settings want it.
     pub(crate) curve: Option<CurveTask>,
-    /// What is cached how.
+    /// The policies of files and directories.
     pub(crate) policies: Policies,
     /// Watches the health of the disks, if the process has the privileges for it.
     monitor: Option<Monitor>,

@@ -71,10 +71,10 @@ fn a_directory_whose_data_is_never_kept_holds_nothing_in_the_cache() {
     server.flush();
     assert_eq!(held(&server, "scratch"), (0, 0));
     assert_eq!(held(&server, "other").0, SIZE as u64);
-    // The rule follows the directory; a directory that is made anew under the name has none.
+    // The rule follows the directory; a new directory with the old name has none.
     c.rename((&root, b"scratch"), (&root, b"renamed")).unwrap();
-    let anew = c.new_dir(&root, b"scratch", 0o755);
-    let kept = c.new_file(&anew, b"f", 0o644);
+    let again = c.new_dir(&root, b"scratch", 0o755);
+    let kept = c.new_file(&again, b"f", 0o644);
     let renamed = c.find(&root, b"renamed");
     let more = c.new_file(&renamed, b"more", 0o644);
     for file in [&kept, &more] {
@@ -85,9 +85,9 @@ fn a_directory_whose_data_is_never_kept_holds_nothing_in_the_cache() {
     let why = cached(&server, "renamed/more")["policy"]["cache"].clone();
     assert_eq!(why, json!({"value": "never", "source": "command", "path": server.data.join("renamed")}));
     // A file that moves gets the policy of its new directory.
-    c.rename((&anew, b"f"), (&renamed, b"moved")).unwrap();
+    c.rename((&again, b"f"), (&renamed, b"moved")).unwrap();
     assert_eq!(held(&server, "renamed/moved"), (0, 0));
-    c.rename((&renamed, b"more"), (&anew, b"more")).unwrap();
+    c.rename((&renamed, b"more"), (&again, b"more")).unwrap();
     read(&mut c, &more, 3);
     assert_eq!(held(&server, "scratch/more").1, SIZE as u64);
     policy(&server, "unset", "renamed", &[]);

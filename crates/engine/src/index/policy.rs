@@ -1,8 +1,5 @@
-//! The policy of an object: how the cache treats its blocks. The engine's user sets it, from rules about directories that
-//! the engine does not know.
-
-use crate::index::object::State;
-use crate::segments::Segments;
+//! The policy of an object: how the cache treats its blocks. The engine's user sets it, from rules about directories,
+//! which the engine does not know.
 
 /// The rule for keeping clean blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,21 +52,6 @@ impl Policy {
     /// Returns true if streams are cached. Streams of pinned objects always are.
     pub fn caches_streams(self) -> bool {
         self.keep == Keep::Pin || self.streams == Streams::Cache
-    }
-}
-
-impl State {
-    /// Records whether the object is pinned, and counts its blocks on the cache devices accordingly.
-    pub(crate) fn set_pinned(&mut self, pinned: bool, segments: &Segments) {
-        if self.pinned != pinned {
-            let blocks = self.leaves.values().map(|leaf| leaf.on_ssd().count() as u64).sum();
-            if pinned {
-                segments.pin(blocks)
-            } else {
-                segments.unpin(blocks)
-            }
-            self.pinned = pinned;
-        }
     }
 }
 

@@ -15,8 +15,8 @@ use crate::sys::KernelHandle;
 pub(crate) struct Link {
     cached: OnceLock<Arc<Cached>>,
     pub(crate) reads: ReadStream,
-    /// The policy, and the low bits of the generation of [`Policies`](crate::caches::policies::Policies) in which it was
-    /// found.
+    /// The policy, and the low bits of the generation in which it was found: see
+    /// [`Policies`](crate::caches::policies::Policies).
     policy: AtomicU64,
 }
 

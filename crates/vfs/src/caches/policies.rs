@@ -4,13 +4,15 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
 use foldhash::fast::FixedState;
 use forebay_common::lock::{Mutex, RwLock};
-use forebay_engine::{Keep, Policy, Streams};
+use forebay_engine::{CachedObject, Engine, Keep, Policy, Streams};
 
+use crate::caches::inode::Inode;
 use crate::sys::KernelHandle;
 
 /// The highest number of files whose places are remembered. Further files have the policy of the exported directory
@@ -116,6 +118,18 @@ impl Policies {
         let places = self.places.lock();
         let number = *places.files.get(&hash(file))?;
         places.dirs.get(number as usize).copied()
+    }
+
+    /// Gives the engine's object of an inode the policy that was found for the inode. The policy may be found again
+    /// meanwhile; the later one counts.
+    pub(crate) fn apply(&self, engine: &Engine, inode: &Inode, cached: &Arc<CachedObject>) {
+        let generation = self.generation();
+        while let Some(policy) = inode.link.policy(generation) {
+            engine.set_policy(cached, policy);
+            if inode.link.policy(generation) == Some(policy) {
+                return;
+            }
+        }
     }
 
     /// Forgets the place of a file that was removed.

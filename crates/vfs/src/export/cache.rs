@@ -31,7 +31,6 @@ use crate::durability::resumable_create::ResumableCreates;
 use crate::durability::verifier::Verifier;
 use crate::error::{Result, from_cache};
 use crate::export::filesystem::Filesystem;
-use crate::export::policy::apply;
 use crate::oplog::checkpoint::Checkpoints;
 use crate::oplog::{Logging, OpLog};
 use crate::sys::KernelHandle;
@@ -253,7 +252,7 @@ impl Linked {
         let size = object.attr()?.size;
         let cached = self.cache.engine.object(&self.key(&object.kernel), size);
         let cached = object.link.get_or_set(cached);
-        apply(&self.cache.engine, &self.policies, object, cached);
+        self.policies.apply(&self.cache.engine, object, cached);
         Ok(cached)
     }
 }

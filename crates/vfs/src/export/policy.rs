@@ -1,19 +1,16 @@
 //! The policy of an inode: the rules about the inode itself and about all directories above it, the nearest first.
 //!
 //! A directory finds the directories above it by "..", which needs no disk. A file does not know its directory. A walk
-//! below each rule, and later every name that leads to a file, record where the file is. A file without a record has the
-//! policy of the exported directory.
+//! below each rule, and later every name that leads to a file, record where the file is. A file without a record has
+//! the policy of the exported directory.
 //!
 //! Each inode keeps the policy that was found, with the generation of the rules. A rename of a directory between two
 //! policies, and a change of the rules, begin a new generation.
 
-use std::sync::Arc;
-
-use forebay_engine::{CachedObject as Cached, Engine, Policy};
+use forebay_engine::Policy;
 use rustix::fs::{Mode, OFlags};
 
 use crate::caches::inode::Inode;
-use crate::caches::policies::Policies;
 use crate::error::Result;
 use crate::export::Export;
 use crate::export::filesystem::Filesystem;
@@ -113,18 +110,6 @@ impl Filesystem {
         let Some(linked) = self.linked() else { return };
         if let Some(cached) = linked.cache.engine.known(&linked.key(file)) {
             linked.cache.engine.set_policy(&cached, policy);
-        }
-    }
-}
-
-/// Gives the engine's object of an inode the policy that was found for the inode. The policy may be found anew
-/// meanwhile; the later one counts.
-pub(crate) fn apply(engine: &Engine, policies: &Policies, inode: &Inode, cached: &Arc<Cached>) {
-    let generation = policies.generation();
-    while let Some(policy) = inode.link.policy(generation) {
-        engine.set_policy(cached, policy);
-        if inode.link.policy(generation) == Some(policy) {
-            return;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The rules about what is cached how, for an administrator: which inode a rule is about, and which rules hold for a path.
-//! A walk tells the engine what changed for the files below a rule.
+//! The rules about what is cached how, for an administrator: the inode that a rule is about, and the rules that hold
+//! for a path. A walk tells the engine what changed for the files below a rule.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
