@@ -118,6 +118,7 @@ impl Settings {
             tls: new.tls.clone(),
             http: self.http.clone(),
             notify: new.notify.clone(),
+            rate_limits: new.rate_limits.clone(),
             limits: self.limits.with_changes_of(&new.limits),
             log: Log { level: new.log.level, format: self.log.format },
             sources: new.sources.clone(),

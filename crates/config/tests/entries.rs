@@ -86,6 +86,12 @@ severity = "error"
 per_minute = 5
 timeout = "22s"
 socket = "/run/log"
+[[rate_limit]]
+name = "desktops"
+networks = ["10.1.0.0/16"]
+requests_per_second = 1000
+bytes_per_second = "100MiB"
+burst = "2s"
 [[volume]]
 name = "v"
 backing = "/dev/v"

@@ -34,6 +34,7 @@ use crate::host::Host;
 use crate::live_exports::LiveExports;
 use crate::notify::Notifier;
 use crate::pool::{counters, destage};
+use crate::rates::Rates;
 use crate::reload::{Limited, described, lines, reloaded};
 use crate::start::{kerberos_settings, transport_config};
 use crate::under_way::UnderWay;
@@ -51,6 +52,7 @@ pub(crate) struct Control {
     reloading: Mutex<()>,
     /// Set when clients are served.
     serving: OnceLock<Serving>,
+    rates: Rates,
     state: Arc<Question<StateDir>>,
     index: Arc<Question<Usage>>,
 }
@@ -98,6 +100,7 @@ impl Control {
             parts,
             reloading: Mutex::default(),
             serving: OnceLock::new(),
+            rates: Rates::default(),
             state: Arc::default(),
             index: Arc::default(),
         }
@@ -111,6 +114,9 @@ impl Control {
         exports: LiveExports,
         running: &Running,
     ) {
+        // A reload sets the limits either in the settings before this, or in the transport after it.
+        let _one = self.reloading.lock();
+        self.rates.set(&self.now.lock().rate_limits, running.counters());
         let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts, exports });
     }
 
@@ -183,6 +189,9 @@ impl Control {
             let Parts { nfs, vfs, open_files, keyring, .. } = &self.parts;
             let limited = Limited { nfs, vfs, transport, open_files: *open_files };
             limited.set(&found.settings, &transport_config(&found.settings, keyring));
+        }
+        if let Some(serving) = self.serving.get() {
+            self.rates.set(&found.settings.rate_limits, &serving.transport);
         }
         self.parts.nfs.set_profile(found.settings.profile);
         if found.settings.log.level != now.log.level {
@@ -268,6 +277,7 @@ impl Handler for Control {
                 in_progress_hits: cache.in_progress.load(Relaxed),
             },
             refused: self.refused(),
+            rate_limits: self.rates.status(),
             metadata: self.metadata(),
             client_state: self.parts.nfs.state_numbers().map(client_state),
             log_lines_lost: self.parts.host.log_lines_lost(),

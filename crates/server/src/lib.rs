@@ -23,6 +23,7 @@ mod placement;
 mod pool;
 mod portmap;
 mod privileges;
+mod rates;
 mod reload;
 mod roster;
 mod rpcbind;
