@@ -197,6 +197,7 @@ impl Cache {
 }
 
 impl Linked {
+    /// Connects a file system, by its number in the cache's keys, with the cache.
     pub(crate) fn new(cache: Arc<Cache>, number: u32, mount: Arc<Mount>) -> Self {
         let admission = Admission::new(cache.engine.clone(), mount);
         let logging = cache.checkpoints.logging(number);
