@@ -112,8 +112,8 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Keeps the values until the attributes are encoded.
-    fn keep(&mut self, owner: u32, group: u32, handle: FileHandle) -> (&[u8], &[u8], Opaque<'_>) {
-        (self.owner.set(owner), self.group.set(group), Opaque(self.handle.insert(handle).as_bytes()))
+    fn keep(&mut self, owner: u32, group: u32, handle: FileHandle) -> (&[u8], &[u8], &[u8]) {
+        (self.owner.set(owner), self.group.set(group), self.handle.insert(handle).as_bytes())
     }
 }
 
@@ -197,7 +197,7 @@ pub(super) fn describe<'a>(
         change: Some(change(attr)),
         size: Some(attr.size),
         fsid: Some(Fsid4 { major: export.fsid, minor: 0 }),
-        filehandle: Some(handle),
+        filehandle: Some(Opaque(handle)),
         fileid: Some(fileid),
         maxfilesize: Some(most.max_file_size),
         maxlink: Some(most.max_links),
@@ -237,7 +237,7 @@ pub(super) fn describe_above<'a>(
         change: Some(u64::from(std::process::id()) << 32 | node.names.len() as u64),
         size: Some(4096),
         fsid: Some(Fsid4::default()),
-        filehandle: Some(handle),
+        filehandle: Some(Opaque(handle)),
         fileid: Some(Pseudo::fileid(number)),
         maxfilesize: Some(u64::MAX >> 1),
         maxlink: Some(255),

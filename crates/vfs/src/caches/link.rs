@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use forebay_engine::CachedObject as Cached;
 use forebay_engine::io::Key;
 
+use crate::caches::access_time::ShownAccess;
 use crate::caches::overlay::{Overlay, Undestaged};
 use crate::caches::streams::ReadStream;
 use crate::sys::KernelHandle;
@@ -14,6 +15,7 @@ use crate::sys::KernelHandle;
 pub(crate) struct Link {
     cached: OnceLock<Arc<Cached>>,
     pub(crate) reads: ReadStream,
+    pub(crate) access: ShownAccess,
 }
 
 impl Link {
