@@ -25,7 +25,7 @@ OPTION = {"plain": None, "tls": "xprtsec=tls", "mtls": "xprtsec=mtls", "krb5p": 
 CLIENT = "guest.test"
 MOUNT = "/mnt"
 # The calls that the reference work may take: see docs/benchmarks.md.
-MOST_CALLS = 211
+MOST_CALLS = 100
 
 
 def run(*words):
