@@ -13,6 +13,7 @@ use crate::http::Http;
 use crate::limits::LIMITS;
 use crate::nbd::Nbd;
 use crate::notify::{Notify, NotifyWay};
+use crate::rate_limit::RateLimit;
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
 use crate::sources::Source;
 use crate::units::{format_duration, format_size_exactly};
@@ -140,6 +141,7 @@ pub const LISTS: &[&str] = &[
     "http.hosts",
     "nbd.listen",
     "notify.command",
+    "rate_limit.networks",
     "export.aliases",
     "export.client.networks",
     "export.client.sec",
@@ -213,6 +215,7 @@ impl Settings {
             tls,
             http,
             notify,
+            rate_limits,
             limits,
             log,
             sources: _,
@@ -262,6 +265,9 @@ impl Settings {
         all.add_nbd(nbd);
         for (number, target) in notify.iter().enumerate() {
             all.add_notify(number, target);
+        }
+        for (number, limit) in rate_limits.iter().enumerate() {
+            all.add_rate_limit(number, limit);
         }
         for (number, export) in exports.iter().enumerate() {
             all.add_export(number, export);
@@ -348,6 +354,21 @@ impl List<'_> {
             }
             NotifyWay::Socket => fields.push(("socket", file(socket))),
         }
+        for (key, value) in fields {
+            self.add(&table, key, value, Change::InService);
+        }
+    }
+
+    fn add_rate_limit(&mut self, number: usize, limit: &RateLimit) {
+        let RateLimit { name, networks, requests, bytes, burst } = limit;
+        let table = Table::numbered("rate_limit", &[number], name.clone());
+        let fields = [
+            ("name", quoted(name)),
+            ("networks", list(networks)),
+            ("requests_per_second", requests.map(|rate| rate.to_string())),
+            ("bytes_per_second", bytes.and_then(|rate| quoted(format_size_exactly(rate)))),
+            ("burst", quoted(format_duration(*burst))),
+        ];
         for (key, value) in fields {
             self.add(&table, key, value, Change::InService);
         }

@@ -16,6 +16,7 @@ use crate::listen::parse_listen;
 use crate::nbd::{Nbd, read_nbd};
 use crate::notify::{Notify, read_notify};
 use crate::problem::{Collector, Origin};
+use crate::rate_limit::{RateLimit, read_rate_limit};
 use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
 use crate::sources::Sources;
@@ -46,6 +47,7 @@ pub(crate) struct Draft {
     /// Present if HTTP is served.
     pub(crate) http: Option<DraftHttp>,
     pub(crate) notify: Vec<(Origin, Notify)>,
+    pub(crate) rate_limits: Vec<(Origin, RateLimit)>,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
@@ -144,6 +146,8 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     let targets = root.tables("notify", "[[notify]]", problems);
     draft.notify =
         targets.into_iter().filter_map(|target| read_notify(target, problems, absolute_path)).collect();
+    let limits = root.tables("rate_limit", "[[rate_limit]]", problems);
+    draft.rate_limits = limits.into_iter().filter_map(|limit| read_rate_limit(limit, problems)).collect();
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     let volumes = root.tables("volume", "[[volume]]", problems);

@@ -12,6 +12,7 @@ mod event;
 mod history;
 mod notify;
 mod protocol;
+mod rate;
 mod sample;
 mod server;
 mod socket;
@@ -34,6 +35,7 @@ pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
     PoolStatus, ReloadReport, Request, Response, ScrubStatus,
 };
+pub use rate::RateLimitStatus;
 pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError, flush_and_tell};
 pub use socket::{SOCKET_NAME, socket_path};

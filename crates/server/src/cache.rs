@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
 use forebay_common::lock::Mutex;
-use forebay_config::{Mode, Settings};
+use forebay_config::{Export, Mode, Settings};
 use forebay_control::{EventLog, Severity};
 use forebay_disk::CacheDevice;
 use forebay_engine::io::Device;
@@ -35,6 +35,8 @@ pub(crate) struct Cache {
     pub(crate) engine: Arc<Engine>,
     pub(crate) watch: Arc<CacheMonitor>,
     rules: Rules,
+    /// The UUID of the pool.
+    pub(crate) pool: u128,
     /// Bytes of memory for cached blocks, at most.
     pub(crate) ram: u64,
     threads: Arc<Threads>,
@@ -199,7 +201,20 @@ pub(crate) fn open(
     let (size, ram) = (settings.cache.size, settings.cache.ram);
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
     let curve = settings.cache.curve.then(|| CurveTask::start(&engine)).transpose()?;
-    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, removing, volumes, curve, monitor };
+    let cache = Cache {
+        engine,
+        watch,
+        rules,
+        pool: uuid,
+        ram,
+        threads,
+        in_use,
+        size,
+        removing,
+        volumes,
+        curve,
+        monitor,
+    };
     for path in opened.to_make {
         notices.push(match cache.add(&path, false) {
             Ok(()) => format!("{} was not there: made anew and added to the cache", path.display()),
@@ -257,6 +272,18 @@ impl Cache {
     /// Returns the devices in use.
     pub(crate) fn devices(&self) -> Vec<Arc<CacheDevice>> {
         self.watch.devices()
+    }
+
+    /// Records the served exports: no cache device and no volume may be in their directories.
+    pub(crate) fn set_exports(&self, exports: &[Export]) {
+        *self.rules.exports.write() = exports.to_vec();
+        self.volumes.set_exports(exports);
+    }
+
+    /// Returns the paths of the cache devices and of the backing devices of volumes.
+    pub(crate) fn storage(&self) -> Vec<PathBuf> {
+        let volumes = self.volumes.statuses().into_iter().map(|volume| volume.backing);
+        self.devices().iter().map(|device| PathBuf::from(device.name())).chain(volumes).collect()
     }
 
     /// Adds a device, and creates its file if that is missing. After an error no created file is left.

@@ -150,6 +150,7 @@ impl ControlFront {
             durability: DurabilityStatus::default(),
             reply_cache: ReplyCacheStatus::default(),
             refused: RefusedStatus::default(),
+            rate_limits: Vec::new(),
             metadata: MetadataStatus { limit_bytes: limits.metadata_memory, ..MetadataStatus::default() },
             client_state: None,
             log_lines_lost: self.host.log_lines_lost(),

@@ -118,7 +118,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     under_way.step("stopping");
     let _reports = Reports::start(&under_way, &host)?;
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
-    let Served { vfs, nfs, control, running, door, found, owned: _owned } = served;
+    let Served { vfs, nfs, control, running, door, found } = served;
     found.end();
     running.shutdown(control.limits().drain_timeout);
     door.into_iter().for_each(|door| door.stop(control.limits().drain_timeout));

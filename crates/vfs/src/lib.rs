@@ -47,6 +47,7 @@ pub use durability::request_journal::LoggedReply;
 pub use durability::verifier::Verifier;
 pub use error::{Error, Result};
 pub use export::owner::Ownership;
+pub use export::table::Exports;
 pub use export::vfs::Vfs;
 pub use export::{Export, ExportSpec, Most, Space, Target};
 pub use forebay_engine::Outcome;

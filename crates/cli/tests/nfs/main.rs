@@ -29,6 +29,7 @@ mod denied;
 mod durability;
 mod executed;
 mod exports;
+mod exports_in_service;
 mod faults;
 mod filtered;
 mod given;

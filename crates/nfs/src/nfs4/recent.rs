@@ -1,5 +1,5 @@
-//! Lookups that a thread remembers, so that event loops do not pass the cache lines of shared locks to and fro with each
-//! request.
+//! Lookups that a thread remembers, so that event loops do not pass the cache lines of shared locks to and fro with
+//! each request.
 //!
 //! | remembered | holds while |
 //! |---|---|

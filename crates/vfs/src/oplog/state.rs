@@ -32,10 +32,10 @@ impl Vfs {
     /// the change is durable. After a crash [`Vfs::set_cache`] returns the change. May wait for room in the log; on an
     /// event loop a task waits.
     pub fn log_state(&self, number: u64, bytes: Vec<u8>, done: Option<Done>) {
-        let linked = self.cache.get().and_then(|_| self.exports().first()?.fs.linked());
-        match linked {
-            Some(linked) => {
-                let (fs, logging) = (self.exports()[0].fs.clone(), linked.logging.clone());
+        let first = self.cache.get().and_then(|_| self.filesystems().first());
+        match first.and_then(|fs| Some((fs.clone(), fs.linked()?))) {
+            Some((fs, linked)) => {
+                let logging = linked.logging.clone();
                 // No lock is held: this thread may write the frame.
                 tasks::run_to_end(Box::pin(async move {
                     log_state(&fs, &logging, number, bytes, done).await;

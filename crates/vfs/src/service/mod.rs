@@ -1,5 +1,6 @@
 //! The start, the stop and the inspection of a service.
 
+pub(crate) mod exports;
 pub(crate) mod inspect;
 pub(crate) mod mount_watch;
 pub(crate) mod shown_path;
