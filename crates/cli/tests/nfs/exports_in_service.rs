@@ -179,3 +179,20 @@ fn another_directory_under_a_known_export_is_not_taken_for_it() {
     std::fs::rename(server.data.join("c"), server.data.join("b")).unwrap();
     assert!(is_added(&reload(&server, &both), "b"));
 }
+
+/// A directory of the new configuration does not answer, so the reload waits.
+#[test]
+fn a_reload_that_waits_for_a_file_system_leaves_signals_and_questions_alone() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(silent) = Silent::mount_answering(home.path()) else { return };
+    let mut server = serving_a(Serve::new().plain());
+    let there = format!("[[export]]\npath = {:?}\nname = '/silent'\n", silent.at.join("export"));
+    server.configure(&(export("a") + &there));
+    silent.fall_silent();
+    server.signal(rustix::process::Signal::HUP);
+    wait_for(|| silent.is_awaited());
+    assert_eq!(server.status()["health"]["state"], "OK");
+    server.connect().mnt(b"/a").unwrap();
+    server.stop();
+}
