@@ -127,7 +127,8 @@ impl State {
     /// | of a read delegation | [`WRITE`] | `OpenMode` |
     /// | else | | success |
     ///
-    /// `file` is the key of the file. An open for writing also allows READ, as the kernel's server does: clients fill their pages with it.
+    /// `file` is the key of the file. An open for writing also allows READ, as the kernel's server does: clients fill
+    /// their pages with it.
     pub fn io(
         &mut self,
         client: Option<ClientId>,
