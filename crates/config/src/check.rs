@@ -206,7 +206,7 @@ fn complete_exports(
         }
         let aliases = draft.aliases.into_iter().map(|alias| alias.value).collect();
         let tls = draft.tls.map_or(TlsPolicy::Optional, |tls| tls.value);
-        let export = Export { path: directory, name, aliases, id, clients, tls };
+        let export = Export { path: directory, name, aliases, id, clients, tls, policy: draft.policy };
         done.push(Located { value: export, origin: path.origin });
     }
     done.into_iter().map(|export| export.value).collect()

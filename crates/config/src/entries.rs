@@ -13,6 +13,7 @@ use crate::http::Http;
 use crate::limits::LIMITS;
 use crate::nbd::Nbd;
 use crate::notify::{Notify, NotifyWay};
+use crate::policy::Policy;
 use crate::rate_limit::RateLimit;
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
 use crate::sources::Source;
@@ -308,13 +309,16 @@ impl List<'_> {
 
     fn add_export(&mut self, number: usize, export: &Export) {
         use Change::{InService, NeedsRestart};
-        let Export { path: directory, name, aliases, id, clients, tls } = export;
+        let Export { path: directory, name, aliases, id, clients, tls, policy } = export;
         let table = Table::numbered("export", &[number], name.clone());
         self.add(&table, "path", path(directory), NeedsRestart);
         self.add(&table, "name", quoted(name), NeedsRestart);
         self.add(&table, "aliases", list(aliases), NeedsRestart);
         self.add(&table, "id", Some(id.to_string()), NeedsRestart);
         self.add(&table, "tls", quoted(tls), InService);
+        let Policy { cache, streams } = policy;
+        self.add(&table, "policy.cache", cache.and_then(quoted), InService);
+        self.add(&table, "policy.streams", streams.and_then(quoted), InService);
         for (rule, client) in clients.iter().enumerate() {
             let of = format!("{name} rule {}", rule + 1);
             self.add_client(&Table::numbered("export.client", &[number, rule], of), client);

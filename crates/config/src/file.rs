@@ -15,6 +15,7 @@ use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::nbd::{Nbd, read_nbd};
 use crate::notify::{Notify, read_notify};
+use crate::policy::{Policy, read_policy};
 use crate::problem::{Collector, Origin};
 use crate::rate_limit::{RateLimit, read_rate_limit};
 use crate::resolve::Flags;
@@ -70,6 +71,7 @@ pub(crate) struct DraftExport {
     pub(crate) aliases: Vec<Located<String>>,
     pub(crate) id: Option<Located<u32>>,
     pub(crate) tls: Option<Located<TlsPolicy>>,
+    pub(crate) policy: Policy,
     pub(crate) clients: Vec<DraftClient>,
 }
 
@@ -170,12 +172,14 @@ fn read_export(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     let aliases = table.list("aliases", problems, check_name).map_or(Vec::new(), |list| list.value);
     let id = table.parsed("id", problems, parse_id);
     let tls = table.parsed("tls", problems, str::parse);
+    let policy = table.table("policy", "policy = { cache = \"pin\" }", problems);
+    let policy = policy.map(|policy| read_policy(policy, problems)).unwrap_or_default();
     let mut clients = Vec::new();
     for client in table.tables("client", "[[export.client]]", problems) {
         clients.push(read_client(client, problems));
     }
     table.finish(problems);
-    DraftExport { origin, path, name, aliases, id, tls, clients }
+    DraftExport { origin, path, name, aliases, id, tls, policy, clients }
 }
 
 fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>) -> DraftClient {

@@ -137,8 +137,8 @@ impl Limits {
 }
 
 impl Export {
-    /// Returns this export with the rules and the protection of the export of the same name, if that is the same
-    /// directory with the same id.
+    /// Returns this export with the rules, the protection and the policy of the export of the same name, if that
+    /// is the same directory with the same id.
     fn with_changes_of(&self, new: &[Export]) -> Export {
         let same = |new: &&Export| (&new.path, &new.name, new.id) == (&self.path, &self.name, self.id);
         let Some(new) = new.iter().find(same) else { return self.clone() };
@@ -149,6 +149,7 @@ impl Export {
             id: self.id,
             clients: new.clients.clone(),
             tls: new.tls,
+            policy: new.policy,
         }
     }
 }

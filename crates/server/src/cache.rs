@@ -25,6 +25,7 @@ use crate::health::{Asker, Known, Monitor};
 use crate::identity::Identities;
 use crate::in_use::InUse;
 use crate::placement::Rules;
+use crate::policies::Policies;
 use crate::roster::Roster;
 use crate::side_by_side::open_beside_others;
 use crate::under_way::UnderWay;
@@ -48,6 +49,8 @@ pub(crate) struct Cache {
     pub(crate) volumes: Arc<Volumes>,
     /// Estimates the miss-ratio curve, if the settings want it.
     pub(crate) curve: Option<CurveTask>,
+    /// The policies of files and directories.
+    pub(crate) policies: Policies,
     /// Watches the health of the disks, if the process has the privileges for it.
     monitor: Option<Monitor>,
 }
@@ -201,6 +204,8 @@ pub(crate) fn open(
     let (size, ram) = (settings.cache.size, settings.cache.ram);
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
     let curve = settings.cache.curve.then(|| CurveTask::start(&engine)).transpose()?;
+    let policies = Policies::open(&settings.state_dir, &settings.exports, (vfs, &engine), events)
+        .map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
     let cache = Cache {
         engine,
         watch,
@@ -213,6 +218,7 @@ pub(crate) fn open(
         removing,
         volumes,
         curve,
+        policies,
         monitor,
     };
     for path in opened.to_make {

@@ -13,8 +13,9 @@ use forebay_common::lock::Mutex;
 use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
     Activity, Advice, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, Measured,
-    MemoryStatus, PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting,
-    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus,
+    MemoryStatus, PolicyReport, PolicyRequest, PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus,
+    SandboxStatus, Severity, Starting, StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus,
+    WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -437,11 +438,18 @@ impl Handler for Control {
         }
     }
 
+    fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
+        let none = "this server has no cache: it was started in mode pass-through";
+        self.cache().ok_or_else(|| none.to_owned())?.policies.answer(request)
+    }
+
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {
         let found = match drop {
             true => self.parts.vfs.drop_cached(path),
             false => self.parts.vfs.holdings(path),
         };
-        found.map(cached_files).map_err(|error| error.to_string())
+        let found = found.map(cached_files).map_err(|error| error.to_string())?;
+        let policy = self.cache().filter(|_| !drop).map(|cache| cache.policies.in_force(path)).transpose()?;
+        Ok(CachedFiles { policy, ..found })
     }
 }

@@ -20,6 +20,7 @@ mod in_use;
 mod live_exports;
 mod notify;
 mod placement;
+mod policies;
 mod pool;
 mod portmap;
 mod privileges;

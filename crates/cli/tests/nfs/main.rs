@@ -69,6 +69,7 @@ mod nlm;
 mod nlm_calls;
 mod numbers;
 mod objects;
+mod policies;
 mod pool_errors;
 mod pools_in_turn;
 mod power_cut;

@@ -249,7 +249,16 @@ impl Control {
 /// Converts the counts of the file system layer to those of the control protocol.
 pub(super) fn cached_files(found: Holdings) -> CachedFiles {
     let Holdings { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files } = found;
-    CachedFiles { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files }
+    CachedFiles {
+        files,
+        cached_files,
+        dirty_files,
+        ssd_bytes,
+        dirty_bytes,
+        ram_bytes,
+        kept_files,
+        policy: None,
+    }
 }
 
 /// Returns the counters of all procedures and operations that were called.

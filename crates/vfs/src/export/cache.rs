@@ -20,18 +20,19 @@ use forebay_engine::{CachedObject as Cached, Engine, Error as CacheError, Mode};
 use forebay_runtime::block_on;
 use rustix::fs::FileType;
 
-use crate::admission::mount::Mount;
 use crate::admission::room::Admission;
 use crate::attr::Attr;
 use crate::caches::access_time::{AccessTimes, moves_access_times};
 use crate::caches::inode::Inode;
 use crate::caches::link::key;
+use crate::caches::policies::Policies;
 use crate::coherence::downtime::Downtime;
 use crate::durability::journal::Done;
 use crate::durability::request_journal::RequestJournal;
 use crate::durability::resumable_create::ResumableCreates;
 use crate::durability::verifier::Verifier;
 use crate::error::{Result, from_cache};
+use crate::export::filesystem::Filesystem;
 use crate::oplog::checkpoint::Checkpoints;
 use crate::oplog::{Logging, OpLog};
 use crate::sys::KernelHandle;
@@ -75,6 +76,7 @@ pub(crate) struct Linked {
     pub(crate) cache: Arc<Cache>,
     pub(crate) admission: Admission,
     pub(crate) logging: Arc<Logging>,
+    policies: Arc<Policies>,
     /// The number that tells the file system's files from those of other file systems in keys.
     number: u32,
     /// True if reads move access times.
@@ -206,13 +208,12 @@ impl Cache {
 }
 
 impl Linked {
-    /// Returns the part of a file system whose files have at most `largest_file` bytes.
-    pub(crate) fn new(cache: Arc<Cache>, number: u32, mount: Arc<Mount>, largest_file: u64) -> Self {
-        let moves_access_times = moves_access_times(mount.as_fd());
-        let admission = Admission::new(cache.engine.clone(), mount);
-        let logging = cache.checkpoints.logging(number);
-        let beyond = largest_file.saturating_sub(1);
-        Linked { cache, admission, logging, number, moves_access_times, beyond }
+    pub(crate) fn new(cache: Arc<Cache>, number: u32, fs: &Filesystem) -> Self {
+        let admission = Admission::new(cache.engine.clone(), fs.mount.clone());
+        let (logging, policies) = (cache.checkpoints.logging(number), fs.policies.clone());
+        let moves_access_times = moves_access_times(fs.mount.as_fd());
+        let beyond = fs.largest_file.saturating_sub(1);
+        Linked { cache, admission, logging, policies, number, moves_access_times, beyond }
     }
 
     /// Moves the access time of a file that the cache has read for a client, where the file system would move it.
@@ -269,6 +270,8 @@ impl Linked {
         }
         let size = object.attr()?.size;
         let cached = self.cache.engine.object(&self.key(&object.kernel), size);
-        Ok(object.link.get_or_set(cached))
+        let cached = object.link.get_or_set(cached);
+        self.policies.apply(&self.cache.engine, object, cached);
+        Ok(cached)
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod kept_files;
 pub(crate) mod known;
 pub(crate) mod locate;
 pub(crate) mod owner;
+pub(crate) mod policy;
 pub(crate) mod private_dir;
 pub(crate) mod probe;
 pub(crate) mod resolve;

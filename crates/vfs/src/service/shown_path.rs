@@ -25,7 +25,7 @@ impl Vfs {
 }
 
 /// Returns the path by which this host knows an open inode.
-fn host_path(fd: impl AsFd) -> Option<PathBuf> {
+pub(super) fn host_path(fd: impl AsFd) -> Option<PathBuf> {
     let mut buffer = [0; 32];
     let path = rustix::fs::readlink(proc_path(&mut buffer, fd), Vec::new()).ok()?;
     let path = Path::new(OsStr::from_bytes(path.to_bytes())).to_owned();
