@@ -27,7 +27,7 @@ const FINDERS: &[(&str, fn())] = &[
     ),
     (
         "a logged write is answered before its frame",
-        blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
+        blocks::a_logged_write_survives_a_kill_right_after_its_answer,
     ),
     (
         "a flush does not sync what went past the log",

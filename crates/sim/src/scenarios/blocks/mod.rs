@@ -343,6 +343,27 @@ pub(super) fn a_volume_with_a_mode_of_its_own_keeps_what_was_flushed() {
 }
 
 #[test]
+pub(super) fn a_logged_write_survives_a_kill_right_after_its_answer() {
+    for seed in 0..20 {
+        let mut blocks = Blocks::new(seed, true);
+        let volume = blocks.open(None);
+        let writing = volume.clone();
+        let write = async move { writing.write(4096, &[5; 4096], Stability::Logged).await };
+        let written = blocks.world.shared.executor.block_on(LIMIT, write);
+        assert_eq!(written, Ok(Ok(())), "seed {seed}");
+        drop(volume);
+        blocks.world.crash(Crash::Kill);
+        let volume = blocks.open(None);
+        let read = async move {
+            let mut buffer = vec![0; 4096];
+            volume.read(4096, &mut buffer).await.map(|()| buffer)
+        };
+        let found = blocks.world.shared.executor.block_on(LIMIT, read);
+        assert!(found == Ok(Ok(vec![5; 4096])), "seed {seed}: the write is lost");
+    }
+}
+
+#[test]
 fn a_failing_backing_device_loses_nothing_that_was_flushed_and_heals() {
     for seed in 0..20 {
         let mut blocks = Blocks::new(seed, true);
