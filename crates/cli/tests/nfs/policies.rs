@@ -258,3 +258,30 @@ fn a_rule_for_what_is_not_served_or_not_there_is_refused_and_changes_nothing() {
     std::fs::write(&file, good).unwrap();
     server.start();
 }
+
+#[test]
+fn a_directory_has_a_mode_of_its_own_unless_the_server_uses_the_cache_less() {
+    let server = Serve::unsquashed().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"logs", 0o755);
+    policy(&server, "set", "logs", &["--mode", "write-around"]);
+    let (inside, outside) = (c.new_file(&dir, b"f", 0o644), c.new_file(&root, b"f", 0o644));
+    for file in [&inside, &outside] {
+        fill(&mut c, file, 1);
+    }
+    let dirty = |path: &str| cached(&server, path)["dirty_files"].as_u64().unwrap();
+    assert_eq!((dirty("logs"), dirty("f")), (0, 1));
+    assert_eq!(held(&server, "logs"), (0, 0));
+    assert!(std::fs::read(server.data.join("logs/f")).unwrap() == [1; SIZE]);
+    let why = |path: &str| cached(&server, path)["policy"]["mode"].clone();
+    let rule = json!({"value": "write-around", "source": "command", "path": server.data.join("logs")});
+    assert_eq!(why("logs/f"), rule);
+    assert_eq!(why("f"), json!({"value": "write-back", "source": "server"}));
+    server.ask(&["mode", "pass-through"]);
+    assert_eq!(why("logs/f"), json!({"value": "pass-through", "source": "server"}));
+    server.ask(&["mode", "write-back"]);
+    policy(&server, "unset", "logs", &[]);
+    fill(&mut c, &inside, 2);
+    assert_eq!(dirty("logs"), 1);
+}
