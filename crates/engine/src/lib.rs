@@ -48,6 +48,7 @@ pub use recover::progress::RecoveryProgress;
 pub use request::bypass::BypassWrite;
 pub use request::outcome::Outcome;
 pub use request::unsynced::Syncing;
+pub use request::warm::Warmed;
 pub use request::write::Logged;
 pub use volume::status::VolumeStatus;
 

@@ -37,6 +37,7 @@ mod state_dir;
 mod udp;
 mod under_way;
 mod volumes;
+mod warm;
 
 pub use cache::CacheReady;
 pub use error::Error;

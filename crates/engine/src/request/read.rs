@@ -305,7 +305,7 @@ async fn fetch_run(
 }
 
 /// Reads whole blocks from the backing store. Bytes beyond its contents are zero.
-async fn fetch_backing(
+pub(super) async fn fetch_backing(
     core: &Core,
     object: &CachedObject,
     range: Range<u64>,

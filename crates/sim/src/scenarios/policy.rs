@@ -205,3 +205,32 @@ fn an_object_has_the_mode_of_its_policy_unless_the_pool_uses_the_cache_less() {
     });
     world.crash(Crash::Kill);
 }
+
+#[test]
+fn warming_brings_contents_that_changes_meanwhile_make_outdated_nowhere() {
+    let (mut world, engine, objects) = world(&[keep(Keep::Normal)]);
+    let (theirs, used) = (engine.clone(), objects[0].clone());
+    run(&world, async move {
+        fill(&theirs, &used, 300).await;
+        theirs.set_policy(&used, keep(Keep::Never));
+        assert_eq!(theirs.warm(&used, 0..300 * BLOCK).await.unwrap().left, 300, "never means never");
+        theirs.set_policy(&used, keep(Keep::Normal));
+        let warmed = theirs.warm(&used, 0..256 * BLOCK).await.unwrap();
+        assert_eq!((warmed.brought, warmed.had, warmed.left), (256, 0, 0));
+        // The blocks are on their way to the devices when they change.
+        let seq = theirs.write(&used, 7 * BLOCK, &[200; 4096], Time::default()).await.unwrap();
+        theirs.commit(seq).await.unwrap();
+        theirs.truncate(&used, 200 * BLOCK, Time::default()).await.unwrap();
+        theirs.flush().await.unwrap();
+        let warmed = theirs.warm(&used, 0..300 * BLOCK).await.unwrap();
+        assert_eq!((warmed.brought + warmed.had, warmed.left), (200, 0));
+        let mut page = [0; 4096];
+        assert_eq!(theirs.read(&used, 7 * BLOCK, &mut page).await, Ok(4096));
+        assert_eq!(page, [200; 4096]);
+        assert_eq!(theirs.read(&used, 200 * BLOCK, &mut page).await, Ok(0));
+        assert_eq!(theirs.read(&used, 199 * BLOCK, &mut page).await, Ok(4096));
+        assert_eq!(page, [199; 4096]);
+    });
+    assert_eq!(engine.check(), Ok(()));
+    world.crash(Crash::Kill);
+}
