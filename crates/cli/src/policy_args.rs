@@ -66,8 +66,7 @@ pub(crate) struct RuleArgs {
     /// Long sequential reads and writes go past the cache where the directory is as fast (past), or are cached (cache)
     #[arg(long, value_name = "WAY", value_parser = one_of(Streams::ALL))]
     streams: Option<Streams>,
-    /// How writes reach the directory, unless the server or a rule above uses the cache less: write-back, write-through,
-    /// write-around or pass-through
+    /// How writes reach the directory, unless the server or a rule above uses the cache less
     #[arg(long, value_parser = one_of(Mode::ALL))]
     mode: Option<Mode>,
 }
