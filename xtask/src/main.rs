@@ -246,6 +246,9 @@ fn steps(all: Vec<ci::Step>, arguments: &CiArguments) -> Result<ExitCode> {
         ci::list(&chosen);
         return Ok(ExitCode::SUCCESS);
     }
+    if only.is_empty() && !in_turn {
+        ci::check_room()?;
+    }
     Ok(if ci::run_steps(&chosen, *in_turn)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

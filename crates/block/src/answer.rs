@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay_rpc::{Record, Ticket};
+use forebay_rpc::{Record, Ticket, Workers};
 use forebay_volume::disk::{DiskError, Extent};
 use forebay_wire::nbd::{ErrorCode, Request, encode_data_head, encode_done, encode_error, encode_status};
 
@@ -42,6 +42,14 @@ pub(crate) fn error_code(error: DiskError) -> Refused {
 }
 
 impl Job {
+    /// Gives the request to a worker. The transport bounds the requests in flight.
+    pub(crate) fn submit(self, workers: &Workers<Job>) {
+        let read = if let Action::Read { len } = self.action { len } else { 0 };
+        let (address, bytes) = (self.ticket.peer().addr.ip(), self.record.len() + read);
+        // After the end of the workers no client is left.
+        let _ = workers.submit_beyond(address, bytes, self);
+    }
+
     /// Carries out the request and answers it.
     pub(crate) async fn answer(self) -> Result<(), Unanswered> {
         let style = self.export.style;

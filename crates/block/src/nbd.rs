@@ -188,15 +188,13 @@ impl Nbd {
         let workers = self.workers.clone();
         tasks::spawn(async move {
             if let Err(Unanswered(job)) = job.answer().await {
-                // After the end of the workers no client is left.
-                let _ = workers.submit_beyond(job);
+                job.submit(&workers);
             }
         });
     }
 
     fn hand_over(&self, job: Job) {
-        // The transport bounds the requests in flight.
-        let _ = self.workers.submit_beyond(job);
+        job.submit(&self.workers);
     }
 }
 

@@ -214,6 +214,7 @@ mod tests {
             id: 1,
             clients: vec![],
             tls: TlsPolicy::Optional,
+            policy: forebay_config::Policy::default(),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::bench::BenchArgs;
 use crate::control_args::{FlushArgs, ModeArgs, PoolArgs, ReloadArgs};
 use crate::data_args::{AdoptArgs, InvalidateArgs, LostArgs, PathArgs};
 use crate::monitor_args::{DoctorArgs, EventsArgs, StatArgs, StatusArgs, TopArgs};
+use crate::policy_args::PolicyArgs;
 use crate::serve_args::ServeArgs;
 use crate::volume_args::VolumeArgs;
 use crate::web::WebArgs;
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Reload(ReloadArgs),
     /// Show, check or change the configuration
     Config(crate::config_args::ConfigArgs),
+    /// Show or change what is cached how: what stays cached, what never is, and the way of streams
+    Policy(PolicyArgs),
     /// Show how much is cached of a file, or of all files below a directory
     Cached(PathArgs),
     /// Drop the cached data of a file, or of all files below a directory, after destaging it
@@ -258,6 +261,10 @@ mod tests {
             "events --follow --json -n 5",
             "cached P --json",
             "invalidate P",
+            "policy set P --cache pin --streams past --json",
+            "policy show",
+            "policy show P --state-dir D",
+            "policy unset P",
             "notify test --target N --state-dir D --json",
             "lost list --json",
             "lost show ID",
@@ -288,6 +295,8 @@ mod tests {
             "lost drop",
             "adopt",
             "mode fast",
+            "policy set P",
+            "policy set P --cache all",
             "stat 0",
             "stat 1 0",
             "stat x",

@@ -5,7 +5,7 @@ use forebay_config::format_size;
 use forebay_control::CachedFiles;
 
 use crate::data_args::{InvalidateArgs, PathArgs};
-use crate::{Exit, control, output};
+use crate::{Exit, control, output, policy};
 
 /// Runs `forebay cached`.
 pub(crate) fn cached(args: &PathArgs) -> anyhow::Result<Exit> {
@@ -50,6 +50,7 @@ fn ask(args: &PathArgs, drop: bool) -> anyhow::Result<CachedFiles> {
 
 fn describe(files: &CachedFiles) -> String {
     let CachedFiles { cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, .. } = *files;
+    let policy = files.policy.as_ref().map(policy::lines).unwrap_or_default();
     let dirty = match dirty_files {
         0 => "nothing: the directory has everything".to_owned(),
         _ => format!(
@@ -71,5 +72,5 @@ fn describe(files: &CachedFiles) -> String {
         ("in memory", format_size(ram_bytes)),
         ("dirty", dirty),
     ];
-    lines.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+    lines.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect::<String>() + &policy
 }

@@ -107,7 +107,7 @@ fn tell(before: Option<&Settings>, new: &Settings, file: &Path) {
         output::note(&format!("Changed {}.", file.display()));
         return;
     };
-    let found = before.reloaded(new);
+    let found = before.reloaded(new, |_| true);
     let (now, later) = (&found.in_service, &found.at_next_start);
     now.iter().for_each(|it| output::note(&format!("{it} (`forebay reload` puts it in force)")));
     later.iter().for_each(|it| output::note(&format!("{it} (from the next start on)")));

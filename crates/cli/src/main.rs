@@ -22,6 +22,8 @@ mod moment;
 mod monitor_args;
 mod notify;
 mod output;
+mod policy;
+mod policy_args;
 mod profile;
 mod profile_args;
 mod rates;
@@ -96,6 +98,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Flush(args) => control::flush(&args),
         Command::Reload(args) => control::reload(&args),
         Command::Config(args) => config::config(args.command),
+        Command::Policy(args) => policy::policy(args.command),
         Command::Cached(args) => cached::cached(&args),
         Command::Invalidate(args) => cached::invalidate(&args),
         Command::Lost(args) => lost::lost(args.command),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_config::format_size;
-use forebay_control::{ClientStateStatus, HandleMode, Health, Status};
+use forebay_control::{ClientStateStatus, HandleMode, Health, RateLimitStatus, Status};
 
 use crate::monitor_args::StatusArgs;
 use crate::output::{self, Align, BAD, GOOD, HEAD, Table, WARN, count, latency, paint, printable, span};
@@ -169,6 +169,21 @@ fn procedures(status: &Status) -> Table {
     table
 }
 
+/// Returns a limit on rates as text.
+fn rate_limit(limit: &RateLimitStatus) -> String {
+    let requests = limit.requests_per_second.map(|rate| format!("{} requests/s", count(rate)));
+    let bytes = limit.bytes_per_second.map(|rate| format!("{}/s", format_size(rate)));
+    let rates: Vec<_> = requests.into_iter().chain(bytes).collect();
+    format!(
+        "{} for each client of {}: {}; {} delays, {} in all",
+        printable(&limit.name),
+        limit.networks.join(", "),
+        rates.join(" and "),
+        count(limit.delays),
+        latency(limit.delayed_ns)
+    )
+}
+
 fn counters(status: &Status) -> String {
     let Status { memory, workers, durability, reply_cache, metadata, .. } = status;
     let shared = match durability.batches {
@@ -252,10 +267,17 @@ fn counters(status: &Status) -> String {
             ),
         ),
     ];
+    let limits = status.rate_limits.iter().map(|limit| ("rate limit", rate_limit(limit))).collect::<Vec<_>>();
     let state = status.client_state.as_ref().map(client_state).unwrap_or_default();
     let cache = status.pool.as_ref().map(control::pool_lines);
     let cache = cache.unwrap_or_else(|| vec![("cache", "none configured".to_owned())]);
-    lines.iter().chain(&state).chain(&cache).map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+    lines
+        .iter()
+        .chain(&limits)
+        .chain(&state)
+        .chain(&cache)
+        .map(|(name, text)| format!("{name:<12} {text}\n"))
+        .collect()
 }
 
 /// Returns the lines about the state of clients.

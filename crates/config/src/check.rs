@@ -19,6 +19,7 @@ use crate::http;
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::notify::check_notify;
 use crate::problem::{Collector, Origin};
+use crate::rate_limit::check_rate_limits;
 use crate::settings::{Kerberos, Limits, Portmap, Sandbox, Settings, TlsFiles};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
@@ -39,6 +40,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     check_names(&draft.exports, problems);
     check_volumes(&draft.volumes, problems);
     check_notify(&draft.notify, problems);
+    check_rate_limits(&draft.rate_limits, problems);
     let tls = tls_files(std::mem::take(&mut draft.tls), problems);
     check_tls(&draft.exports, tls.as_ref(), problems);
     let http = draft.http.take().map(|draft| http::complete(draft, &listen, problems));
@@ -67,6 +69,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         tls,
         http,
         notify: draft.notify.into_iter().map(|(_, target)| target).collect(),
+        rate_limits: draft.rate_limits.into_iter().map(|(_, limit)| limit).collect(),
         limits: draft.limits,
         log: draft.log,
         sources: draft.sources,
@@ -203,7 +206,7 @@ fn complete_exports(
         }
         let aliases = draft.aliases.into_iter().map(|alias| alias.value).collect();
         let tls = draft.tls.map_or(TlsPolicy::Optional, |tls| tls.value);
-        let export = Export { path: directory, name, aliases, id, clients, tls };
+        let export = Export { path: directory, name, aliases, id, clients, tls, policy: draft.policy };
         done.push(Located { value: export, origin: path.origin });
     }
     done.into_iter().map(|export| export.value).collect()

@@ -13,6 +13,8 @@ use crate::http::Http;
 use crate::limits::LIMITS;
 use crate::nbd::Nbd;
 use crate::notify::{Notify, NotifyWay};
+use crate::policy::Policy;
+use crate::rate_limit::RateLimit;
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
 use crate::sources::Source;
 use crate::units::{format_duration, format_size_exactly};
@@ -140,6 +142,7 @@ pub const LISTS: &[&str] = &[
     "http.hosts",
     "nbd.listen",
     "notify.command",
+    "rate_limit.networks",
     "export.aliases",
     "export.client.networks",
     "export.client.sec",
@@ -213,6 +216,7 @@ impl Settings {
             tls,
             http,
             notify,
+            rate_limits,
             limits,
             log,
             sources: _,
@@ -263,6 +267,9 @@ impl Settings {
         for (number, target) in notify.iter().enumerate() {
             all.add_notify(number, target);
         }
+        for (number, limit) in rate_limits.iter().enumerate() {
+            all.add_rate_limit(number, limit);
+        }
         for (number, export) in exports.iter().enumerate() {
             all.add_export(number, export);
         }
@@ -302,13 +309,16 @@ impl List<'_> {
 
     fn add_export(&mut self, number: usize, export: &Export) {
         use Change::{InService, NeedsRestart};
-        let Export { path: directory, name, aliases, id, clients, tls } = export;
+        let Export { path: directory, name, aliases, id, clients, tls, policy } = export;
         let table = Table::numbered("export", &[number], name.clone());
         self.add(&table, "path", path(directory), NeedsRestart);
         self.add(&table, "name", quoted(name), NeedsRestart);
         self.add(&table, "aliases", list(aliases), NeedsRestart);
         self.add(&table, "id", Some(id.to_string()), NeedsRestart);
         self.add(&table, "tls", quoted(tls), InService);
+        let Policy { cache, streams } = policy;
+        self.add(&table, "policy.cache", cache.and_then(quoted), InService);
+        self.add(&table, "policy.streams", streams.and_then(quoted), InService);
         for (rule, client) in clients.iter().enumerate() {
             let of = format!("{name} rule {}", rule + 1);
             self.add_client(&Table::numbered("export.client", &[number, rule], of), client);
@@ -348,6 +358,21 @@ impl List<'_> {
             }
             NotifyWay::Socket => fields.push(("socket", file(socket))),
         }
+        for (key, value) in fields {
+            self.add(&table, key, value, Change::InService);
+        }
+    }
+
+    fn add_rate_limit(&mut self, number: usize, limit: &RateLimit) {
+        let RateLimit { name, networks, requests, bytes, burst } = limit;
+        let table = Table::numbered("rate_limit", &[number], name.clone());
+        let fields = [
+            ("name", quoted(name)),
+            ("networks", list(networks)),
+            ("requests_per_second", requests.map(|rate| rate.to_string())),
+            ("bytes_per_second", bytes.and_then(|rate| quoted(format_size_exactly(rate)))),
+            ("burst", quoted(format_duration(*burst))),
+        ];
         for (key, value) in fields {
             self.add(&table, key, value, Change::InService);
         }

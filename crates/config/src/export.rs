@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::client_rule::ClientRule;
 use crate::clients::Certificate;
+use crate::policy::Policy;
 use crate::settings::named;
 
 /// One directory that is served to clients.
@@ -27,6 +28,8 @@ pub struct Export {
     pub clients: Vec<ClientRule>,
     /// Protection that the connections of clients must have.
     pub tls: TlsPolicy,
+    /// The policy of the directory, unless a rule below it says otherwise.
+    pub policy: Policy,
 }
 
 impl Export {
@@ -92,6 +95,7 @@ mod tests {
             id: 1,
             clients: vec![rule(loopback(), vec![]), rule(vec![], vec![name.clone()])],
             tls: TlsPolicy::Optional,
+            policy: Policy::default(),
         };
         let (here, there) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
         let found = |address, has| export.rule_for(address, |asked| has && *asked == name);

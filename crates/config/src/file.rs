@@ -15,7 +15,9 @@ use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::nbd::{Nbd, read_nbd};
 use crate::notify::{Notify, read_notify};
+use crate::policy::{Policy, read_policy};
 use crate::problem::{Collector, Origin};
+use crate::rate_limit::{RateLimit, read_rate_limit};
 use crate::resolve::Flags;
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
 use crate::sources::Sources;
@@ -46,6 +48,7 @@ pub(crate) struct Draft {
     /// Present if HTTP is served.
     pub(crate) http: Option<DraftHttp>,
     pub(crate) notify: Vec<(Origin, Notify)>,
+    pub(crate) rate_limits: Vec<(Origin, RateLimit)>,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
@@ -68,6 +71,7 @@ pub(crate) struct DraftExport {
     pub(crate) aliases: Vec<Located<String>>,
     pub(crate) id: Option<Located<u32>>,
     pub(crate) tls: Option<Located<TlsPolicy>>,
+    pub(crate) policy: Policy,
     pub(crate) clients: Vec<DraftClient>,
 }
 
@@ -144,6 +148,8 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     let targets = root.tables("notify", "[[notify]]", problems);
     draft.notify =
         targets.into_iter().filter_map(|target| read_notify(target, problems, absolute_path)).collect();
+    let limits = root.tables("rate_limit", "[[rate_limit]]", problems);
+    draft.rate_limits = limits.into_iter().filter_map(|limit| read_rate_limit(limit, problems)).collect();
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     let volumes = root.tables("volume", "[[volume]]", problems);
@@ -166,12 +172,14 @@ fn read_export(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     let aliases = table.list("aliases", problems, check_name).map_or(Vec::new(), |list| list.value);
     let id = table.parsed("id", problems, parse_id);
     let tls = table.parsed("tls", problems, str::parse);
+    let policy = table.table("policy", "policy = { cache = \"pin\" }", problems);
+    let policy = policy.map(|policy| read_policy(policy, problems)).unwrap_or_default();
     let mut clients = Vec::new();
     for client in table.tables("client", "[[export.client]]", problems) {
         clients.push(read_client(client, problems));
     }
     table.finish(problems);
-    DraftExport { origin, path, name, aliases, id, tls, clients }
+    DraftExport { origin, path, name, aliases, id, tls, policy, clients }
 }
 
 fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>) -> DraftClient {

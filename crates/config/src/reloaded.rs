@@ -47,10 +47,24 @@ impl fmt::Display for Difference {
 }
 
 impl Settings {
-    /// Returns the settings that are in force once `new` has been read by a server with these settings.
-    pub fn reloaded(&self, new: &Settings) -> Reloaded {
+    /// Returns the exports of `new` that are not among the present ones. An export whose id or directory a present one
+    /// has, under another name, is none: the present one stays until the next start.
+    pub fn added_exports<'a>(&self, new: &'a Settings) -> impl Iterator<Item = &'a Export> {
+        let kept: Vec<_> =
+            self.exports.iter().filter(|export| named_in(export, new).is_some()).cloned().collect();
+        new.exports.iter().filter(move |added| {
+            !kept.iter().any(|kept| kept.name == added.name || kept.id == added.id || kept.path == added.path)
+        })
+    }
+
+    /// Returns the settings that are in force once `new` has been read by a server with these settings. Of the exports
+    /// that are added, the server takes into service those for which `takes` returns true.
+    pub fn reloaded(&self, new: &Settings, takes: impl Fn(&Export) -> bool) -> Reloaded {
+        let added: Vec<_> = self.added_exports(new).filter(|export| takes(export)).cloned().collect();
         let (now, wanted) = (self.entries(), new.entries());
         let (mut in_service, mut at_next_start) = (Vec::new(), Vec::new());
+        let removed =
+            |table: &Table| number(table).is_some_and(|at| named_in(&self.exports[at], new).is_none());
         let mut add = |difference, change| match change {
             Change::InService => in_service.push(difference),
             Change::NeedsRestart => at_next_start.push(difference),
@@ -58,15 +72,23 @@ impl Settings {
         for table in tables(&now) {
             let (before, after) = (of(&now, table), of(&wanted, table));
             match after.is_empty() {
+                true if is_export(table) && removed(table) => {
+                    add(whole(table, Some(&before), None), Change::InService);
+                }
                 true => add(whole(table, Some(&before), None), change(&before)),
                 false => differing(&before, &after).into_iter().for_each(|(it, change)| add(it, change)),
             }
         }
         for table in tables(&wanted).into_iter().filter(|table| of(&now, table).is_empty()) {
             let after = of(&wanted, table);
-            add(whole(table, None, Some(&after)), change(&after));
+            let is_added =
+                is_export(table) && number(table).is_some_and(|at| added.contains(&new.exports[at]));
+            let change = if is_added { Change::InService } else { change(&after) };
+            add(whole(table, None, Some(&after)), change);
         }
-        Reloaded { settings: self.with_changes_of(new), in_service, at_next_start }
+        let mut settings = self.with_changes_of(new);
+        settings.exports.extend(added);
+        Reloaded { settings, in_service, at_next_start }
     }
 
     /// Returns these settings with the parts of `new` that change in service. The literal names every field: a new
@@ -78,7 +100,12 @@ impl Settings {
             state_dir: self.state_dir.clone(),
             mode: new.mode,
             cache: self.cache.clone(),
-            exports: self.exports.iter().map(|export| export.with_changes_of(&new.exports)).collect(),
+            exports: self
+                .exports
+                .iter()
+                .filter(|export| named_in(export, new).is_some())
+                .map(|export| export.with_changes_of(&new.exports))
+                .collect(),
             volumes: self.volumes.clone(),
             nbd: self.nbd.clone(),
             portmap: self.portmap,
@@ -91,6 +118,7 @@ impl Settings {
             tls: new.tls.clone(),
             http: self.http.clone(),
             notify: new.notify.clone(),
+            rate_limits: new.rate_limits.clone(),
             limits: self.limits.with_changes_of(&new.limits),
             log: Log { level: new.log.level, format: self.log.format },
             sources: new.sources.clone(),
@@ -109,8 +137,8 @@ impl Limits {
 }
 
 impl Export {
-    /// Returns this export with the rules and the protection of the export of the same name, if that is the same
-    /// directory with the same id.
+    /// Returns this export with the rules, the protection and the policy of the export of the same name, if that
+    /// is the same directory with the same id.
     fn with_changes_of(&self, new: &[Export]) -> Export {
         let same = |new: &&Export| (&new.path, &new.name, new.id) == (&self.path, &self.name, self.id);
         let Some(new) = new.iter().find(same) else { return self.clone() };
@@ -121,8 +149,24 @@ impl Export {
             id: self.id,
             clients: new.clients.clone(),
             tls: new.tls,
+            policy: new.policy,
         }
     }
+}
+
+/// Returns the export of `settings` that has the name of this one.
+fn named_in<'a>(export: &Export, settings: &'a Settings) -> Option<&'a Export> {
+    settings.exports.iter().find(|other| other.name == export.name)
+}
+
+/// Returns true for the table of an export, and for the tables of its rules.
+fn is_export(table: &Table) -> bool {
+    table.name == "export" || table.name.starts_with("export.")
+}
+
+/// Returns the number of the thing that a table, or the table that it is part of, describes.
+fn number(table: &Table) -> Option<usize> {
+    table.numbers.first().copied()
 }
 
 /// Returns true if two tables are those of one thing. The number may differ: it is a position in the file.

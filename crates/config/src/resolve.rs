@@ -279,6 +279,7 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
         aliases: each("--export", &aliases, problems, check_name),
         id: None,
         tls: flags.tls.map(|tls| Located::flag(tls, "--tls")),
+        policy: crate::Policy::default(),
         clients: dir_clients(flags, problems),
     }];
 }

@@ -86,6 +86,12 @@ severity = "error"
 per_minute = 5
 timeout = "22s"
 socket = "/run/log"
+[[rate_limit]]
+name = "desktops"
+networks = ["10.1.0.0/16"]
+requests_per_second = 1000
+bytes_per_second = "100MiB"
+burst = "2s"
 [[volume]]
 name = "v"
 backing = "/dev/v"
@@ -167,7 +173,7 @@ fn flags_override_the_file_and_a_directory_replaces_its_exports() {
 
 /// Checks that a reload changes exactly the entries that it names.
 fn check(before: &Settings, wanted: &Settings) -> Reloaded {
-    let reloaded = before.reloaded(wanted);
+    let reloaded = before.reloaded(wanted, |_| true);
     let after = reloaded.settings.entries();
     for new in wanted.entries() {
         let same = |entry: &&forebay_config::Entry| entry.table.of == new.table.of && entry.key == new.key;
@@ -192,7 +198,8 @@ fn a_reload_does_what_its_differences_say() {
     let [one, other] = [one, other].map(|text| settings(&dir, &text, Flags::default()));
     let there = check(&other, &one);
     check(&one, &other);
-    assert!(one.reloaded(&one).in_service.is_empty() && one.reloaded(&one).at_next_start.is_empty());
+    let again = one.reloaded(&one, |_| true);
+    assert!(again.in_service.is_empty() && again.at_next_start.is_empty());
     let lines = |differences: &[forebay_config::Difference]| {
         differences.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
@@ -212,7 +219,7 @@ fn a_reload_does_what_its_differences_say() {
 }
 
 #[test]
-fn rules_come_and_go_in_service_and_exports_at_the_next_start() {
+fn rules_and_exports_come_and_go_in_service() {
     let dir = TempDir::new().unwrap();
     let dir = dir.path().canonicalize().unwrap();
     let rule = "[[export.client]]\nnetworks = [\"192.0.2.0/24\"]\n";
@@ -229,14 +236,35 @@ fn rules_come_and_go_in_service_and_exports_at_the_next_start() {
     std::fs::create_dir(dir.join("b")).unwrap();
     let beside = format!("{}[[export]]\npath = {:?}\nname = \"/b\"\n", plain(&dir), dir.join("b"));
     let two = settings(&dir, &beside, Flags::default());
-    let added = now.reloaded(&two);
-    assert_eq!(added.settings.exports, now.exports);
-    let later: Vec<_> = added.at_next_start.iter().map(ToString::to_string).collect();
-    assert!(later[0].starts_with("[[export]] /b: added with path = "), "{later:?}");
-    let gone = two.reloaded(&now);
-    assert_eq!(
-        gone.settings.exports, two.exports,
-        "clients of an export that goes are served until a restart"
-    );
-    assert!(gone.at_next_start[0].to_string().starts_with("[[export]] /b: removed"), "{gone:?}");
+    assert_eq!(now.added_exports(&two).map(|export| &*export.name).collect::<Vec<_>>(), ["/b"]);
+    let line = |differences: &[forebay_config::Difference]| differences[0].to_string();
+    let added = now.reloaded(&two, |export| export.name == "/b");
+    assert_eq!(added.settings.exports, two.exports);
+    assert!(line(&added.in_service).starts_with("[[export]] /b: added with path = "), "{added:?}");
+    assert!(added.at_next_start.is_empty(), "{added:?}");
+    let refused = now.reloaded(&two, |_| false);
+    assert_eq!(refused.settings.exports, now.exports);
+    assert!(line(&refused.at_next_start).starts_with("[[export]] /b: added"), "{refused:?}");
+    let gone = two.reloaded(&now, |_| true);
+    assert_eq!(gone.settings.exports, now.exports);
+    assert!(line(&gone.in_service).starts_with("[[export]] /b: removed"), "{gone:?}");
+    assert!(gone.at_next_start.is_empty(), "{gone:?}");
+}
+
+/// Until the next start the present export has the directory and its id.
+#[test]
+fn an_export_with_the_directory_of_a_present_one_waits_for_the_next_start() {
+    let dir = TempDir::new().unwrap();
+    let dir = dir.path().canonicalize().unwrap();
+    std::fs::create_dir(dir.join("b")).unwrap();
+    let now = settings(&dir, &plain(&dir), Flags::default());
+    // The present export is elsewhere at the next start, and another one is where it is now.
+    let moved = plain(&dir.join("b"));
+    let text = format!("{moved}[[export]]\npath = {:?}\nname = \"/c\"\n", now.exports[0].path);
+    let wanted = settings(&dir, &text, Flags::default());
+    assert_ne!(wanted.exports[0].path, now.exports[0].path);
+    assert_eq!(now.added_exports(&wanted).count(), 0);
+    let found = now.reloaded(&wanted, |_| true);
+    assert_eq!(found.settings.exports, now.exports);
+    assert!(found.in_service.is_empty(), "{found:?}");
 }

@@ -12,6 +12,7 @@ use crate::activity::Activity;
 use crate::advice::Advice;
 use crate::event::Event;
 use crate::notify::Delivery;
+use crate::policy::{PolicyReport, PolicyRequest};
 use crate::protocol::{
     CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, ReloadReport,
     Request, Response,
@@ -241,6 +242,17 @@ impl Client {
     pub fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, ClientError> {
         match self.last_answer(Request::Volume(request), |_| ControlFlow::Continue(()))? {
             Response::Volumes { volumes } => Ok(volumes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Shows or changes policies. Returns those that the request was about, after the change.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, ClientError> {
+        match self.last_answer(Request::Policy(request), |_| ControlFlow::Continue(()))? {
+            Response::Policies(report) => Ok(report),
             other => Err(unexpected(&other)),
         }
     }

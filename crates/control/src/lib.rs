@@ -11,7 +11,9 @@ mod client;
 mod event;
 mod history;
 mod notify;
+mod policy;
 mod protocol;
+mod rate;
 mod sample;
 mod server;
 mod socket;
@@ -30,10 +32,12 @@ pub use forebay_mrc::{Curve, GroupCurve, MemoryPoint, Point as CurvePoint};
 pub use forebay_profile::{Counters, Kind, SIZES, TraceEncoder, Traced, size_bounds};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
 pub use notify::Delivery;
+pub use policy::{Chosen, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource};
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
     PoolStatus, ReloadReport, Request, Response, ScrubStatus,
 };
+pub use rate::RateLimitStatus;
 pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError, flush_and_tell};
 pub use socket::{SOCKET_NAME, socket_path};

@@ -9,6 +9,7 @@ use crate::activity::Activity;
 use crate::advice::Advice;
 use crate::event::Event;
 use crate::notify::Delivery;
+use crate::policy::{PolicyInForce, PolicyReport, PolicyRequest};
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
 use crate::trace::TraceBatch;
@@ -85,6 +86,8 @@ pub enum Request {
     },
     /// Shows or changes the pool. The answer is one [`Response::Pool`].
     Pool(PoolRequest),
+    /// Shows or changes what is cached how. The answer is one [`Response::Policies`].
+    Policy(PolicyRequest),
     /// Shows or changes block volumes. The answer is one [`Response::Volumes`].
     Volume(VolumeRequest),
     /// Sends a test to targets of notifications. The answer is one [`Response::Delivered`].
@@ -179,6 +182,8 @@ pub enum Response {
         /// The volumes.
         volumes: Vec<VolumeStatus>,
     },
+    /// The policies that the request was about, after the change.
+    Policies(PolicyReport),
     /// The results of a test of notifications.
     Delivered {
         /// One result for each target.
@@ -241,7 +246,7 @@ pub struct FlushReport {
 }
 
 /// How much is cached of some files.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedFiles {
     /// Files that were examined; a file with several names counts once.
     pub files: u64,
@@ -258,6 +263,9 @@ pub struct CachedFiles {
     /// Files that could not be dropped completely because clients wrote to them meanwhile; 0 unless `drop` was set.
     #[serde(default)]
     pub kept_files: u64,
+    /// The policy of the path; absent with `drop`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyInForce>,
 }
 
 /// The pool of cache devices.

@@ -8,6 +8,7 @@ use forebay_config::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::PoolStatus;
+use crate::rate::RateLimitStatus;
 use crate::volume::VolumeStatus;
 use forebay_common::metrics::{LatencySummary, Snapshot};
 
@@ -74,6 +75,9 @@ pub struct Status {
     /// Clients that were refused since the start.
     #[serde(default)]
     pub refused: RefusedStatus,
+    /// Limits on the rates of clients, in the order of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rate_limits: Vec<RateLimitStatus>,
     /// Names and attributes kept in memory.
     #[serde(default)]
     pub metadata: MetadataStatus,

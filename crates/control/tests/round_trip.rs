@@ -160,6 +160,7 @@ fn status() -> Status {
         effective_mode: Mode::PassThrough,
         starting: None,
         log_lines_lost: 0,
+        rate_limits: Vec::new(),
         health: Health::Degraded { reasons: vec!["a sync failed".into()] },
         write_verifier: "0123456789abcdef".into(),
         listen: vec!["127.0.0.1:2049".parse().unwrap()],

@@ -96,6 +96,8 @@ pub struct Usage {
     pub ssd_blocks: u64,
     /// Blocks on the cache devices that the backing store does not have yet.
     pub dirty_blocks: u64,
+    /// Blocks of pinned objects on the cache devices.
+    pub pinned_blocks: u64,
     /// Blocks in memory.
     pub ram_blocks: u64,
     /// Bytes of memory that the index of the cache devices takes.
@@ -109,6 +111,7 @@ impl Usage {
             let (blocks, dirty) = entries.fold((0, 0), |(n, d), entry| (n + 1, d + u64::from(entry.dirty)));
             self.ssd_blocks += blocks;
             self.dirty_blocks += dirty;
+            self.pinned_blocks += if state.pinned { blocks } else { 0 };
             self.ram_blocks += leaf.in_ram().count() as u64;
             self.index_bytes += leaf.index_bytes() as u64;
         }

@@ -1,9 +1,10 @@
 //! The listener: one thread accepts, and each connection has a thread of its own.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,8 +21,12 @@ use crate::web::Web;
 
 /// Most connections served at once. A further connection gets an error.
 const MOST: usize = 64;
-/// Of these, streams of events.
+/// Of these, connections of one address. One client leaves places for others.
+const MOST_OF_ONE: usize = 48;
+/// Streams of events.
 const MOST_LIVE: usize = 24;
+/// Of these, streams of one address.
+const MOST_LIVE_OF_ONE: usize = 18;
 /// Time between two attempts to listen on an address in use.
 const RETRY: Duration = Duration::from_secs(5);
 /// Longest time that a stop waits for requests in progress.
@@ -44,8 +49,8 @@ impl Served {
 #[derive(Debug, Default)]
 struct Shared {
     stopping: AtomicBool,
-    live: AtomicUsize,
-    connections: Mutex<usize>,
+    live: Mutex<Places>,
+    connections: Mutex<Places>,
     changed: Condvar,
     /// The socket in service, which a stop shuts down.
     listener: Mutex<Option<TcpListener>>,
@@ -84,7 +89,7 @@ impl Drop for Listener {
         }
         let connections = self.shared.connections.lock();
         self.shared.changed.notify_all();
-        drop(self.shared.changed.wait_while_for(connections, LAST, |count| *count > 0));
+        drop(self.shared.changed.wait_while_for(connections, LAST, |places| places.taken > 0));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -143,9 +148,9 @@ fn accept(listener: &TcpListener, door: &Arc<Door>, served: &Arc<Served>) {
                 continue;
             }
         };
-        let Some(connection) = Connection::enter(served) else {
-            let _ = Response::error(503, format!("{MOST} requests are served already; ask again"))
-                .send(&stream, true);
+        let Some(connection) = Connection::enter(served, from.ip()) else {
+            let _ =
+                Response::error(503, "too many requests are served already; ask again").send(&stream, true);
             continue;
         };
         let door = door.clone();
@@ -154,29 +159,56 @@ fn accept(listener: &TcpListener, door: &Arc<Door>, served: &Arc<Served>) {
     }
 }
 
+/// Places that are taken, by address.
+#[derive(Debug, Default)]
+struct Places {
+    taken: usize,
+    by: HashMap<IpAddr, usize>,
+}
+
+impl Places {
+    /// Takes a place for `address`. Returns false if all of `most` places are taken, or `most_of_one` by this address.
+    fn take(&mut self, address: IpAddr, most: usize, most_of_one: usize) -> bool {
+        let of_one = self.by.get(&address).copied().unwrap_or(0);
+        let has_room = self.taken < most && of_one < most_of_one;
+        if has_room {
+            self.taken += 1;
+            self.by.insert(address, of_one + 1);
+        }
+        has_room
+    }
+
+    fn give_back(&mut self, address: IpAddr) {
+        self.taken -= 1;
+        match self.by.get_mut(&address) {
+            Some(count @ 2..) => *count -= 1,
+            _ => drop(self.by.remove(&address)),
+        }
+    }
+}
+
 /// A connection that is counted until this value is dropped.
-struct Connection(Arc<Served>);
+struct Connection {
+    served: Arc<Served>,
+    address: IpAddr,
+}
 
 impl Connection {
-    fn enter(served: &Arc<Served>) -> Option<Self> {
-        let mut count = served.shared.connections.lock();
-        if *count >= MOST {
-            return None;
-        }
-        *count += 1;
-        Some(Connection(served.clone()))
+    fn enter(served: &Arc<Served>, address: IpAddr) -> Option<Self> {
+        let has_room = served.shared.connections.lock().take(address, MOST, MOST_OF_ONE);
+        has_room.then(|| Connection { served: served.clone(), address })
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        *self.0.shared.connections.lock() -= 1;
-        self.0.shared.changed.notify_all();
+        self.served.shared.connections.lock().give_back(self.address);
+        self.served.shared.changed.notify_all();
     }
 }
 
 fn serve(stream: &TcpStream, from: SocketAddr, door: &Door, connection: &Connection) {
-    let served = &connection.0;
+    let served = &connection.served;
     let request = match Request::read(stream) {
         Ok(request) => request,
         Err(refused) => {
@@ -188,19 +220,34 @@ fn serve(stream: &TcpStream, from: SocketAddr, door: &Door, connection: &Connect
     // A client that has gone away is no fault.
     let _ = match answer(&request, from, door, served) {
         Answer::Whole(response) => response.send(stream, has_body),
-        Answer::Live => follow(stream, served),
+        Answer::Live => follow(stream, from.ip(), served),
     };
 }
 
 /// Sends the stream of events, if there are not too many streams.
-fn follow(stream: &TcpStream, served: &Served) -> io::Result<()> {
+fn follow(stream: &TcpStream, address: IpAddr, served: &Served) -> io::Result<()> {
     let live = &served.shared.live;
-    let result = match live.fetch_add(1, Ordering::SeqCst) < MOST_LIVE {
-        true => live::follow(stream, served),
-        false => {
-            Response::error(503, format!("{MOST_LIVE} pages are open already; close one")).send(stream, true)
-        }
-    };
-    live.fetch_sub(1, Ordering::SeqCst);
+    if !live.lock().take(address, MOST_LIVE, MOST_LIVE_OF_ONE) {
+        return Response::error(503, "too many pages are open already; close one").send(stream, true);
+    }
+    let result = live::follow(stream, served);
+    live.lock().give_back(address);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_leaves_places_for_others_and_gives_its_own_back() {
+        let mut places = Places::default();
+        let [one, other] = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2])];
+        let mut fill = |address| (0..).take_while(|_| places.take(address, MOST, MOST_OF_ONE)).count();
+        assert_eq!((fill(one), fill(other)), (48, 16));
+        (0..48).for_each(|_| places.give_back(one));
+        assert!(places.take(other, MOST, MOST_OF_ONE));
+        (0..17).for_each(|_| places.give_back(other));
+        assert!(places.taken == 0 && places.by.is_empty());
+    }
 }

@@ -138,7 +138,7 @@ impl Shared {
             self.refusals.add(call.peer.addr.ip(), why);
             return Err(Mountstat3::Acces);
         }
-        let served = self.vfs.exports().iter().find(|served| served.id == export.id);
+        let served = self.vfs.exports().find(export.id);
         let mut target = served.ok_or(Mountstat3::Noent)?.root();
         // The server's identity is used: the export decides which directories may be mounted, not the caller's
         // permissions.

@@ -5,17 +5,20 @@
 //! and borrow from the record.
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_profile::Moved;
 use forebay_rpc::{Peer, Record, Ticket};
+use forebay_wire::nfs3::{self, ReadArgs};
 use forebay_wire::rpc::{
     AUTH_TLS, Auth, AuthStat, CallError, CallHeader, Gids, OpaqueAuth, ReplyHeader, ReplyStatus,
 };
 use forebay_wire::xdr::{Decode, Reader};
 
+use crate::MAX_TRANSFER;
 use crate::caller::{Caller, accepted};
 use crate::nfs4::program::Begun;
 use crate::profiled::About;
@@ -200,6 +203,21 @@ impl Request {
     /// Returns the call.
     pub(crate) fn call(&self) -> Call<'_> {
         self.head.call(&self.record, self.ticket.peer())
+    }
+
+    /// Returns the address of the client.
+    pub(crate) fn client(&self) -> IpAddr {
+        self.ticket.peer().addr.ip()
+    }
+
+    /// Returns the bytes that the request works on, for the client's share of the workers. The data that a COMPOUND
+    /// reads is left out.
+    pub(crate) fn bytes(&self) -> usize {
+        let read = match self.head.program {
+            Program::Nfs3(nfs3::Procedure::Read) => self.call().args().map_or(0, |args: ReadArgs| args.count),
+            _ => 0,
+        };
+        self.record.len() + read.min(MAX_TRANSFER) as usize
     }
 }
 

@@ -64,7 +64,8 @@ impl Secured {
         let workers = if is_gss_data(message.bytes()) { &self.calls } else { &self.contexts };
         let (record, ticket) = message.defer();
         shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
-        match workers.submit(Unverified { record, ticket, arrived }) {
+        let (address, bytes) = (ticket.peer().addr.ip(), record.len());
+        match workers.submit(address, bytes, Unverified { record, ticket, arrived }) {
             Ok(()) => Handled::Deferred,
             Err(request) => {
                 drop(request);

@@ -183,10 +183,14 @@ impl Nfs {
         self.shared.vfs.remove_unopened_kept()
     }
 
-    /// Replaces the rules of the exports; the exports themselves are unchanged. After the return, requests are admitted
-    /// by the new rules.
+    /// Replaces the rules of the exports. After the return, requests are admitted by the new rules.
     pub fn set_rules(&self, exports: Vec<forebay_config::Export>) {
         self.shared.rules.replace(exports);
+    }
+
+    /// Makes the directories above the exports lead to those that `vfs` has in service now.
+    pub fn exports_changed(&self) {
+        self.shared.nfs4.iter().for_each(|server| server.exports_changed(&self.shared.vfs));
     }
 
     /// Changes the number of requests of each kind that may wait for a thread, and the bounds of the reply cache.

@@ -42,7 +42,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Gives the request to a worker, or turns it away because too many requests wait already.
     pub(crate) fn hand_over(self: &Arc<Self>, request: Request, workers: &Workers<Request>) {
-        if let Err(request) = workers.submit(request) {
+        if let Err(request) = workers.submit(request.client(), request.bytes(), request) {
             self.stats.rejected.fetch_add(1, Ordering::Relaxed);
             request.head.program.turn_away(self, request, workers);
         }

@@ -32,7 +32,8 @@ fn fill(request: &[u8], reply: &mut Reply<'_>) {
 impl Service for Null {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         if message.bytes().get(4..8) == Some(&[0, 0, 0, 1]) {
-            return match self.workers.submit(message.defer()) {
+            let address = message.peer().addr.ip();
+            return match self.workers.submit(address, 0, message.defer()) {
                 Ok(()) => Handled::Deferred,
                 Err(_) => Handled::Close,
             };

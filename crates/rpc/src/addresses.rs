@@ -9,6 +9,7 @@ use forebay_common::lock::Mutex;
 
 use crate::bounds::Bounds;
 use crate::pool::{Account, Pool};
+use crate::rate::FindLimit;
 
 /// A server with fewer connections than this lets one address have all of them: idle connections make room for others.
 const FEW: usize = 128;
@@ -18,6 +19,8 @@ const MANY: usize = 256;
 /// The accounts of all addresses. The lock is taken when a connection is accepted and when it is closed.
 pub(crate) struct Addresses {
     known: Mutex<HashMap<IpAddr, Arc<Account>, foldhash::fast::RandomState>>,
+    /// The limits on rates. The lock is taken inside of that of the accounts.
+    limits: Mutex<Option<FindLimit>>,
     pool: Arc<Pool>,
     bounds: Arc<Bounds>,
 }
@@ -25,13 +28,31 @@ pub(crate) struct Addresses {
 impl Addresses {
     /// Returns the accounts for a server with these bounds.
     pub(crate) fn new(bounds: Arc<Bounds>) -> Arc<Self> {
-        Arc::new(Self { known: Mutex::default(), pool: Arc::clone(bounds.pool()), bounds })
+        let (known, limits, pool) = (Mutex::default(), Mutex::default(), Arc::clone(bounds.pool()));
+        Arc::new(Self { known, limits, pool, bounds })
     }
 
     /// Returns the largest number of connections of one address: three quarters of all connections.
     fn most(&self) -> usize {
         let connections = self.bounds.max_connections();
         if connections < FEW { usize::MAX } else { connections / 4 * 3 }
+    }
+
+    /// Puts limits on rates in force. Connections that an earlier limit delays are looked at within a second.
+    pub(crate) fn limit_rates(&self, find: FindLimit) {
+        let known = self.known.lock();
+        for (address, account) in &*known {
+            account.rate.set(find(*address));
+        }
+        *self.limits.lock() = Some(find);
+    }
+
+    /// Returns the account of an address that is not known yet.
+    fn account(&self, address: IpAddr) -> Arc<Account> {
+        let account = Account::new(Arc::clone(&self.pool));
+        let limit = self.limits.lock().as_ref().and_then(|find| find(address));
+        account.rate.set(limit);
+        account
     }
 
     /// Returns a place for a connection of `address`; none if the address has as many connections as it may have.
@@ -41,7 +62,7 @@ impl Addresses {
             known.retain(|_, account| account.connections.load(Relaxed) > 0 || account.held() > 0);
         }
         // Replies of earlier connections may still be in flight: they count.
-        let account = known.entry(address).or_insert_with(|| Account::new(Arc::clone(&self.pool)));
+        let account = known.entry(address).or_insert_with(|| self.account(address));
         let connections = account.connections.load(Relaxed);
         if connections >= self.most() {
             return None;

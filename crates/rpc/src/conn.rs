@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::addresses::Seat;
 use crate::assemble::{Assembler, Next};
@@ -79,6 +79,8 @@ pub(crate) enum Turn {
     Again,
     /// Another turn soon: the memory limit of all connections is reached.
     Starved,
+    /// Another turn after this time: the address is beyond the limit on its rate.
+    Delayed(Duration),
 }
 
 /// Bytes received but not handled yet, because a limit was reached or the turn has ended.
@@ -109,6 +111,8 @@ pub(crate) struct Conn {
     asked: bool,
     /// True if the connection is in the loop's list of connections to look at.
     pub(crate) queued: bool,
+    /// True if the connection is in the loop's list of connections that wait for the rate of their address.
+    pub(crate) delayed: bool,
     /// The reason to close the connection as soon as everything in flight is answered and sent.
     pub(crate) closing: Option<CloseReason>,
     /// True if the peer has closed the connection and has every reply.
@@ -144,6 +148,7 @@ impl Conn {
             ended: false,
             asked: false,
             queued: false,
+            delayed: false,
             closing: None,
             received: false,
             large: false,
@@ -201,7 +206,7 @@ impl Conn {
             }
             backlog.done = backlog.bytes.len() - input.len();
             self.backlog = (backlog.done < backlog.bytes.len()).then_some(backlog);
-        } else if self.readable && !self.took_leave && self.may_read(io) {
+        } else if self.readable && !self.took_leave && self.may_read(io) && self.is_within_rate(io) {
             self.receive(io)?;
         }
         Ok(())
@@ -231,6 +236,8 @@ impl Conn {
             Turn::Starved
         } else if self.backlog.is_none() && !self.readable {
             Turn::Wait
+        } else if let Some(wait) = self.link.account().rate.wait(io.now) {
+            Turn::Delayed(wait)
         } else if self.may_read(io) {
             Turn::Again
         } else {
@@ -260,7 +267,16 @@ impl Conn {
 
     /// Returns true if another record may be handled in this turn.
     fn may_handle<S: Service>(&self, io: &Io<S>) -> bool {
-        self.closing.is_none() && self.handshake.is_none() && io.work < QUANTUM && self.may_read(io)
+        self.closing.is_none()
+            && self.handshake.is_none()
+            && io.work < QUANTUM
+            && self.may_read(io)
+            && self.is_within_rate(io)
+    }
+
+    /// Returns true if the limit on the rate of the address allows another record.
+    fn is_within_rate<S: Service>(&self, io: &Io<S>) -> bool {
+        self.link.account().rate.wait(io.now).is_none()
     }
 
     /// Gives a record to the service. Gathers its reply, if the service has answered at once.
@@ -279,6 +295,7 @@ impl Conn {
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
         io.work += REQUEST + head.len() + payload.len();
+        self.link.account().rate.charge(1, received + head.len() + payload.len(), || io.now);
         match outcome {
             Handled::Reply => io.batch.push(&mut head, payload, is_marked),
             Handled::StartTls => {

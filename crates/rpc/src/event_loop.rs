@@ -3,7 +3,8 @@
 mod closing;
 mod opening;
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,6 +34,9 @@ const LISTEN: u64 = u64::MAX - 1;
 const SERVICE: u64 = u64::MAX - 2;
 /// Pause before a connection that lacks memory has another turn.
 const STARVED_RETRY: Duration = Duration::from_millis(5);
+/// The shortest and the longest time without a look at a connection beyond its rate. A shorter one would wake the loop
+/// for each request. After the longest one, the limit may have changed in service.
+const DELAYS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
 pub(crate) struct EventLoop<S> {
     io: Io<S>,
@@ -43,6 +47,8 @@ pub(crate) struct EventLoop<S> {
     shares: Shares,
     closings: Closings,
     starved: Vec<u64>,
+    /// Connections that wait for the rate of their address, with the times of their next turns.
+    delayed: BinaryHeap<Reverse<(Instant, u64)>>,
     /// The time when connections without memory have another turn.
     retry_at: Option<Instant>,
     spinner: Spinner,
@@ -68,6 +74,7 @@ impl<S: Service> EventLoop<S> {
             shares: Shares::default(),
             closings: Closings::default(),
             starved: Vec::new(),
+            delayed: BinaryHeap::new(),
             overdue: VecDeque::new(),
             retry_at: None,
             deadline: None,
@@ -138,6 +145,7 @@ impl<S: Service> EventLoop<S> {
             self.retry_at = None;
             std::mem::take(&mut self.starved).into_iter().for_each(|token| self.enqueue(token));
         }
+        self.resume_delayed();
         if let Some(acceptor) = &mut self.acceptor
             && acceptor.paused_until().is_some_and(|until| now >= until)
         {
@@ -147,6 +155,30 @@ impl<S: Service> EventLoop<S> {
             if self.listen().is_err() {
                 self.accept();
             }
+        }
+    }
+
+    /// Gives a turn to the connections whose address is within its rate again.
+    fn resume_delayed(&mut self) {
+        while let Some(Reverse((at, token))) = self.delayed.peek().copied()
+            && at <= self.io.now
+        {
+            self.delayed.pop();
+            if let Some(conn) = self.conns.get_mut(token) {
+                conn.delayed = false;
+                self.enqueue(token);
+            }
+        }
+    }
+
+    /// Delays a connection beyond its rate.
+    fn delay(&mut self, token: u64, wait: Duration) {
+        let (wait, now) = (wait.clamp(DELAYS.0, DELAYS.1), self.io.now);
+        if let Some(conn) = self.conns.get_mut(token)
+            && !std::mem::replace(&mut conn.delayed, true)
+        {
+            conn.link.account().rate.count_delay(wait);
+            self.delayed.push(Reverse((now + wait, token)));
         }
     }
 
@@ -169,7 +201,9 @@ impl<S: Service> EventLoop<S> {
         let sweep = (self.conns.len() > 0 || trim).then_some(self.next_sweep);
         let accept = self.acceptor.as_ref().and_then(Acceptor::paused_until);
         let service = self.io.service.wake_at();
-        let first = [self.retry_at, sweep, accept, self.deadline, service].into_iter().flatten().min()?;
+        let delayed = self.delayed.peek().map(|Reverse((at, _))| *at);
+        let first =
+            [self.retry_at, sweep, accept, self.deadline, service, delayed].into_iter().flatten().min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
@@ -241,6 +275,7 @@ impl<S: Service> EventLoop<S> {
                 self.next_sweep = self.next_sweep.min(self.io.now + self.sweep_interval());
                 self.retry_at.get_or_insert(self.io.now + STARVED_RETRY);
             }
+            Ok(Turn::Delayed(wait)) => self.delay(token, wait),
             Err(reason) => self.close(token, reason),
         }
     }

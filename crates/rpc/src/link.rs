@@ -17,7 +17,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::chunk::{Chunk, send, send_front};
 use crate::drive::{Wire, Wrote, submit, write_out};
 use crate::home::{Home, Post};
-use crate::outlet::Outlet;
+use crate::outlet::{Outlet, Weigh};
 use crate::pool::Account;
 use crate::reply::{OwnedReply, Payload};
 use crate::secured::Secured;
@@ -173,6 +173,7 @@ impl Link {
     /// Ends a deferred record. Returns whether [`write_out`](Self::write_out) has to follow.
     pub(crate) fn leave(&self, held: usize, reply: Option<OwnedReply>) -> bool {
         let chunk = reply.map(|reply| Chunk::from_reply(reply, &self.account));
+        self.account.rate.charge(0, chunk.as_ref().map_or(0, Weigh::weight), Instant::now);
         let (writer, tell) = submit(self, chunk, || {
             self.held.fetch_sub(held, Relaxed);
             self.inflight.fetch_sub(1, Relaxed);

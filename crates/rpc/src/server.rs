@@ -15,6 +15,7 @@ use crate::conn::Io;
 use crate::event_loop::EventLoop;
 use crate::handshake::Tls;
 use crate::home::{Home, Post};
+use crate::rate::FindLimit;
 use crate::service::Service;
 use crate::stats::Stats;
 
@@ -116,12 +117,16 @@ impl<S: Service> Server<S> {
         let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();
         let bounds = Bounds::new(&self.config);
         let addresses = Addresses::new(Arc::clone(&bounds));
-        let mut acceptor =
-            Some(Acceptor::new(self.sockets, Arc::clone(&homes), addresses, Arc::clone(&bounds)));
+        let mut acceptor = Some(Acceptor::new(
+            self.sockets,
+            Arc::clone(&homes),
+            Arc::clone(&addresses),
+            Arc::clone(&bounds),
+        ));
         let mut running = Running {
             addrs: self.addrs,
             paths: self.paths,
-            counters: Counters { homes, bounds },
+            counters: Counters { homes, bounds, addresses },
             tls,
             threads: Vec::new(),
         };
@@ -185,12 +190,18 @@ impl Running {
 pub struct Counters {
     homes: Arc<[Arc<Home>]>,
     bounds: Arc<Bounds>,
+    addresses: Arc<Addresses>,
 }
 
 impl Counters {
     /// Returns the limits, which any thread may change.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
+    }
+
+    /// Limits the rate of each address for which `find` returns a limit. Earlier limits are replaced.
+    pub fn limit_rates(&self, find: FindLimit) {
+        self.addresses.limit_rates(find);
     }
 
     /// Returns the sums over all loops now.

@@ -1,6 +1,6 @@
 //! Threads for requests that have to wait for the disk.
 
-use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{JoinHandle, Thread};
@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 
+use crate::fair_queue::FairQueue;
 use crate::spinner::Spinner;
 
-/// A pool of blocking threads that work through a bounded first-in first-out queue of jobs.
+/// A pool of blocking threads that work through a bounded queue of jobs, in which client addresses take turns. The jobs
+/// of one address are first in, first out.
 ///
 /// At most one sleeper is woken at a time, and the woken worker wakes the next if jobs remain. So submitting a batch
 /// costs the caller one wake-up. At most one idle worker polls for a moment before it sleeps. The last worker to sleep
@@ -29,7 +31,7 @@ struct Shared<J> {
 }
 
 struct Queue<J> {
-    jobs: VecDeque<J>,
+    jobs: FairQueue<J>,
     sleeping: Vec<Thread>,
     /// True while a worker is polling or just woken, so that no other worker needs to be woken.
     coming: bool,
@@ -45,7 +47,7 @@ impl<J: Send + 'static> Workers<J> {
         busy_poll: Duration,
         handle: impl Fn(J) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
-        let queue = Queue { jobs: VecDeque::new(), sleeping: Vec::new(), coming: false, stopping: false };
+        let queue = Queue { jobs: FairQueue::new(), sleeping: Vec::new(), coming: false, stopping: false };
         let shared = Arc::new(Shared {
             queue: Mutex::new(queue),
             queued: AtomicUsize::new(0),
@@ -61,23 +63,24 @@ impl<J: Send + 'static> Workers<J> {
         Ok(workers)
     }
 
-    /// Queues a job. Returns the job if the queue is full or the pool has been stopped.
-    pub fn submit(&self, job: J) -> Result<(), J> {
-        self.submit_up_to(self.limit(), job)
+    /// Queues a job of the client at `address`, which works on `bytes` bytes. Returns the job if the queue is full or
+    /// the pool has been stopped. A full queue has room for an address with less than its share of the queue.
+    pub fn submit(&self, address: IpAddr, bytes: usize, job: J) -> Result<(), J> {
+        self.submit_up_to(self.limit(), address, bytes, job)
     }
 
     /// Queues a job that has to run, even if the queue is full. The caller bounds the number of such jobs. Returns the
     /// job if the pool has been stopped.
-    pub fn submit_beyond(&self, job: J) -> Result<(), J> {
-        self.submit_up_to(usize::MAX, job)
+    pub fn submit_beyond(&self, address: IpAddr, bytes: usize, job: J) -> Result<(), J> {
+        self.submit_up_to(usize::MAX, address, bytes, job)
     }
 
-    fn submit_up_to(&self, limit: usize, job: J) -> Result<(), J> {
+    fn submit_up_to(&self, limit: usize, address: IpAddr, bytes: usize, job: J) -> Result<(), J> {
         let mut queue = self.shared.queue.lock();
-        if queue.stopping || queue.jobs.len() >= limit {
+        if queue.stopping || !queue.jobs.has_room(address, limit) {
             return Err(job);
         }
-        queue.jobs.push_back(job);
+        queue.jobs.push(address, bytes, job);
         self.shared.queued.store(queue.jobs.len(), Relaxed);
         let called = queue.call_one();
         drop(queue);
@@ -119,7 +122,7 @@ impl<J: Send + 'static> Workers<J> {
 impl<J> Queue<J> {
     /// Returns the sleeper that has to be woken for the queued jobs.
     fn call_one(&mut self) -> Option<Thread> {
-        if self.jobs.is_empty() || self.coming {
+        if self.jobs.len() == 0 || self.coming {
             return None;
         }
         let called = self.sleeping.pop();
@@ -139,7 +142,7 @@ impl<J> Shared<J> {
                 queue.coming = false;
                 called = false;
             }
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(job) = queue.jobs.pop() {
                 self.queued.store(queue.jobs.len(), Relaxed);
                 let next = queue.call_one();
                 drop(queue);
@@ -162,7 +165,7 @@ impl<J> Shared<J> {
                 queue = self.queue.lock();
                 queue.coming = false;
                 called = false;
-                if !queue.jobs.is_empty() || queue.stopping {
+                if queue.jobs.len() > 0 || queue.stopping {
                     continue;
                 }
             }
@@ -191,6 +194,9 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
+    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
     #[test]
     fn every_job_is_done_once_whoever_submits_it() {
         for busy_poll in [Duration::ZERO, Duration::from_micros(50)] {
@@ -202,7 +208,7 @@ mod tests {
                     let workers = &workers;
                     scope.spawn(move || {
                         for job in 0..5000 {
-                            workers.submit(part * 5000 + job).unwrap();
+                            workers.submit(ONE, 0, part * 5000 + job).unwrap();
                             if job % 64 == 0 {
                                 std::thread::yield_now();
                             }
@@ -227,17 +233,17 @@ mod tests {
             done.send(job).unwrap();
         })
         .unwrap();
-        workers.submit(1).unwrap();
+        workers.submit(ONE, 0, 1).unwrap();
         while workers.queued() > 0 {
             std::thread::yield_now();
         }
-        workers.submit(2).unwrap();
-        assert_eq!(workers.submit(3), Err(3));
-        workers.submit_beyond(4).unwrap();
+        workers.submit(ONE, 0, 2).unwrap();
+        assert_eq!(workers.submit(ONE, 0, 3), Err(3));
+        workers.submit_beyond(ONE, 0, 4).unwrap();
         drop(go);
         workers.stop();
         assert_eq!(results.iter().take(3).collect::<Vec<_>>(), [1, 2, 4]);
-        assert_eq!(workers.submit_beyond(5), Err(5));
+        assert_eq!(workers.submit_beyond(ONE, 0, 5), Err(5));
     }
 
     #[test]
@@ -251,7 +257,7 @@ mod tests {
             while workers.shared.queue.lock().sleeping.len() < 4 {
                 std::thread::yield_now();
             }
-            workers.submit(()).unwrap();
+            workers.submit(ONE, 0, ()).unwrap();
             results.recv().unwrap()
         };
         let first = who();
@@ -268,7 +274,7 @@ mod tests {
         })
         .unwrap();
         // The jobs end only when all eight run at once.
-        (0..8).for_each(|_| workers.submit(()).unwrap());
+        (0..8).for_each(|_| workers.submit(ONE, 0, ()).unwrap());
         workers.stop();
     }
 
@@ -282,13 +288,13 @@ mod tests {
             done.send(job).unwrap();
         })
         .unwrap();
-        workers.submit(0).unwrap();
+        workers.submit(ONE, 0, 0).unwrap();
         while workers.queued() > 0 {
             std::thread::yield_now();
         }
-        workers.submit(1).unwrap();
-        workers.submit(2).unwrap();
-        assert_eq!(workers.submit(3), Err(3));
+        workers.submit(ONE, 0, 1).unwrap();
+        workers.submit(ONE, 0, 2).unwrap();
+        assert_eq!(workers.submit(ONE, 0, 3), Err(3));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..3 {
@@ -297,7 +303,31 @@ mod tests {
             });
             workers.stop();
         });
-        assert_eq!(workers.submit(4), Err(4));
+        assert_eq!(workers.submit(ONE, 0, 4), Err(4));
         assert!(results.iter().take(3).eq([0, 1, 2]));
+    }
+    #[test]
+    fn a_job_waits_for_one_of_the_thousand_jobs_of_another_client() {
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let (done, results) = mpsc::channel();
+        let workers = Workers::new(1, 1000, Duration::ZERO, move |job: u32| {
+            let _ = gate.lock().recv();
+            done.send(job).unwrap();
+        })
+        .unwrap();
+        workers.submit(ONE, 0, 0).unwrap();
+        while workers.queued() > 0 {
+            std::thread::yield_now();
+        }
+        (1..=1000).for_each(|job| workers.submit(ONE, 0, job).unwrap());
+        assert_eq!(workers.submit(ONE, 0, 1001), Err(1001), "the queue is full");
+        workers.submit(OTHER, 0, 7777).unwrap();
+        drop(go);
+        workers.stop();
+        let order: Vec<u32> = results.iter().take(1002).collect();
+        assert_eq!(order.len(), 1002);
+        assert!(order[..3].contains(&7777), "{:?}", &order[..10]);
+        assert!(order.iter().filter(|job| **job != 7777).is_sorted());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
 use forebay_common::lock::Mutex;
-use forebay_config::{Mode, Settings};
+use forebay_config::{Export, Mode, Settings};
 use forebay_control::{EventLog, Severity};
 use forebay_disk::CacheDevice;
 use forebay_engine::io::Device;
@@ -25,6 +25,7 @@ use crate::health::{Asker, Known, Monitor};
 use crate::identity::Identities;
 use crate::in_use::InUse;
 use crate::placement::Rules;
+use crate::policies::Policies;
 use crate::roster::Roster;
 use crate::side_by_side::open_beside_others;
 use crate::under_way::UnderWay;
@@ -35,6 +36,8 @@ pub(crate) struct Cache {
     pub(crate) engine: Arc<Engine>,
     pub(crate) watch: Arc<CacheMonitor>,
     rules: Rules,
+    /// The UUID of the pool.
+    pub(crate) pool: u128,
     /// Bytes of memory for cached blocks, at most.
     pub(crate) ram: u64,
     threads: Arc<Threads>,
@@ -46,6 +49,8 @@ pub(crate) struct Cache {
     pub(crate) volumes: Arc<Volumes>,
     /// Estimates the miss-ratio curve, if the settings want it.
     pub(crate) curve: Option<CurveTask>,
+    /// The policies of files and directories.
+    pub(crate) policies: Policies,
     /// Watches the health of the disks, if the process has the privileges for it.
     monitor: Option<Monitor>,
 }
@@ -199,7 +204,23 @@ pub(crate) fn open(
     let (size, ram) = (settings.cache.size, settings.cache.ram);
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
     let curve = settings.cache.curve.then(|| CurveTask::start(&engine)).transpose()?;
-    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, removing, volumes, curve, monitor };
+    let policies = Policies::open(&settings.state_dir, &settings.exports, (vfs, &engine), events)
+        .map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
+    let cache = Cache {
+        engine,
+        watch,
+        rules,
+        pool: uuid,
+        ram,
+        threads,
+        in_use,
+        size,
+        removing,
+        volumes,
+        curve,
+        policies,
+        monitor,
+    };
     for path in opened.to_make {
         notices.push(match cache.add(&path, false) {
             Ok(()) => format!("{} was not there: made anew and added to the cache", path.display()),
@@ -257,6 +278,18 @@ impl Cache {
     /// Returns the devices in use.
     pub(crate) fn devices(&self) -> Vec<Arc<CacheDevice>> {
         self.watch.devices()
+    }
+
+    /// Records the served exports: no cache device and no volume may be in their directories.
+    pub(crate) fn set_exports(&self, exports: &[Export]) {
+        *self.rules.exports.write() = exports.to_vec();
+        self.volumes.set_exports(exports);
+    }
+
+    /// Returns the paths of the cache devices and of the backing devices of volumes.
+    pub(crate) fn storage(&self) -> Vec<PathBuf> {
+        let volumes = self.volumes.statuses().into_iter().map(|volume| volume.backing);
+        self.devices().iter().map(|device| PathBuf::from(device.name())).chain(volumes).collect()
     }
 
     /// Adds a device, and creates its file if that is missing. After an error no created file is left.

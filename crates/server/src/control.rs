@@ -13,8 +13,9 @@ use forebay_common::lock::Mutex;
 use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
     Activity, Advice, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, Measured,
-    MemoryStatus, PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Starting,
-    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus,
+    MemoryStatus, PolicyReport, PolicyRequest, PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus,
+    SandboxStatus, Severity, Starting, StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus,
+    WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -31,8 +32,10 @@ pub(crate) use report::{cpu_ns, resident_bytes};
 use crate::cache::{Cache, config_mode, engine_mode};
 use crate::front::{Started, refusal};
 use crate::host::Host;
+use crate::live_exports::LiveExports;
 use crate::notify::Notifier;
 use crate::pool::{counters, destage};
+use crate::rates::Rates;
 use crate::reload::{Limited, described, lines, reloaded};
 use crate::start::{kerberos_settings, transport_config};
 use crate::under_way::UnderWay;
@@ -46,8 +49,11 @@ pub(crate) struct Control {
     started: Started,
     listen: Vec<SocketAddr>,
     parts: Parts,
+    /// Held during a reload: there is one at a time.
+    reloading: Mutex<()>,
     /// Set when clients are served.
     serving: OnceLock<Serving>,
+    rates: Rates,
     state: Arc<Question<StateDir>>,
     index: Arc<Question<Usage>>,
 }
@@ -73,6 +79,7 @@ struct Serving {
     transport: Counters,
     /// Reports where the exports' paths lead.
     mounts: MountWatch,
+    exports: LiveExports,
 }
 
 /// The state of the file system that holds the state directory.
@@ -92,15 +99,26 @@ impl Control {
             started,
             listen,
             parts,
+            reloading: Mutex::default(),
             serving: OnceLock::new(),
+            rates: Rates::default(),
             state: Arc::default(),
             index: Arc::default(),
         }
     }
 
     /// Records that clients are served from now on.
-    pub(crate) fn serve(&self, cache: Option<Cache>, mounts: MountWatch, running: &Running) {
-        let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts });
+    pub(crate) fn serve(
+        &self,
+        cache: Option<Cache>,
+        mounts: MountWatch,
+        exports: LiveExports,
+        running: &Running,
+    ) {
+        // A reload sets the limits either in the settings before this, or in the transport after it.
+        let _one = self.reloading.lock();
+        self.rates.set(&self.now.lock().rate_limits, running.counters());
+        let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts, exports });
     }
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
@@ -143,10 +161,16 @@ impl Control {
 
     /// Puts the parts of `new` in force that change in service. Everything that can fail comes first.
     fn put_in_force(&self, new: &Settings, credentials: Option<Credentials>) -> ReloadReport {
-        // One reload at a time.
-        let mut now = self.now.lock();
-        let found = reloaded(&now, new, self.cache().is_some(), self.parts.notifier.is_some());
+        let _one = self.reloading.lock();
         let mut report = ReloadReport::default();
+        // The settings in force can be read meanwhile: a directory may take long to answer.
+        let now = self.now.lock().clone();
+        let exports = self.serving.get().map(|serving| &serving.exports);
+        let prepared = match exports.map(|exports| exports.prepare(&now, new, self.cache())).transpose() {
+            Ok(prepared) => prepared.unwrap_or_default(),
+            Err(mistakes) => return ReloadReport { mistakes, ..report },
+        };
+        let found = reloaded(&now, new, &prepared, self.cache().is_some(), self.parts.notifier.is_some());
         if found.settings.takes_kerberos()
             && let Err(error) = self.parts.nfs.serve_kerberos(&kerberos_settings(new))
         {
@@ -158,14 +182,17 @@ impl Control {
         if self.parts.keyring.replace(credentials) {
             report.changed.push("the certificate and the authorities of TLS for new connections".to_owned());
         }
-        if found.settings.exports != now.exports {
-            self.parts.nfs.set_rules(found.settings.exports.clone());
+        if let (Some(exports), true) = (exports, found.settings.exports != now.exports) {
+            exports.put_in_force(prepared, &found.settings, self.cache());
         }
         if found.settings.limits != now.limits {
             let transport = self.serving.get().map(|serving| serving.transport.bounds());
             let Parts { nfs, vfs, open_files, keyring, .. } = &self.parts;
             let limited = Limited { nfs, vfs, transport, open_files: *open_files };
             limited.set(&found.settings, &transport_config(&found.settings, keyring));
+        }
+        if let Some(serving) = self.serving.get() {
+            self.rates.set(&found.settings.rate_limits, &serving.transport);
         }
         self.parts.nfs.set_profile(found.settings.profile);
         if found.settings.log.level != now.log.level {
@@ -178,7 +205,7 @@ impl Control {
             // It does not fail: `reloaded` keeps the mode of a server without a cache.
             let _ = self.set_mode(found.settings.mode);
         }
-        *now = found.settings;
+        *self.now.lock() = found.settings;
         report
     }
 
@@ -251,6 +278,7 @@ impl Handler for Control {
                 in_progress_hits: cache.in_progress.load(Relaxed),
             },
             refused: self.refused(),
+            rate_limits: self.rates.status(),
             metadata: self.metadata(),
             client_state: self.parts.nfs.state_numbers().map(client_state),
             log_lines_lost: self.parts.host.log_lines_lost(),
@@ -366,7 +394,7 @@ impl Handler for Control {
     fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String> {
         let begun = Instant::now();
         let destaged_bytes = self.cache().map_or(Ok(0), |cache| destage(cache, progress))?;
-        let total = self.parts.vfs.exports().len() as u64;
+        let total = self.parts.vfs.exports().iter().count() as u64;
         for (done, export) in self.parts.vfs.exports().iter().enumerate() {
             progress(FlushProgress { done: done as u64, total, bytes: false });
             self.parts
@@ -410,11 +438,18 @@ impl Handler for Control {
         }
     }
 
+    fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
+        let none = "this server has no cache: it was started in mode pass-through";
+        self.cache().ok_or_else(|| none.to_owned())?.policies.answer(request)
+    }
+
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {
         let found = match drop {
             true => self.parts.vfs.drop_cached(path),
             false => self.parts.vfs.holdings(path),
         };
-        found.map(cached_files).map_err(|error| error.to_string())
+        let found = found.map(cached_files).map_err(|error| error.to_string())?;
+        let policy = self.cache().filter(|_| !drop).map(|cache| cache.policies.in_force(path)).transpose()?;
+        Ok(CachedFiles { policy, ..found })
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay_config::{Entry, Export, Mode, Settings};
 use forebay_control::{
     Activity, Advice, CachedFiles, Delivery, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
-    FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus,
-    RefusedStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, TraceBatch,
-    VolumeRequest, VolumeStatus, WorkerStatus,
+    FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, PolicyReport, PolicyRequest,
+    PoolRequest, PoolStatus, RefusedStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Starting,
+    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus,
 };
 
 use forebay_http::{Format, Gathering, Web, render};
@@ -150,6 +150,7 @@ impl ControlFront {
             durability: DurabilityStatus::default(),
             reply_cache: ReplyCacheStatus::default(),
             refused: RefusedStatus::default(),
+            rate_limits: Vec::new(),
             metadata: MetadataStatus { limit_bytes: limits.metadata_memory, ..MetadataStatus::default() },
             client_state: None,
             log_lines_lost: self.host.log_lines_lost(),
@@ -272,6 +273,10 @@ impl Handler for ControlFront {
 
     fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
         self.opened()?.volume(request)
+    }
+
+    fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
+        self.opened()?.policy(request)
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {

@@ -43,14 +43,18 @@ impl Identities {
     ///
     /// # Errors
     /// [`Error::OtherDirectory`]; a directory or the state directory cannot be read.
-    pub(crate) fn check(settings: &Settings, under_way: &Arc<UnderWay>) -> Result<Self, Error> {
-        let failed = state_error(&settings.state_dir);
-        let known = KnownExports::read(&settings.state_dir).map_err(&failed)?;
-        let said = Adoption::read(&settings.state_dir).map_err(&failed)?;
+    pub(crate) fn check(
+        state_dir: &Path,
+        exports: &[Configured],
+        under_way: &Arc<UnderWay>,
+    ) -> Result<Self, Error> {
+        let failed = state_error(state_dir);
+        let known = KnownExports::read(state_dir).map_err(&failed)?;
+        let said = Adoption::read(state_dir).map_err(&failed)?;
         let (adopted, recorded) = Default::default();
         let under_way = under_way.clone();
         let mut identities = Identities { known, said, adopted, recorded, under_way };
-        for export in &settings.exports {
+        for export in exports {
             identities.under_way.waits_for(&export.path);
             let expected = identities.known.0.get(&export.id).map(|known| known.identity.clone());
             let here = ExportIdentity::at(&export.path).map_err(|error| {
@@ -62,7 +66,7 @@ impl Identities {
                     true => Difference::Directory,
                     false => Difference::FileSystem,
                 };
-                let (path, state_dir, expected) = (&export.path, &settings.state_dir, &expected);
+                let (path, expected) = (&export.path, &expected);
                 identities
                     .accept(export.id, &Other { path, state_dir, expected, here: &here, difference })?;
             }
@@ -95,7 +99,7 @@ impl Identities {
 
     /// Checks that the served directories are still the examined ones: they may have been opened since.
     pub(crate) fn check_opened(&mut self, settings: &Settings, vfs: &Vfs) -> Result<(), Error> {
-        let checked = Self::check(settings, &self.under_way)?;
+        let checked = Self::check(&settings.state_dir, &settings.exports, &self.under_way)?;
         let opened = |export: &&Arc<Export>| {
             let known = checked.known.0.get(&export.id).map(|known| &known.identity);
             known
@@ -213,7 +217,8 @@ impl Identities {
     }
 
     /// Records the served exports durably, before any client is served. An administrator's adoption is completed then.
-    pub(crate) fn keep(mut self, settings: &Settings, vfs: &Vfs) -> Result<(), Error> {
+    /// Returns the pool's records of exports.
+    pub(crate) fn keep(mut self, settings: &Settings, vfs: &Vfs) -> Result<BTreeMap<u32, Recorded>, Error> {
         let failed = state_error(&settings.state_dir);
         for export in vfs.exports() {
             let salt = self.known.0.get(&export.id).map_or(0, |known| known.salt);
@@ -221,8 +226,33 @@ impl Identities {
             self.known.0.insert(export.id, KnownExport { salt, identity });
         }
         self.known.write(&settings.state_dir).map_err(&failed)?;
-        Adoption::clear(&settings.state_dir).map_err(&failed)
+        Adoption::clear(&settings.state_dir).map_err(&failed)?;
+        Ok(self.recorded)
     }
+}
+
+/// Compares the directory of an export that is to be added in service with its record in the state directory. Returns
+/// false if an administrator has adopted the directory: only a start carries that out.
+///
+/// # Errors
+/// [`Error::OtherDirectory`]; the directory or the state directory cannot be read.
+pub(crate) fn is_known(state_dir: &Path, export: &Configured) -> Result<bool, Error> {
+    let checked = Identities::check(state_dir, std::slice::from_ref(export), &Arc::default())?;
+    Ok(!checked.adopted.contains_key(&export.id))
+}
+
+/// Records exports that are about to be added in service, durably.
+///
+/// # Errors
+/// The state directory cannot be read or written.
+pub(crate) fn keep_added<'a>(state_dir: &Path, added: impl Iterator<Item = &'a Export>) -> Result<(), Error> {
+    let failed = state_error(state_dir);
+    let mut known = KnownExports::read(state_dir).map_err(&failed)?;
+    for export in added {
+        let salt = known.0.get(&export.id).map_or(0, |known| known.salt);
+        known.0.insert(export.id, KnownExport { salt, identity: export.identity.clone() });
+    }
+    known.write(state_dir).map_err(&failed)
 }
 
 /// Returns the count to write: the next one of this pool. If another pool counted further, the result exceeds that.
@@ -235,7 +265,8 @@ fn next_start(recorded: u64, there: Option<Stamp>, pool: u64) -> u64 {
     }
 }
 
-fn is_writable(export: &Configured) -> bool {
+/// Returns true if a rule lets clients change the export.
+pub(crate) fn is_writable(export: &Configured) -> bool {
     export.clients.iter().any(|rule| rule.access == Access::ReadWrite)
 }
 

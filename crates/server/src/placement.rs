@@ -19,6 +19,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use forebay_common::lock::RwLock;
 use forebay_common::nbd_url::NbdUrl;
 use forebay_config::{Export, Nbd, Settings, inside_export};
 use forebay_disk::whereabouts;
@@ -30,10 +31,10 @@ const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
 /// The facts that the rules depend on.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Rules {
     /// The directories that are served.
-    pub(crate) exports: Vec<Export>,
+    pub(crate) exports: RwLock<Vec<Export>>,
     /// This server's own state directory.
     pub(crate) state_dir: PathBuf,
     /// True if file systems in memory are accepted.
@@ -92,7 +93,7 @@ impl Rules {
     /// Returns the rules for a server with these settings.
     pub(crate) fn of(settings: &Settings) -> Self {
         Rules {
-            exports: settings.exports.clone(),
+            exports: RwLock::new(settings.exports.clone()),
             state_dir: settings.state_dir.clone(),
             in_memory: settings.cache.in_memory,
             nbd: settings.nbd.clone(),
@@ -118,7 +119,7 @@ impl Rules {
             let same = others.iter().find(|other| other.as_path() != path && is_same_export(other, path));
             return same.map_or(Ok(()), |other| Err(Refusal::Same { path: owned(), other: other.clone() }));
         }
-        if let Some(export) = inside_export(path, &self.exports) {
+        if let Some(export) = inside_export(path, &self.exports.read()) {
             return Err(Refusal::Exported { path: owned(), export: export.path.clone() });
         }
         let directory =
@@ -218,9 +219,11 @@ mod tests {
                 id: 1,
                 clients: Vec::new(),
                 tls: forebay_config::TlsPolicy::Optional,
+                policy: forebay_config::Policy::default(),
             };
             let nbd = Nbd { sockets: vec!["/run/own".into()], ..Nbd::default() };
-            let rules = Rules { exports: vec![export], state_dir: real.join("state"), in_memory: false, nbd };
+            let exports = RwLock::new(vec![export]);
+            let rules = Rules { exports, state_dir: real.join("state"), in_memory: false, nbd };
             Rig { home, rules }
         }
 
@@ -291,7 +294,7 @@ mod tests {
         let refused = rig.rules.check(Path::new(&name), &[], None);
         std::fs::remove_file(&name).unwrap();
         assert_eq!(refused, Err(Refusal::FileInDev(name.into())));
-        let accepted = Rules { in_memory: true, ..rig.rules.clone() };
+        let accepted = Rules { in_memory: true, ..rig.rules };
         let missing = PathBuf::from("/dev/nvme77n1p4");
         assert_eq!(accepted.check(&missing, &[], None), Err(Refusal::MissingDevice(missing)));
     }
@@ -308,7 +311,7 @@ mod tests {
         assert_eq!(rig.rules.check(&path, &[], None), refused());
         std::fs::write(&path, "").unwrap();
         assert_eq!(rig.rules.check(&path, &[], None), refused());
-        let accepted = Rules { in_memory: true, ..rig.rules.clone() };
+        let accepted = Rules { in_memory: true, ..rig.rules };
         assert_eq!(accepted.check(&path, &[], None), Ok(()));
     }
 

@@ -7,6 +7,8 @@ use forebay_nfs::{CacheLimits, Nfs};
 use forebay_rpc::{Bounds, Config};
 use forebay_vfs::Vfs;
 
+use crate::live_exports::Prepared;
+
 /// The parts of a running server whose limits change in service.
 pub(crate) struct Limited<'a> {
     pub(crate) nfs: &'a Nfs,
@@ -42,10 +44,17 @@ pub(crate) fn open_files(settings: &Settings, process: u64) -> usize {
     files.min(process.saturating_sub(reserved).max(process / 2)) as usize
 }
 
-/// Returns the result of reading `new` in a server with the settings `now`. A server without a cache keeps its mode:
-/// it has no devices to cache on. A server without the process that sends notifications keeps having no targets.
-pub(crate) fn reloaded(now: &Settings, new: &Settings, has_cache: bool, has_notifier: bool) -> Reloaded {
-    let mut found = now.reloaded(new);
+/// Returns the result of reading `new` in a server with the settings `now`. Exports are added if they are `prepared`. A
+/// server without a cache keeps its mode: it has no devices to cache on. A server without the process that sends
+/// notifications keeps having no targets.
+pub(crate) fn reloaded(
+    now: &Settings,
+    new: &Settings,
+    prepared: &Prepared,
+    has_cache: bool,
+    has_notifier: bool,
+) -> Reloaded {
+    let mut found = now.reloaded(new, |export| prepared.has(export));
     if !has_cache && new.mode != Mode::PassThrough && new.mode != now.mode {
         found.settings.mode = now.mode;
         let is_mode = |difference: &mut Difference| {

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 
 use forebay_config::{Mode, Settings, format_size};
@@ -118,7 +119,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     under_way.step("stopping");
     let _reports = Reports::start(&under_way, &host)?;
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
-    let Served { vfs, nfs, control, running, door, found, owned: _owned } = served;
+    let Served { vfs, nfs, control, running, door, found } = served;
     found.end();
     running.shutdown(control.limits().drain_timeout);
     door.into_iter().for_each(|door| door.stop(control.limits().drain_timeout));
@@ -138,20 +139,20 @@ fn serve(
     front: &Arc<ControlFront>,
     decided: &OnceLock<bool>,
 ) -> Result<Option<Served>, Error> {
-    let reload = Arc::new(Reload { front: front.clone(), wanted: AtomicBool::new(false) });
-    let (wanted, failed) = (reload.clone(), EndSignals(Some(signals.handle())));
+    let reloads = Reloads::start(front.clone())?;
+    let (started, failed) = (reloads.clone(), EndSignals(Some(signals.handle())));
     let starting = std::thread::Builder::new().name("forebay-start".into()).stack_size(STACK);
     let starting = starting.spawn(move || {
         let mut failed = failed;
         let served = start.run()?;
         // Only a failed start ends the wait for signals.
         failed.0 = None;
-        wanted.put_in_force();
+        started.wake();
         Ok(served)
     })?;
     loop {
         match signals.forever().next() {
-            Some(SIGHUP) => reload.want(),
+            Some(SIGHUP) => reloads.want(),
             Some(_) if decided.set(false).is_ok() => return Ok(None),
             // The start has ended, or ends without asking a file system.
             Some(_) | None => break,
@@ -171,25 +172,42 @@ impl Drop for EndSignals {
     }
 }
 
-/// A reload that a signal requested, perhaps before the configuration could be read again.
-struct Reload {
-    front: Arc<ControlFront>,
-    wanted: AtomicBool,
+/// The reloads that SIGHUP requests. A thread of its own carries them out: a directory of the new configuration may not
+/// answer, and SIGTERM has to be answered all the same.
+#[derive(Clone)]
+struct Reloads {
+    wanted: Arc<AtomicBool>,
+    wake: SyncSender<()>,
 }
 
-impl Reload {
-    fn want(&self) {
-        self.wanted.store(true, Ordering::SeqCst);
-        self.put_in_force();
+impl Reloads {
+    fn start(front: Arc<ControlFront>) -> io::Result<Self> {
+        let wanted = Arc::new(AtomicBool::new(false));
+        let (wake, woken) = sync_channel(1);
+        let requested = wanted.clone();
+        std::thread::Builder::new().name("forebay-reload".into()).spawn(move || {
+            for () in woken {
+                // The configuration can be read again once clients are served.
+                let control = front.control().filter(|control| control.is_serving());
+                if let (Some(control), true) = (control, requested.load(Ordering::SeqCst)) {
+                    requested.store(false, Ordering::SeqCst);
+                    // An event reports the result.
+                    let _ = control.reload();
+                }
+            }
+        })?;
+        Ok(Reloads { wanted, wake })
     }
 
-    /// Reads the configuration again if a signal requested that and clients are served.
-    fn put_in_force(&self) {
-        let Some(control) = self.front.control().filter(|control| control.is_serving()) else { return };
-        if self.wanted.swap(false, Ordering::SeqCst) {
-            // An event reports the result.
-            let _ = control.reload();
-        }
+    fn want(&self) {
+        self.wanted.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Has the thread look for a request.
+    fn wake(&self) {
+        // A full channel holds a wake-up that the thread has not seen yet.
+        let _ = self.wake.try_send(());
     }
 }
 

@@ -27,6 +27,7 @@ use crate::front::ControlFront;
 use crate::health::Asker;
 use crate::host::Host;
 use crate::identity::Identities;
+use crate::live_exports::LiveExports;
 use crate::notify::Notifier;
 use crate::portmap::PortmapRole;
 use crate::reload;
@@ -90,8 +91,6 @@ pub(crate) struct Served {
     /// The NBD door.
     pub(crate) door: Option<Door>,
     pub(crate) found: PortmapRole,
-    /// The locks on the exports.
-    pub(crate) owned: Vec<Ownership>,
 }
 
 impl Start {
@@ -101,12 +100,12 @@ impl Start {
         let keyring = Arc::new(Keyring::new(credentials(&settings)?));
         let watches = self.watches.opened()?;
         // The check comes before the directories are opened for writing, and before any write.
-        let mut identities = Identities::check(&settings, &under_way)?;
+        let mut identities = Identities::check(&settings.state_dir, &settings.exports, &under_way)?;
         let own = |export: &Export| {
             under_way.waits_for(&export.path);
-            own(export, retry)
+            Ok((export.path.clone(), own(export, retry)?))
         };
-        let owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
+        let owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, Error>>()?;
         let vfs = Arc::new(open_vfs(&settings, &mut identities, self.open_files, watches, &under_way)?);
         identities.check_opened(&settings, &vfs)?;
         under_way.waits_for_none();
@@ -156,7 +155,7 @@ impl Start {
             let reason = format!("its removed files in .forebay/unlinked cannot be read: {error}");
             Error::Export { path, reason }
         })?;
-        identities.keep(&settings, &vfs)?;
+        let recorded = identities.keep(&settings, &vfs)?;
         // A file that grows beyond RLIMIT_FSIZE is an error for the client (EFBIG), and must not end the process.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         // The decision precedes all messages: a signal from here on stops the server cleanly.
@@ -173,7 +172,9 @@ impl Start {
         let mounts =
             MountWatch::start(&vfs, Box::new(move |export, there| tell_elsewhere(&log, export, there)))?;
         drop(self.reports);
-        control.serve(cache, mounts, &running);
+        let pool = cache.as_ref().map_or(0, |cache| cache.pool);
+        let exports = LiveExports::new((&vfs, &nfs), &settings.state_dir, owned, recorded, pool);
+        control.serve(cache, mounts, exports, &running);
         let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
         events.add(Severity::Info, "started", format!("serving {}", names.join(", ")), &[]);
         let kernel_handles = vfs.exports().iter().all(|export| export.kernel_handles());
@@ -184,7 +185,7 @@ impl Start {
             mode: control.effective_mode(),
             sockets,
         });
-        Ok(Some(Served { vfs, nfs, control, running, door, found, owned }))
+        Ok(Some(Served { vfs, nfs, control, running, door, found }))
     }
 }
 
@@ -235,7 +236,8 @@ fn own(export: &Export, retry: BusyRetry) -> Result<Ownership, Error> {
     Ok(owned)
 }
 
-fn require_writable(path: &Path) -> Result<(), Error> {
+/// Returns an error if the process cannot change the directory.
+pub(crate) fn require_writable(path: &Path) -> Result<(), Error> {
     let writable = rustix::fs::accessat(
         rustix::fs::CWD,
         path,

@@ -27,6 +27,7 @@ mod opening;
 mod overtaken;
 #[cfg(feature = "plant")]
 mod planted;
+mod policy;
 mod pressure;
 mod refused;
 mod removal;

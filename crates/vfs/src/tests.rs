@@ -44,7 +44,7 @@ fn serve_watched(mode: Mode, watch: impl FnOnce(&std::path::Path) -> Option<Arc<
     });
     let (engine, (downtime, recovery)) = engine;
     vfs.set_cache(engine, &store, downtime, recovery, Arc::new(|_| {})).unwrap();
-    let root = vfs.exports()[0].root();
+    let root = vfs.exports().iter().next().unwrap().root();
     let cred = vfs.creds.intern(&Identity { uid: vfs.server_uid, gid: 0, groups: Default::default() });
     Served { vfs, root, cred, dir }
 }
@@ -206,7 +206,7 @@ fn the_cache_knows_what_of_a_file_is_synced() {
 #[test]
 fn a_handle_that_an_inode_made_by_recovery_happens_to_have_is_stale() {
     let Served { vfs, dir, .. } = &serve(Mode::WriteBack);
-    let fs = vfs.exports()[0].fs.clone();
+    let fs = vfs.filesystems()[0].clone();
     std::fs::write(dir.path().join("data/made"), b"").unwrap();
     let file = std::fs::File::open(dir.path().join("data/made")).unwrap();
     let inner = crate::sys::name_to_handle(&file, c"").unwrap();
@@ -221,7 +221,7 @@ fn a_handle_that_an_inode_made_by_recovery_happens_to_have_is_stale() {
 fn what_only_had_an_identity_of_the_servers_own_and_is_lost_is_stale() {
     let served = serve(Mode::WriteBack);
     let lost = crate::sys::KernelHandle::from_name(b"fffe-19e8a0ef10d7a801").unwrap();
-    let fs = &served.vfs.exports()[0].fs;
+    let fs = &served.vfs.filesystems()[0];
     assert_eq!(fs.open_inner(&lost).map(drop), Err(Error::Stale));
 }
 

@@ -3,6 +3,7 @@
 mod failures;
 mod modes;
 mod record;
+mod room;
 mod run;
 mod schedule;
 mod steps;
@@ -12,6 +13,7 @@ use std::{io::Write as _, process::Command, time::Duration};
 use anyhow::{Result, ensure};
 
 pub(crate) use record::list;
+pub(crate) use room::check as check_room;
 pub(crate) use run::{run_for_parent, run_steps};
 use schedule::Share;
 pub(crate) use steps::{all, quick};

@@ -84,6 +84,39 @@ fn a_limit_read_anew_holds_for_the_connections_there_are() {
     server.stop();
 }
 
+#[test]
+fn a_client_beyond_its_rate_waits_until_the_limit_is_read_anew() {
+    const CALLS: usize = 10_000;
+    // The client could have all replies after hours.
+    let limit =
+        "[[rate_limit]]\nname = \"all\"\nnetworks = [\"*\"]\nrequests_per_second = 1\nburst = \"2s\"\n";
+    let server = configured(TempDir::new().unwrap(), limit);
+    let address = server.json(&["status"])["listen"][0].as_str().unwrap().to_owned();
+    let mut connection = TcpStream::connect(&address).unwrap();
+    let null = [1 << 31 | 40, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0].map(u32::to_be_bytes);
+    let mut sender = connection.try_clone().unwrap();
+    let sender = std::thread::spawn(move || sender.write_all(&null.as_flattened().repeat(CALLS)).unwrap());
+    server.wait_for(|server| server.json(&["status"])["rate_limits"][0]["delays"].as_u64().unwrap() > 0);
+    let metrics = server.ask(&["status", "--prometheus"]);
+    let metrics = text(&metrics.stdout);
+    assert!(metrics.contains("forebay_rate_limit_delays_total{limit=\"all\"} "), "{metrics}");
+    let status = server.ask(&["status"]);
+    let told = "all for each client of 0.0.0.0/0, ::/0: 1 requests/s; ";
+    assert!(text(&status.stdout).contains(told), "{}", text(&status.stdout));
+    // Each reply has 28 bytes. Most of them are missing.
+    let mut replies = vec![0; CALLS * 28];
+    connection.set_nonblocking(true).unwrap();
+    let received = connection.read(&mut replies).unwrap_or(0);
+    assert!(received < replies.len() / 2, "{received} bytes of replies");
+    write(server.dir(), "");
+    assert_eq!(server.json(&["reload"])["changed"][0], "[[rate_limit]] all: removed, it had name = \"all\"");
+    connection.set_nonblocking(false).unwrap();
+    connection.read_exact(&mut replies[received..]).unwrap();
+    sender.join().unwrap();
+    assert_eq!(server.json(&["status"]).get("rate_limits"), None);
+    server.stop();
+}
+
 /// Calls a procedure of version 3 of a program with AUTH_NONE. Returns its results, or an error if the server closes
 /// the connection.
 fn call(

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, tcgetattr};
 
 use crate::unattended::Unattended;
@@ -95,11 +96,16 @@ impl Drop for Emulated {
     }
 }
 
+/// Returns a command that shows a server live, with an update each `interval` seconds.
+fn top_each(server: &Unattended, interval: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["top", "--interval", interval, "--state-dir"]).arg(server.state()).env("TERM", "xterm");
+    command
+}
+
 /// Returns a command that shows a server live.
 fn top(server: &Unattended) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    command.args(["top", "--interval", "0.05", "--state-dir"]).arg(server.state()).env("TERM", "xterm");
-    command
+    top_each(server, "0.05")
 }
 
 #[test]
@@ -157,6 +163,25 @@ fn top_runs_in_a_terminal_and_restores_it() {
     assert!(!terminal.is_raw(), "the terminal takes whole lines again");
     let screen = terminal.screen.screen();
     assert!(!screen.alternate_screen() && !screen.hide_cursor());
+    server.stop();
+}
+
+#[test]
+fn a_signal_restores_the_terminal_before_it_ends_top() {
+    let server = Unattended::start(&["--mode", "pass-through"], Stdio::null());
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        // No update ends the wait for a key.
+        let mut terminal = Emulated::start(top_each(&server, "3600"));
+        terminal.until(|screen| screen.contains("q quits"));
+        assert!(terminal.is_raw());
+        let pid = Pid::from_child(&terminal.child);
+        kill_process(pid, signal).unwrap();
+        assert_eq!(terminal.child.wait().unwrap().signal(), Some(signal.as_raw()));
+        terminal.read_rest();
+        assert!(!terminal.is_raw(), "the terminal takes whole lines again");
+        let screen = terminal.screen.screen();
+        assert!(!screen.alternate_screen() && !screen.hide_cursor());
+    }
     server.stop();
 }
 

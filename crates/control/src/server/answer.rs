@@ -120,6 +120,9 @@ pub(super) fn answer(
             Ok(volumes) => Response::Volumes { volumes },
             Err(message) => Response::Error { message },
         },
+        Request::Policy(request) => {
+            handler.policy(request).map_or_else(|message| Response::Error { message }, Response::Policies)
+        }
         Request::TestNotify { target } => match handler.test_notify(target.as_deref()) {
             Ok(deliveries) => Response::Delivered { deliveries },
             Err(message) => Response::Error { message },
@@ -173,6 +176,7 @@ fn takes_long(request: &Request) -> bool {
         | Request::Flush { .. }
         | Request::Pool(_)
         | Request::Volume(_)
+        | Request::Policy(_)
         | Request::TestNotify { .. }
         | Request::Reload
         | Request::Cached { .. } => true,

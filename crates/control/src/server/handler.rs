@@ -8,6 +8,7 @@ use crate::activity::Activity;
 use crate::advice::Advice;
 use crate::event::EventLog;
 use crate::notify::Delivery;
+use crate::policy::{PolicyReport, PolicyRequest};
 use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
 use crate::sample::StatSample;
 use crate::status::Status;
@@ -91,6 +92,13 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// The error says why the pool cannot be changed.
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String>;
+    /// Shows or changes what is cached how.
+    ///
+    /// # Errors
+    /// The error says why the rule cannot be shown or changed.
+    fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
+        Err(format!("this server has no policies, so it refuses {request:?}"))
+    }
     /// Shows or changes block volumes. Returns the volumes that the request was about, after the change.
     ///
     /// # Errors

@@ -77,6 +77,7 @@ impl Core {
         let mut usage = Usage { ram_blocks: self.ram.pages() as u64, ..Usage::default() };
         let (ssd_blocks, dirty_blocks) = self.segments.blocks();
         (usage.ssd_blocks, usage.dirty_blocks) = (ssd_blocks, dirty_blocks);
+        usage.pinned_blocks = self.segments.pinned();
         usage.objects = self.objects.len() as u64;
         usage
     }
@@ -96,7 +97,13 @@ impl Core {
     /// Checks the invariants of the segment table and of every object in the index.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.segments.check()?;
-        self.objects.all().iter().try_for_each(|object| object.check())
+        self.objects.all().iter().try_for_each(|object| object.check())?;
+        let (counted, said) = (self.scan().pinned_blocks, self.segments.pinned());
+        if counted == said {
+            Ok(())
+        } else {
+            Err(format!("{counted} blocks are pinned, and {said} are counted"))
+        }
     }
 
     /// Returns the usage, counted from every object in the index.

@@ -10,11 +10,13 @@ use crate::core::Core;
 use crate::index::leaf::Entry;
 use crate::index::moves::Moves;
 use crate::index::object::{Busy, CachedObject};
+use crate::index::policy::Keep;
 use crate::index::refused::Refused;
 use crate::io::{BackingError, BackingResult, Time};
 use crate::request::read::read;
 use crate::request::sync::{Unsynced, sync_files};
 use crate::tiers::blocks::drop_object;
+use crate::tiers::policy::drop_clean;
 use crate::volume::Volume;
 
 use crate::volume::trouble::{ask, backing_failed, backing_worked};
@@ -240,6 +242,9 @@ fn finish_part(core: &Core, part: Part, result: BackingResult<()>, asked: bool) 
             let segment = core.segments.get(now.segment);
             if segment.is_none_or(|segment| now.slot < segment.durable) {
                 state.cleaned(*block, &now, &core.segments);
+                if object.policy().keep == Keep::Never {
+                    drop_clean(core, &mut state, *block..*block + 1);
+                }
             }
         }
         // A bypass write in flight sets a later time when it ends, if it finds a time to set.

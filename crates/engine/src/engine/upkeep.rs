@@ -8,9 +8,12 @@ use crate::core::scrubber::Scrub;
 use crate::destage::flush;
 use crate::engine::Engine;
 use crate::index::object::CachedObject;
+use crate::index::policy::Policy;
 use crate::io::Device;
 use crate::maintain::devices::ChangeError;
 use crate::maintain::{devices, scrub};
+use crate::tiers::policy;
+use crate::tiers::policy::Pins;
 
 impl Engine {
     /// Destages everything that is dirty now. Returns once the backing store has it durably. Data that clients write
@@ -39,6 +42,18 @@ impl Engine {
     /// The errors of [`Engine::destage_object`], and [`Error::Late`](crate::Error::Late) if the volume does not answer.
     pub async fn destage_beside(&self, object: &CachedObject, enough: impl Fn() -> bool) -> Result<()> {
         flush::destage_beside(&self.core, object, enough).await
+    }
+
+    /// Sets the policy of an object. An object that is never kept loses its clean blocks at once. The policy is in
+    /// memory only.
+    pub fn set_policy(&self, object: &Arc<CachedObject>, policy: Policy) {
+        policy::set_policy(&self.core, object, policy);
+    }
+
+    /// Returns the highest number of blocks on the cache devices that policies can pin. Pinned objects beyond it are
+    /// cached like others.
+    pub fn pin_limit(&self) -> u64 {
+        Pins::now(&self.core).limit()
     }
 
     /// Requests a scrub without pauses, and waits for its end.

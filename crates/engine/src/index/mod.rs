@@ -9,6 +9,8 @@ pub(crate) mod leaf;
 pub(crate) mod moves;
 pub(crate) mod object;
 pub(crate) mod objects;
+mod pinned;
+pub(crate) mod policy;
 pub(crate) mod ranges;
 pub(crate) mod refused;
 pub(crate) mod syncs;

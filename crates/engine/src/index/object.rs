@@ -19,6 +19,7 @@ use crate::index::account::Account;
 pub(crate) use crate::index::fetch::{Fetch, Source};
 use crate::index::leaf::{Entry, LEAF, Leaf, Page};
 use crate::index::moves::Moves;
+use crate::index::policy::{Keep, Policy};
 use crate::index::ranges::Ranges;
 use crate::index::refused::Refused;
 use crate::index::syncs::Syncs;
@@ -28,6 +29,7 @@ use crate::io::{Key, Time};
 use crate::segments::{SegmentId, Segments};
 use crate::volume::Volume;
 use crate::wait::Gate;
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use forebay_common::lock::{Mutex, MutexGuard};
 
 /// An object of the backing store, as the cache knows it.
@@ -43,6 +45,8 @@ pub struct CachedObject {
     /// Wakes tasks when something that they wait for has changed.
     pub(crate) changed: Gate,
     pub(crate) watch: VersionWatch,
+    /// The [`Policy`], as its number.
+    policy: AtomicU64,
 }
 
 /// The task that has the object's backing file for itself.
@@ -102,6 +106,8 @@ pub(crate) struct State {
     pub(crate) last_frame: Seq,
     /// True if the backing store lost the object.
     pub(crate) gone: bool,
+    /// True if the object is pinned: its blocks on the cache devices count as pinned.
+    pub(crate) pinned: bool,
 }
 
 impl CachedObject {
@@ -115,11 +121,23 @@ impl CachedObject {
             volume,
             changed: Gate::default(),
             watch: VersionWatch::default(),
+            policy: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Returns the policy in force.
+    pub fn policy(&self) -> Policy {
+        Policy::from_bits(self.policy.load(Ordering::Relaxed))
+    }
+
+    /// Sets the policy, under the lock of `state`.
+    pub(crate) fn set_policy(&self, state: &mut State, policy: Policy, segments: &Segments) {
+        self.policy.store(policy.to_bits(), Ordering::Relaxed);
+        state.set_pinned(policy.keep == Keep::Pin, segments);
     }
 
     /// Returns the key of the object.
@@ -236,6 +254,8 @@ impl State {
         if let Some(old) = self.leaves.entry(leaf).or_default().set_entry(index, entry) {
             segments.unplace(old.segment, old.dirty);
             self.count_clean(old.dirty);
+        } else if self.pinned {
+            segments.pin(1);
         }
     }
 
@@ -251,6 +271,9 @@ impl State {
         }
         segments.unplace(old.segment, old.dirty);
         self.count_clean(old.dirty);
+        if self.pinned {
+            segments.unpin(1);
+        }
         Some(old)
     }
 

@@ -9,6 +9,7 @@ use crate::core::settings::Mode;
 use crate::format::Record;
 use crate::index::leaf::Page;
 use crate::index::object::{CachedObject, State, blocks};
+use crate::index::policy::Keep;
 use crate::io::{BackingError, Time};
 use crate::log::AppendKind;
 use crate::log::records::{append, around, invalidate, try_append};
@@ -165,7 +166,8 @@ pub(crate) async fn end_bypass(
             }
         }
     }
-    let cached = written.filter(|_| caching || core.effective_mode() == Mode::WriteThrough);
+    let caches = caching || core.effective_mode() == Mode::WriteThrough;
+    let cached = written.filter(|_| caches && object.policy().keep != Keep::Never);
     let logged = finish_bypass(core, object, &range, fetch, cached, size, now);
     // Holes and allocations have no contents, and may be as long as a file can be.
     if let Some((offset, data)) = written.filter(|(_, data)| !data.is_empty()) {

@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::core::settings::Mode;
 use crate::index::leaf::{Entry, Page};
 use crate::index::object::{Busy, CachedObject, Fetch, Source as Origin, State, blocks};
+use crate::index::policy::Keep;
 use crate::io::BackingError;
 use crate::log::mirror_io::{leg_to_read, read_leg};
 use crate::planted_bugs::threads;
@@ -232,6 +233,7 @@ async fn fetch_runs(
     let reads: Vec<_> = runs.iter().enumerate().map(fetch).collect();
     let results = all(reads).await;
     let mut complete = Ok(true);
+    let caches = core.mode() != Mode::PassThrough && object.policy().keep != Keep::Never;
     let mut state = object.lock();
     for (run, result) in runs.into_iter().zip(results) {
         let cut = run.copies.is_empty() && state.is_cut(run.fetch);
@@ -244,7 +246,7 @@ async fn fetch_runs(
             Ok(Some(pages)) => {
                 for (block, page) in run.blocks.clone().zip(pages) {
                     copy(&page, block, offset, buf);
-                    let cached = current && caches_reads(core) && state.page(block).is_none();
+                    let cached = current && caches && state.page(block).is_none();
                     if cached && state.set_page(block, page) {
                         core.ram.added(object, block);
                     }
@@ -257,10 +259,6 @@ async fn fetch_runs(
     drop(state);
     object.changed.wake();
     complete
-}
-
-fn caches_reads(core: &Core) -> bool {
-    core.mode() != Mode::PassThrough
 }
 
 /// Returns the contents of a run; `None` if its copies moved meanwhile. The `last` run of a request begins

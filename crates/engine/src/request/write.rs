@@ -239,7 +239,10 @@ fn attempt(
         let all = paced.end - paced.start;
         let new = all - state.dirty_entries(paced.clone()).count() as u64;
         // A stream does not wait for a volume in trouble.
-        let stream = all >= STREAM && !is_set_apart(core, &object.volume) && state.allows_bypass(paced);
+        let stream = all >= STREAM
+            && !object.policy().caches_streams()
+            && !is_set_apart(core, &object.volume)
+            && state.allows_bypass(paced);
         if let Some(trouble) = holds_back(core, &object.volume, new) {
             // A failing volume may still take a bypass write. Dirty blocks in the range must be destaged first.
             let asked = trouble != Error::Late && state.allows_bypass(paced);

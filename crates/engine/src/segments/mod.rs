@@ -20,7 +20,7 @@ mod space;
 mod tests;
 mod warm;
 
-use forebay_common::lock::atomic::AtomicBool;
+use forebay_common::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
@@ -156,6 +156,8 @@ pub(crate) struct Segments {
     inner: Mutex<Inner>,
     /// True if some segments are not in the index yet.
     warming: AtomicBool,
+    /// Number of blocks of pinned objects that the index has on the devices.
+    pinned: AtomicU64,
 }
 
 /// How full the log is.
@@ -187,7 +189,7 @@ impl Segments {
     /// Returns an empty table whose next segment is `next_seq`. `free[device]` lists the unused segments.
     pub(crate) fn new(next_seq: u64, free: Vec<Vec<u32>>, totals: Vec<u32>) -> Self {
         let inner = Inner { next_seq, free, totals, durable_tail: 1, ..Inner::default() };
-        Segments { inner: Mutex::new(inner), warming: AtomicBool::new(false) }
+        Segments { inner: Mutex::new(inner), warming: AtomicBool::new(false), pinned: AtomicU64::new(0) }
     }
 
     /// Adds a segment found by recovery. Segments of the log come in order.
@@ -251,6 +253,21 @@ impl Segments {
                 inner.damaged -= 1;
             }
         }
+    }
+
+    /// Counts blocks of pinned objects.
+    pub(crate) fn pin(&self, blocks: u64) {
+        self.pinned.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// Uncounts blocks of pinned objects.
+    pub(crate) fn unpin(&self, blocks: u64) {
+        self.pinned.fetch_sub(blocks, Ordering::Relaxed);
+    }
+
+    /// Returns the number of blocks of pinned objects that the index has on the devices.
+    pub(crate) fn pinned(&self) -> u64 {
+        self.pinned.load(Ordering::Relaxed)
     }
 
     /// Keeps the segment in the log until [`Segments::release`].

@@ -8,12 +8,14 @@ use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::index::leaf::Page;
 use crate::index::object::{CachedObject, Source};
+use crate::index::policy::Keep;
 use crate::log::LOG_RESERVE;
 use crate::log::footers::read_footer;
 use crate::log::mirror_io::read_leg;
 use crate::segments::{Segment, SegmentId, Warmth};
 use crate::tiers::copies::is_right;
 use crate::tiers::fill::keep;
+use crate::tiers::policy::Pins;
 use crate::wait::all;
 
 /// The number of blocks read at once.
@@ -69,12 +71,14 @@ async fn evict(core: &Core, id: SegmentId, segment: &Segment) {
     match read_footer(core, segment).await {
         _ if segment.warmth == Warmth::Cold => {}
         Some(body) => {
+            let pins = Pins::now(core);
             for run in core.objects.blocks_of(&body).chunks(RUN) {
                 if core.closing() {
                     // The remaining blocks are found again at the next start.
                     return;
                 }
-                let run = run.iter().map(|(object, block)| evict_block(core, object, *block, id, segment));
+                let run =
+                    run.iter().map(|(object, block)| evict_block(core, object, *block, (id, segment), &pins));
                 all(run.map(Box::pin).collect()).await;
             }
             if core.closing() {
@@ -92,14 +96,20 @@ async fn evict(core: &Core, id: SegmentId, segment: &Segment) {
     core.space.wake();
 }
 
-/// Evicts one block of a segment that becomes free. A block that was used, or any block while there is room for all, is
-/// read and given to the clean segment being filled.
-async fn evict_block(core: &Core, object: &Arc<CachedObject>, block: u64, id: SegmentId, segment: &Segment) {
-    let room = has_room_for_all(core);
+/// Evicts one block of a segment that becomes free. A pinned block, a block that was used, or any block while there is
+/// room for all, is read and given to the clean segment being filled.
+async fn evict_block(
+    core: &Core,
+    object: &Arc<CachedObject>,
+    block: u64,
+    (id, segment): (SegmentId, &Segment),
+    pins: &Pins,
+) {
+    let spared = has_room_for_all(core) || pins.spares(core, object);
     let (copy, fetch) = {
         let mut state = object.lock();
         let Some(copy) = state.entry(block).copied().filter(|entry| entry.segment == id) else { return };
-        if !copy.hit && !room {
+        if object.policy().keep == Keep::Never || (!copy.hit && !spared) {
             state.remove_entry(block, &core.segments);
             core.totals.evicted.add(1);
             return;

@@ -6,5 +6,6 @@ pub(crate) mod copies;
 pub(crate) mod evict;
 pub(crate) mod fill;
 pub(crate) mod ghost;
+pub(crate) mod policy;
 pub(crate) mod ram;
 pub(crate) mod trim;

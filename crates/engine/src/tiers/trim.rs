@@ -4,12 +4,19 @@ use std::sync::Arc;
 
 use crate::core::Core;
 use crate::index::object::{CachedObject, Source};
+use crate::index::policy::Keep;
 use crate::tiers::fill::offer;
+use crate::tiers::policy::Pins;
 use crate::wait::pass;
 
 /// Returns true if a block that leaves memory and is on no SSD should be written to one. That is so if there is
-/// room, or if the ghost list has the block.
+/// room, if the ghost list has the block, or if the object is pinned.
 fn is_worth_a_place(core: &Core, object: &CachedObject, block: u64) -> bool {
+    match object.policy().keep {
+        Keep::Never => return false,
+        Keep::Pin if Pins::now(core).spares(core, object) => return true,
+        Keep::Pin | Keep::Normal => {}
+    }
     let known = core.ghosts.knows(object.key_hash, block);
     core.ghosts.note(object.key_hash, block);
     known || core.has_room()

@@ -2,7 +2,7 @@
 
 use std::fmt::Error;
 
-use forebay_control::{ClientStateStatus, ProcedureStatus, Snapshot, StatSample, Status};
+use forebay_control::{ClientStateStatus, ProcedureStatus, RateLimitStatus, Snapshot, StatSample, Status};
 use prometheus_client::registry::Unit;
 
 use crate::encode::{Labels, Out, label, seconds};
@@ -36,6 +36,7 @@ pub(super) fn encode(out: &mut Out<'_>, status: &Status, sample: &StatSample) ->
     let about = "Requests rejected because the queue was full.";
     out.counter("requests_rejected", about, None, status.workers.rejected)?;
     refused(out, status)?;
+    rate_limits(out, status)?;
     out.counter("syncs", "Syncs of the backing store.", None, sample.sync_batches)?;
     out.counter("sync_operations", "Operations that waited for a sync.", None, sample.sync_operations)?;
     out.counter("sync_failures", "Syncs that failed.", None, sample.sync_failures)?;
@@ -77,6 +78,15 @@ fn refused(out: &mut Out<'_>, status: &Status) -> Result<(), Error> {
     ];
     let values = reasons.map(|(reason, count)| (label("reason", reason), count));
     out.counters("refused", "Connections and requests refused.", None, values)
+}
+
+/// Adds the limits on rates. The configuration has at most 64 of them.
+fn rate_limits(out: &mut Out<'_>, status: &Status) -> Result<(), Error> {
+    let of = |limit: &RateLimitStatus| -> Labels { label("limit", &limit.name) };
+    let values = status.rate_limits.iter().map(|limit| (of(limit), limit.delays));
+    out.counters("rate_limit_delays", "Delays of connections beyond their rate.", None, values)?;
+    let values = status.rate_limits.iter().map(|limit| (of(limit), seconds(limit.delayed_ns)));
+    out.counters("rate_limit_delayed", "Sum of the delays.", Some(Unit::Seconds), values)
 }
 
 fn client_state(out: &mut Out<'_>, state: &ClientStateStatus) -> Result<(), Error> {

@@ -205,14 +205,14 @@ pub(super) fn describe_above<'a>(
     number: usize,
     scratch: &'a mut Scratch,
 ) -> Attributes<'a> {
-    let node = cx.server.pseudo.node(number);
+    let pseudo = cx.server.pseudo();
+    let node = pseudo.node(number);
     let time = Nfstime4::default();
     scratch.owner = b"0".to_vec();
-    scratch.handle = cx.server.pseudo.handle(number).as_bytes().to_vec();
+    scratch.handle = pseudo.handle(number).as_bytes().to_vec();
     Attributes {
         ftype: Some(Ftype4::Dir),
-        // The names change at a restart only.
-        change: Some(u64::from(std::process::id()) << 32 | node.names.len() as u64),
+        change: Some(pseudo.change()),
         size: Some(4096),
         fsid: Some(Fsid4::default()),
         filehandle: Some(Opaque(&scratch.handle)),
@@ -333,9 +333,11 @@ impl Compound {
 /// Returns the number of the directory on which an export's root is mounted.
 pub(super) fn mounted_on(cx: &Context<'_>, at: &crate::caller::At) -> Option<u64> {
     let root = at.target.export.root();
-    let is_root = std::sync::Arc::ptr_eq(&root.object, &at.target.object);
-    match cx.server.pseudo.above(&at.target.export) {
-        super::pseudo::Entry::Node(number) if is_root => Some(Pseudo::fileid(number)),
+    if !std::sync::Arc::ptr_eq(&root.object, &at.target.object) {
+        return None;
+    }
+    match cx.server.pseudo().above(&at.target.export) {
+        super::pseudo::Entry::Node(number) => Some(Pseudo::fileid(number)),
         _ => None,
     }
 }

@@ -105,7 +105,7 @@ fn list_above(
     most: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), Stop> {
-    let pseudo = &cx.server.pseudo;
+    let pseudo = cx.server.pseudo();
     let mut listing = Listing::begin(out, [0; 8], args.dircount, most);
     let skip = args.cookie.saturating_sub(FIRST_COOKIE - 1) as usize;
     let (mut eof, mut scratch) = (true, Scratch::default());
@@ -113,11 +113,13 @@ fn list_above(
         let cookie = index as u64 + FIRST_COOKIE;
         let fits = listing.entry(out, cookie, name, |out| match entry {
             Entry::Node(child) => _ = describe_above(cx, *child, &mut scratch).encode(request, out),
-            Entry::Export(index) => {
-                let target = pseudo.exports[*index].root();
-                let admitted = admit(cx, target.export.id);
-                match cx.shared.vfs.getattr(&target) {
-                    Ok(attr) if admitted.is_ok() => {
+            Entry::Export(id) => {
+                let admitted = admit(cx, *id);
+                let export = cx.shared.vfs.exports().find(*id);
+                let target = export.map(|export| export.root());
+                let attr = target.as_ref().and_then(|target| cx.shared.vfs.getattr(target).ok());
+                match target.zip(attr) {
+                    Some((target, attr)) if admitted.is_ok() => {
                         let handle = handle(&cx.shared.vfs.handle(&target));
                         let mounted_on = Some(super::pseudo::Pseudo::fileid(number));
                         let object = Described { attr: &attr, export: &target.export, handle, mounted_on };

@@ -48,7 +48,7 @@ impl Compound {
             }
             Op::BackchannelCtl(args) => self.backchannel_ctl(cx, args, reply.head())?,
             Op::Putrootfh(()) | Op::Putpubfh(()) => {
-                let place = Place::of(cx, cx.server.pseudo.root(), next_asks_for_flavors(&rest))?;
+                let place = Place::of(cx, cx.server.pseudo().root(), next_asks_for_flavors(&rest))?;
                 self.set_place(place);
                 self.reply.start(reply.head(), op.number());
             }

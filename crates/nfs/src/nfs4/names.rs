@@ -64,18 +64,20 @@ impl Compound {
     pub(super) fn find(&mut self, cx: &Context<'_>, name: &[u8], asks: bool) -> Result<Place, Stop> {
         let place = self.place()?;
         if let Place::Above(number) = place {
-            let entry = cx.server.pseudo.node(*number).names.get(name).copied();
+            let entry = cx.server.pseudo().node(*number).names.get(name).copied();
             return Place::of(cx, entry.ok_or(Stop::Fail(Nfsstat4::Noent))?, asks);
         }
         let at = place.resolve(cx)?;
         require_dir(at)?;
         let export = &at.target.export;
         let is_root = std::sync::Arc::ptr_eq(&export.root().object, &at.target.object);
-        if let Some(entry) = cx.server.pseudo.over_root(name)
-            && is_root
-            && cx.server.pseudo.is_root(export)
-        {
-            return Place::of(cx, entry, asks);
+        if is_root {
+            let pseudo = cx.server.pseudo();
+            if let Some(entry) = pseudo.over_root(name)
+                && pseudo.is_root(export)
+            {
+                return Place::of(cx, entry, asks);
+            }
         }
         let (found, _) = cx.shared.vfs.lookup(&at.target, name, &at.caller.cred, cx.wait);
         Ok(Place::Inode(handle(&found?.handle), None))
@@ -99,8 +101,9 @@ impl Compound {
             if number == 0 {
                 return Err(Stop::Fail(Nfsstat4::Noent));
             }
-            return match cx.server.pseudo.node(number).parent {
-                0 => Place::of(cx, cx.server.pseudo.root(), asks),
+            let pseudo = cx.server.pseudo();
+            return match pseudo.node(number).parent {
+                0 => Place::of(cx, pseudo.root(), asks),
                 above => Ok(Place::Above(above)),
             };
         }
@@ -108,10 +111,8 @@ impl Compound {
         require_dir(at)?;
         let export = &at.target.export;
         if std::sync::Arc::ptr_eq(&export.root().object, &at.target.object) {
-            return match cx.server.pseudo.above(export) {
-                Entry::Export(index) if cx.server.pseudo.exports[index].id == export.id => {
-                    Err(Stop::Fail(Nfsstat4::Noent))
-                }
+            return match cx.server.pseudo().above(export) {
+                Entry::Export(id) if id == export.id => Err(Stop::Fail(Nfsstat4::Noent)),
                 entry => Place::of(cx, entry, asks),
             };
         }

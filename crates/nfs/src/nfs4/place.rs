@@ -6,7 +6,7 @@ use forebay_wire::nfs3::FileHandle;
 use forebay_wire::nfs4::{Nfsstat4, Stateid};
 
 use super::compound::{Context, Stop};
-use super::pseudo::Entry;
+use super::pseudo::{Entry, Pseudo};
 use crate::caller::{At, Caller};
 use crate::convert::handle;
 
@@ -38,8 +38,9 @@ impl Place {
     pub(super) fn of(cx: &Context<'_>, entry: Entry, asks: bool) -> Result<Self, Stop> {
         match entry {
             Entry::Node(number) => Ok(Place::Above(number)),
-            Entry::Export(index) => {
-                let target = cx.server.pseudo.exports[index].root();
+            Entry::Export(id) => {
+                let export = cx.shared.vfs.exports().find(id).ok_or(Stop::Fail(Nfsstat4::Stale))?;
+                let target = export.root();
                 let wire = handle(&cx.shared.vfs.handle(&target));
                 match admit(cx, target.export.id) {
                     Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => Ok(Place::Inode(wire, None)),
@@ -52,7 +53,9 @@ impl Place {
     /// Returns the place of a handle from the client. With `asks`, the next operation asks for the flavours, so any
     /// flavour and any protection will do (RFC 8881 section 2.6.3.1.1.8).
     pub(super) fn from_wire(cx: &Context<'_>, wire: &[u8], asks: bool) -> Result<Self, Stop> {
-        if let Some(number) = cx.server.pseudo.find(wire) {
+        if Pseudo::is_handle(wire)
+            && let Some(number) = cx.server.pseudo().find(wire)
+        {
             return Ok(Place::Above(number));
         }
         let wire = FileHandle::new(wire).ok_or(Stop::Fail(Nfsstat4::Badhandle))?;
@@ -70,7 +73,7 @@ impl Place {
         let peer = cx.call.peer;
         match self {
             Place::Above(_) => {
-                let exports = cx.server.pseudo.exports.iter();
+                let exports = cx.shared.vfs.exports().iter();
                 let mut flavors: Vec<_> =
                     exports.flat_map(|export| cx.shared.flavors(export.id, peer)).collect();
                 flavors.push(Flavor::Sys);
@@ -109,7 +112,7 @@ impl Place {
     /// Returns the handle for the client.
     pub(super) fn handle(&self, cx: &Context<'_>) -> FileHandle {
         match self {
-            Place::Above(number) => cx.server.pseudo.handle(*number),
+            Place::Above(number) => cx.server.pseudo().handle(*number),
             Place::Inode(wire, _) => *wire,
         }
     }

@@ -143,7 +143,7 @@ impl Shared {
         if begun.compound.has_records(self) {
             begun.progress = Progress::TurnedAway;
             request.head.compound.set(Some(begun));
-            if workers.submit_beyond(request).is_err() {
+            if workers.submit_beyond(request.client(), request.bytes(), request).is_err() {
                 // The server stops, and its connections end.
                 self.done();
             }

@@ -4,16 +4,15 @@
 //! the root is a directory of the server's own, with the names on the way to the exports.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use forebay_vfs::Export;
+use forebay_vfs::{Export, Exports};
 use forebay_wire::nfs3::FileHandle;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The first byte of the handles of directories above the exports. Handles of inodes begin with another one.
 const FORMAT: u8 = 0xf4;
 
-/// A directory above the exports.
+/// A directory above the exports. A directory that no longer leads to an export is empty, and keeps its number.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     /// The names in it, in their order.
@@ -29,39 +28,54 @@ pub(super) struct Node {
 pub(super) enum Entry {
     /// A directory above the exports.
     Node(usize),
-    /// The root of the export with this index.
-    Export(usize),
+    /// The root of the export with this id.
+    Export(u32),
 }
 
 /// All directories above the exports.
+#[derive(Default)]
 pub(super) struct Pseudo {
     nodes: Vec<Node>,
-    pub(super) exports: Vec<Arc<Export>>,
-    /// The export that is `/`.
-    root_export: Option<usize>,
+    /// The id of the export that is `/`.
+    root_export: Option<u32>,
+    /// The number of changes of the exports since the start.
+    changes: u32,
 }
 
 impl Pseudo {
-    pub(super) fn new(exports: &[Arc<Export>]) -> Self {
-        let mut pseudo = Pseudo {
-            nodes: vec![Node { path: b"/".to_vec(), ..Node::default() }],
-            exports: exports.to_vec(),
-            root_export: None,
-        };
-        for (index, export) in exports.iter().enumerate() {
-            let names: Vec<_> = export.name.split('/').filter(|name| !name.is_empty()).collect();
+    pub(super) fn new(exports: &Exports) -> Self {
+        let root = Node { path: b"/".to_vec(), ..Node::default() };
+        Pseudo { nodes: vec![root], ..Pseudo::default() }.of(named(exports))
+    }
+
+    /// Returns the directories above other exports. The directories of before keep their numbers and handles.
+    pub(super) fn changed(&self, exports: &Exports) -> Self {
+        self.emptied().of(named(exports))
+    }
+
+    /// Returns the directories without names.
+    fn emptied(&self) -> Self {
+        let empty =
+            |node: &Node| Node { names: BTreeMap::new(), parent: node.parent, path: node.path.clone() };
+        Pseudo { nodes: self.nodes.iter().map(empty).collect(), root_export: None, changes: self.changes + 1 }
+    }
+
+    /// Enters the names of the exports, each with its id.
+    fn of<'a>(mut self, exports: impl Iterator<Item = (&'a str, u32)>) -> Self {
+        for (name, id) in exports {
+            let names: Vec<_> = name.split('/').filter(|name| !name.is_empty()).collect();
             let Some((last, above)) = names.split_last() else {
-                pseudo.root_export = Some(index);
+                self.root_export = Some(id);
                 continue;
             };
             let mut at = 0;
             for name in above {
-                let Some(next) = pseudo.enter(at, name.as_bytes()) else { break };
+                let Some(next) = self.enter(at, name.as_bytes()) else { break };
                 at = next;
             }
-            pseudo.nodes[at].names.entry(last.as_bytes().to_vec()).or_insert(Entry::Export(index));
+            self.nodes[at].names.entry(last.as_bytes().to_vec()).or_insert(Entry::Export(id));
         }
-        pseudo
+        self
     }
 
     /// Returns the directory with this name, which it makes if there is none; `None` if an export has the name.
@@ -74,8 +88,11 @@ impl Pseudo {
         let mut path = self.nodes[at].path.clone();
         path.extend_from_slice(name);
         path.push(b'/');
-        let number = self.nodes.len();
-        self.nodes.push(Node { parent: at, path, ..Node::default() });
+        let known = self.nodes.iter().position(|node| node.path == path);
+        let number = known.unwrap_or(self.nodes.len());
+        if known.is_none() {
+            self.nodes.push(Node { parent: at, path, ..Node::default() });
+        }
         self.nodes[at].names.insert(name.to_vec(), Entry::Node(number));
         Some(number)
     }
@@ -83,6 +100,16 @@ impl Pseudo {
     /// Returns the root that clients see.
     pub(super) fn root(&self) -> Entry {
         self.root_export.map_or(Entry::Node(0), Entry::Export)
+    }
+
+    /// Returns the change attribute of a directory above the exports. It is another one after each start.
+    pub(super) fn change(&self) -> u64 {
+        u64::from(std::process::id()) << 32 | u64::from(self.changes)
+    }
+
+    /// Returns true if a handle may be that of a directory above the exports.
+    pub(super) fn is_handle(handle: &[u8]) -> bool {
+        handle.first() == Some(&FORMAT)
     }
 
     pub(super) fn node(&self, number: usize) -> &Node {
@@ -96,16 +123,12 @@ impl Pseudo {
 
     /// Returns true if an export is the one that clients see as the root.
     pub(super) fn is_root(&self, export: &Export) -> bool {
-        self.root_export.is_some_and(|root| self.exports[root].id == export.id)
+        self.root_export == Some(export.id)
     }
 
     /// Returns the directory that is above an export's root.
     pub(super) fn above(&self, export: &Export) -> Entry {
-        let holds = |node: &Node| {
-            node.names
-                .values()
-                .any(|entry| matches!(entry, Entry::Export(index) if self.exports[*index].id == export.id))
-        };
+        let holds = |node: &Node| node.names.values().any(|entry| *entry == Entry::Export(export.id));
         match self.nodes.iter().position(holds) {
             Some(0) | None => self.root(),
             Some(node) => Entry::Node(node),
@@ -127,5 +150,34 @@ impl Pseudo {
     /// Returns the number that stands for a directory's inode; never 0.
     pub(super) fn fileid(number: usize) -> u64 {
         number as u64 + 1
+    }
+}
+
+/// Returns the names of the exports with their ids.
+fn named(exports: &Exports) -> impl Iterator<Item = (&str, u32)> {
+    exports.iter().map(|export| (export.name.as_str(), export.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_keep_their_numbers_when_exports_come_and_go() {
+        let root = Node { path: b"/".to_vec(), ..Node::default() };
+        let before = Pseudo { nodes: vec![root], ..Pseudo::default() };
+        let before = before.of([("/a/b", 1), ("/c/d/e", 2)].into_iter());
+        let [Entry::Node(a), Entry::Node(c)] = [&b"a"[..], b"c"].map(|name| before.nodes[0].names[name])
+        else {
+            panic!("names lead elsewhere")
+        };
+        let after = before.emptied().of([("/x/y", 3), ("/c/z", 4), ("/", 5)].into_iter());
+        assert_eq!(after.find(before.handle(c).as_bytes()), Some(c));
+        assert_eq!(after.nodes[c].names.keys().collect::<Vec<_>>(), [b"z"]);
+        // A client may still be in a directory that leads nowhere now.
+        assert_eq!(after.find(before.handle(a).as_bytes()), Some(a));
+        assert!(after.nodes[a].names.is_empty() && !after.nodes[0].names.contains_key(&b"a"[..]));
+        assert_eq!((after.root(), before.root()), (Entry::Export(5), Entry::Node(0)));
+        assert_ne!(after.change(), before.change());
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct Server {
     pub(crate) copier: Copier,
     /// Requests that a killed server carried out, and that no client was told of.
     pub(super) carried_out: Mutex<HashSet<Key>>,
-    pub(super) pseudo: Pseudo,
+    pseudo: RwLock<Arc<Pseudo>>,
     pub(super) limits: Limits,
     /// The name of the server for its clients (RFC 8881 section 2.10.4).
     pub(super) owner: Vec<u8>,
@@ -116,7 +116,7 @@ impl Server {
             waiting: Mutex::default(),
             next_waiter: AtomicU64::new(1),
             carried_out: Mutex::default(),
-            pseudo: Pseudo::new(vfs.exports()),
+            pseudo: RwLock::new(Arc::new(Pseudo::new(vfs.exports()))),
             limits,
             owner: format!("forebay-{:016x}", vfs.derive(b"NFSv4 server owner")).into_bytes(),
             started: Instant::now(),
@@ -124,6 +124,17 @@ impl Server {
             granted: OnceLock::new(),
             keys,
         })
+    }
+
+    /// Returns the directories above the exports.
+    pub(super) fn pseudo(&self) -> Arc<Pseudo> {
+        self.pseudo.read().clone()
+    }
+
+    /// Makes the directories above the exports lead to the exports in service.
+    pub(crate) fn exports_changed(&self, vfs: &Vfs) {
+        let mut pseudo = self.pseudo.write();
+        *pseudo = Arc::new(pseudo.changed(vfs.exports()));
     }
 
     /// Returns the origin of numbers that differ from those of earlier starts, of which `last` is the last one known.

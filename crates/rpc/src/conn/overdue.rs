@@ -11,9 +11,10 @@ use crate::stats::CloseReason;
 const RECORD: u32 = 4;
 
 impl Conn {
-    /// Returns true if nothing is in progress in either direction.
+    /// Returns true if nothing is in progress in either direction, and no request waits for the rate of its address.
     pub(crate) fn quiet(&self) -> bool {
-        self.backlog.is_none()
+        !self.delayed
+            && self.backlog.is_none()
             && !self.is_within_record()
             && self.link.inflight() == 0
             && self.link.with_outlet(|outlet| outlet.bytes()) == 0

@@ -53,7 +53,8 @@ impl Conn {
         let Some(session) = handshake.session.take() else { return };
         let step =
             Step { link: Arc::clone(&self.link), session, input: std::mem::take(&mut handshake.input) };
-        if let Err(step) = tls.workers.submit(step) {
+        let (address, bytes) = (self.link.peer().addr.ip(), step.input.len());
+        if let Err(step) = tls.workers.submit(address, bytes, step) {
             handshake.session = Some(step.session);
             handshake.input = step.input;
             self.starved = true;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::buffer::{Mapping, PooledBuf};
 use super::{Pool, SHARED, SMALL};
+use crate::rate::Rate;
 use crate::splice::Pipe;
 
 /// The part of a [`Pool`] that the connections of one address hold.
@@ -14,12 +15,15 @@ pub(crate) struct Account {
     pub(super) held: AtomicUsize,
     /// Connections of the address.
     pub(crate) connections: AtomicUsize,
+    /// The limit on what the address does in a second.
+    pub(crate) rate: Rate,
 }
 
 impl Account {
     /// Returns the account of an address without connections.
     pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
-        Arc::new(Self { pool, held: AtomicUsize::new(0), connections: AtomicUsize::new(0) })
+        let [held, connections] = std::array::from_fn(|_| AtomicUsize::new(0));
+        Arc::new(Self { pool, held, connections, rate: Rate::default() })
     }
 
     /// Returns the bytes that the address's connections hold.

@@ -164,7 +164,8 @@ impl Service for Echo {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Handled {
         match message.bytes()[0] {
             DEFERRED | DEFERRED_PAYLOAD | DEFERRED_SPLICED | GATED | DROPPED => {
-                assert!(self.workers.submit(message.defer()).is_ok(), "queue full");
+                let address = message.peer().addr.ip();
+                assert!(self.workers.submit(address, 0, message.defer()).is_ok(), "queue full");
                 Handled::Deferred
             }
             FAST_PAYLOAD => {

@@ -87,7 +87,7 @@ struct Names<'a>(&'a Vfs);
 
 impl Names<'_> {
     fn export(&self, id: u32) -> String {
-        let export = self.0.exports().iter().find(|export| export.id == id);
+        let export = self.0.exports().find(id);
         match export {
             Some(export) => export.name.clone(),
             None if id == NO_EXPORT => NONE.to_owned(),

@@ -138,15 +138,16 @@ impl Control {
 
     pub(super) fn exports(&self) -> Vec<ExportStatus> {
         // A file system whose disks do not answer does not delay the status.
-        let served = self.parts.vfs.exports().iter().zip(self.parts.vfs.spaces());
+        let configured = self.now.lock().exports.clone();
+        let served = self.parts.vfs.spaces().into_iter();
         served
-            .zip(&self.settings.exports)
-            .map(|((export, known), configured)| {
+            .map(|(export, known)| {
+                let configured = configured.iter().find(|configured| configured.id == export.id);
                 let space = known.answer.and_then(Result::ok);
                 let (bytes, files) = space.map_or(((0, 0, 0), (0, 0, 0)), |space| (space.bytes, space.files));
                 ExportStatus {
                     name: export.name.clone(),
-                    aliases: configured.aliases.clone(),
+                    aliases: configured.map(|configured| configured.aliases.clone()).unwrap_or_default(),
                     path: export.path.clone(),
                     id: export.id,
                     fs_type: export.fs_type().into(),
@@ -248,7 +249,16 @@ impl Control {
 /// Converts the counts of the file system layer to those of the control protocol.
 pub(super) fn cached_files(found: Holdings) -> CachedFiles {
     let Holdings { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files } = found;
-    CachedFiles { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files }
+    CachedFiles {
+        files,
+        cached_files,
+        dirty_files,
+        ssd_bytes,
+        dirty_bytes,
+        ram_bytes,
+        kept_files,
+        policy: None,
+    }
 }
 
 /// Returns the counters of all procedures and operations that were called.

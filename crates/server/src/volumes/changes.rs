@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_common::nbd_url::NbdUrl;
-use forebay_config::{Mode, format_size};
+use forebay_config::{Export, Mode, format_size};
 use forebay_control::{VolumeRequest, VolumeStatus};
 use forebay_engine::buffer::{BLOCK, Buffer};
 use forebay_runtime::block_on_apart;
@@ -102,10 +102,15 @@ impl Volumes {
         Ok((device, identity))
     }
 
+    /// Records the served exports: no new volume may be in their directories.
+    pub(crate) fn set_exports(&self, exports: &[Export]) {
+        *self.exports.write() = exports.iter().map(|export| export.path.clone()).collect();
+    }
+
     /// Returns what no new volume may be on.
-    fn taken(&self) -> Taken<'_> {
-        let exports = self.settings.exports.iter().map(|export| export.path.as_path());
-        let directories = exports.chain([self.settings.state_dir.as_path()]).collect();
+    fn taken(&self) -> Taken {
+        let mut directories = self.exports.read().clone();
+        directories.push(self.settings.state_dir.clone());
         let volumes =
             self.all.lock().iter().map(|it| (it.record.name.clone(), it.record.backing.clone())).collect();
         Taken { directories, cache: self.settings.cache.devices.clone(), volumes }

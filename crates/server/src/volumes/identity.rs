@@ -45,9 +45,9 @@ pub(crate) struct Identity {
 
 /// The devices and directories that no volume may be on.
 #[derive(Default)]
-pub(crate) struct Taken<'a> {
+pub(crate) struct Taken {
     /// Exported directories, and the state directory.
-    pub(crate) directories: Vec<&'a Path>,
+    pub(crate) directories: Vec<PathBuf>,
     /// Cache devices.
     pub(crate) cache: Vec<PathBuf>,
     /// The backing devices of other volumes: name and path.
@@ -120,7 +120,7 @@ impl Identity {
 }
 
 /// Returns why a device must not become a volume's, as a sentence; `None` if it may.
-pub(crate) fn refusal(path: &Path, front: &[u8], size: u64, taken: &Taken<'_>) -> Option<String> {
+pub(crate) fn refusal(path: &Path, front: &[u8], size: u64, taken: &Taken) -> Option<String> {
     let shown = path.display();
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
@@ -146,7 +146,7 @@ pub(crate) fn refusal(path: &Path, front: &[u8], size: u64, taken: &Taken<'_>) -
 }
 
 /// Returns why an NBD export must not become a volume's, as a sentence; `None` if it may.
-pub(crate) fn refusal_of_export(url: &NbdUrl, front: &[u8], size: u64, taken: &Taken<'_>) -> Option<String> {
+pub(crate) fn refusal_of_export(url: &NbdUrl, front: &[u8], size: u64, taken: &Taken) -> Option<String> {
     let is = |other: &Path| NbdUrl::of(other).as_ref() == Some(url);
     if let Some((name, _)) = taken.volumes.iter().find(|(_, other)| is(other)) {
         return Some(format!("{url} is the backing device of volume {name} already"));
@@ -302,7 +302,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, [0; 8192]).unwrap();
-        let refused = |front: &[u8], size, taken: &Taken<'_>| refusal(&path, front, size, taken).unwrap();
+        let refused = |front: &[u8], size, taken: &Taken| refusal(&path, front, size, taken).unwrap();
         let none = Taken::default();
         assert_eq!(refusal(&path, &[0; 8192], 8192, &none), None);
         assert!(refused(b"FOREBAY\0", 8192, &none).contains("cache device"));
@@ -314,7 +314,7 @@ mod tests {
         front[4096..4100].copy_from_slice(&[0xfc, 0x4e, 0x2b, 0xa9]);
         assert!(refused(&front, 8192, &none).contains("MD array"));
         assert!(refused(&[0; 8192], 8191, &none).contains("multiple of 512"));
-        let inside = Taken { directories: vec![dir.path()], ..Taken::default() };
+        let inside = Taken { directories: vec![dir.path().to_owned()], ..Taken::default() };
         assert!(refused(&[0; 8192], 8192, &inside).contains("inside of"));
         let cache = Taken { cache: vec![path.clone()], ..Taken::default() };
         assert!(refused(&[0; 8192], 8192, &cache).contains("cache device"));

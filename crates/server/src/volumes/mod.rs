@@ -12,9 +12,10 @@ mod record;
 mod remote;
 mod report;
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use forebay_common::lock::Mutex;
+use forebay_common::lock::{Mutex, RwLock};
 use forebay_config::Settings;
 use forebay_control::{EventLog, Severity};
 use forebay_engine::Engine;
@@ -33,6 +34,8 @@ use record::{Record, Rest};
 /// The volumes of a server.
 pub(crate) struct Volumes {
     settings: Settings,
+    /// The directories that clients are served.
+    exports: RwLock<Vec<PathBuf>>,
     events: Arc<EventLog>,
     all: Mutex<Vec<Entry>>,
     /// One change at a time. It is never held by a request for data.
@@ -77,6 +80,7 @@ impl Volumes {
         let records = record::read(&settings.state_dir).map_err(failed)?;
         let volumes = Volumes {
             settings: settings.clone(),
+            exports: RwLock::new(settings.exports.iter().map(|export| export.path.clone()).collect()),
             events: events.clone(),
             all: Mutex::default(),
             changing: Mutex::default(),

@@ -1,9 +1,10 @@
 //! The cache engine's part of an inode, and the keys by which the engine knows files.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use forebay_engine::CachedObject as Cached;
 use forebay_engine::io::Key;
+use forebay_engine::{CachedObject as Cached, Policy};
 
 use crate::caches::overlay::{Overlay, Undestaged};
 use crate::caches::streams::ReadStream;
@@ -14,7 +15,13 @@ use crate::sys::KernelHandle;
 pub(crate) struct Link {
     cached: OnceLock<Arc<Cached>>,
     pub(crate) reads: ReadStream,
+    /// The policy, and the low bits of the generation in which it was found: see
+    /// [`Policies`](crate::caches::policies::Policies).
+    policy: AtomicU64,
 }
+
+/// The bits of a policy's number.
+const POLICY_BITS: u32 = 40;
 
 impl Link {
     /// Returns the engine's object, if there is one.
@@ -25,6 +32,18 @@ impl Link {
     /// Sets the engine's object, unless there is one already. Returns the object that counts.
     pub(crate) fn get_or_set(&self, cached: Arc<Cached>) -> &Arc<Cached> {
         self.cached.get_or_init(|| cached)
+    }
+
+    /// Returns the policy that was found in this generation.
+    pub(crate) fn policy(&self, generation: u64) -> Option<Policy> {
+        let stamp = self.policy.load(Ordering::Acquire);
+        (stamp >> POLICY_BITS == generation % (1 << (64 - POLICY_BITS)))
+            .then(|| Policy::from_bits(stamp % (1 << POLICY_BITS)))
+    }
+
+    /// Records the policy that was found in this generation.
+    pub(crate) fn set_policy(&self, generation: u64, policy: Policy) {
+        self.policy.store(generation << POLICY_BITS | policy.to_bits(), Ordering::Release);
     }
 
     /// Returns the engine's corrections to the file's attributes. The caller asks for them before the backing file's

@@ -11,6 +11,7 @@ pub(crate) mod inode_cache;
 pub(crate) mod kept;
 pub(crate) mod link;
 pub(crate) mod overlay;
+pub(crate) mod policies;
 pub(crate) mod shown_time;
 pub(crate) mod stamp;
 pub(crate) mod streams;

@@ -370,7 +370,7 @@ mod tests {
         let spec = ExportSpec { id: 1, name: "/".to_owned(), path: dir.path().to_owned(), watch: None };
         let budget = Budget::new(1000, 1 << 20);
         let vfs = Vfs::open(&[spec], HandleKey::new(&[1; 16]), verifier, budget, deliver).ok().unwrap();
-        let fs = &vfs.exports()[0].fs;
+        let fs = &vfs.filesystems()[0];
         assert_eq!(fs.journal.order(), Order::PerObject);
         let file = |number: usize| {
             let path = dir.path().join(number.to_string());

@@ -19,17 +19,18 @@ use forebay_engine::{CachedObject as Cached, Engine, Error as CacheError, Mode};
 use forebay_runtime::block_on;
 use rustix::fs::FileType;
 
-use crate::admission::mount::Mount;
 use crate::admission::room::Admission;
 use crate::attr::Attr;
 use crate::caches::inode::Inode;
 use crate::caches::link::key;
+use crate::caches::policies::Policies;
 use crate::coherence::downtime::Downtime;
 use crate::durability::journal::Done;
 use crate::durability::request_journal::RequestJournal;
 use crate::durability::resumable_create::ResumableCreates;
 use crate::durability::verifier::Verifier;
 use crate::error::{Result, from_cache};
+use crate::export::filesystem::Filesystem;
 use crate::oplog::checkpoint::Checkpoints;
 use crate::oplog::{Logging, OpLog};
 use crate::sys::KernelHandle;
@@ -72,6 +73,7 @@ pub(crate) struct Linked {
     pub(crate) cache: Arc<Cache>,
     pub(crate) admission: Admission,
     pub(crate) logging: Arc<Logging>,
+    policies: Arc<Policies>,
     /// The number that tells the file system's files from those of other file systems in keys.
     number: u32,
 }
@@ -197,10 +199,10 @@ impl Cache {
 }
 
 impl Linked {
-    pub(crate) fn new(cache: Arc<Cache>, number: u32, mount: Arc<Mount>) -> Self {
-        let admission = Admission::new(cache.engine.clone(), mount);
+    pub(crate) fn new(cache: Arc<Cache>, number: u32, fs: &Filesystem) -> Self {
+        let admission = Admission::new(cache.engine.clone(), fs.mount.clone());
         let logging = cache.checkpoints.logging(number);
-        Linked { cache, admission, logging, number }
+        Linked { cache, admission, logging, policies: fs.policies.clone(), number }
     }
 
     /// Asserts that an inode in the inode cache refers to the engine's object of its file, if the engine has one.
@@ -249,6 +251,8 @@ impl Linked {
         }
         let size = object.attr()?.size;
         let cached = self.cache.engine.object(&self.key(&object.kernel), size);
-        Ok(object.link.get_or_set(cached))
+        let cached = object.link.get_or_set(cached);
+        self.policies.apply(&self.cache.engine, object, cached);
+        Ok(cached)
     }
 }

@@ -17,6 +17,7 @@ use crate::caches::inode::Inode;
 use crate::caches::inode_cache::InodeCache;
 use crate::caches::kept::Kept;
 use crate::caches::overlay::Overlay;
+use crate::caches::policies::Policies;
 use crate::caches::versions::Versions;
 use crate::coherence::watch::HostWatch;
 use crate::durability::journal::{Deliver, Journal};
@@ -81,6 +82,8 @@ pub(crate) struct Filesystem {
     pub(crate) watch: Option<Arc<HostWatch>>,
     /// Called for each external change that the kernel reports, with the file if that is known.
     pub(crate) listener: OnceLock<Listener>,
+    /// The rules about what is cached how.
+    pub(crate) policies: Arc<Policies>,
     /// The cache in front of it.
     pub(crate) linked: OnceLock<Linked>,
     /// True if two changes of an inode always show different ctimes when the ctime was read in between.
@@ -149,6 +152,7 @@ impl Filesystem {
             fine_times: fine_times(root),
             has_acls: has_attribute(root, inherited::ACL),
             has_xattrs: has_attribute(root, c"user.forebay.probe"),
+            policies: Arc::default(),
             linked: OnceLock::new(),
             listener: OnceLock::new(),
         })

@@ -9,14 +9,17 @@ pub(crate) mod kept_files;
 pub(crate) mod known;
 pub(crate) mod locate;
 pub(crate) mod owner;
+pub(crate) mod policy;
 pub(crate) mod private_dir;
 pub(crate) mod probe;
 pub(crate) mod resolve;
+pub(crate) mod table;
 pub(crate) mod vfs;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::attr::Attr;
@@ -25,10 +28,13 @@ use crate::coherence::watch::HostWatch;
 use crate::durability::journal::{Journal, Order};
 use crate::error::{Error, Result};
 use crate::export::filesystem::{Filesystem, Scheme};
+use crate::handle::HandleKey;
 use crate::identity::export_identity::ExportIdentity;
 use crate::identity::fs_type::type_name;
 use crate::identity::stamp::{self, Stamp};
 use crate::question::Question;
+
+use rustix::fs::{Mode, OFlags};
 
 /// A directory to export.
 #[derive(Clone, Debug)]
@@ -59,9 +65,34 @@ pub struct Export {
     pub(crate) fs: Arc<Filesystem>,
     /// The answer of statvfs(2) for the directory.
     pub(crate) space: Arc<Question<Result<Space>>>,
+    /// False once the export was removed in service.
+    pub(crate) in_service: AtomicBool,
 }
 
 impl Export {
+    /// Opens the export whose directory is `root` on the file system `fs`.
+    pub(crate) fn open(
+        spec: &ExportSpec,
+        root: &OwnedFd,
+        fs: Arc<Filesystem>,
+        key: &HandleKey,
+    ) -> Result<Self> {
+        let identity = ExportIdentity::of(root)?;
+        let path = rustix::fs::openat(root, c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let (root, _) = fs.adopt(path)?;
+        Ok(Export {
+            id: spec.id,
+            fsid: key.derive(&spec.id.to_le_bytes()),
+            name: spec.name.clone(),
+            path: spec.path.clone(),
+            identity,
+            root,
+            fs,
+            space: Arc::default(),
+            in_service: AtomicBool::new(true),
+        })
+    }
+
     /// Asks the file system for its free space. Waits for nothing.
     pub(crate) fn ask_for_space(&self) {
         let root = self.root.clone();

@@ -84,11 +84,15 @@ impl Filesystem {
     /// Returns the handle of `name` in `dir` without keeping the inode, for READDIRPLUS.
     pub(crate) fn handle_at(&self, dir: &Inode, name: &std::ffi::CStr) -> Result<KernelHandle> {
         match &self.scheme {
-            Scheme::Kernel => self.aliases.outer(sys::name_to_handle(dir.path(), name)?),
-            Scheme::DentryCache(locator) => {
+            Scheme::Kernel => {
+                let kernel = self.aliases.outer(sys::name_to_handle(dir.path(), name)?)?;
+                self.placed(&kernel, dir);
+                Ok(kernel)
+            }
+            Scheme::DentryCache(_) => {
                 let fd = self.open_child(dir, name.to_bytes(), false)?;
                 let kernel = locate::identity(&fd)?;
-                locator.learn(&kernel, &dir.kernel, name.to_bytes());
+                self.seen_as(&kernel, dir, name.to_bytes());
                 Ok(kernel)
             }
         }
@@ -201,8 +205,9 @@ impl Filesystem {
         Ok((object, attr))
     }
 
-    /// Notes a name of an inode, by which the inode is found again where the kernel has no handles.
+    /// Notes a name of an inode, by which its policy is found, and the inode itself where the kernel has no handles.
     pub(crate) fn seen_as(&self, kernel: &KernelHandle, dir: &Inode, name: &[u8]) {
+        self.placed(kernel, dir);
         if let Scheme::DentryCache(locator) = &self.scheme {
             locator.learn(kernel, &dir.kernel, name);
         }

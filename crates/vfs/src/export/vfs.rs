@@ -1,5 +1,6 @@
 //! All exports of a server, and the way from a handle of a client to an inode.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -16,17 +17,20 @@ use crate::durability::journal::Deliver;
 use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
 use crate::export::cache::Cache;
-use crate::export::filesystem::Filesystem;
+use crate::export::filesystem::{Filesystem, Scheme};
+use crate::export::table::Exports;
 use crate::export::{Export, ExportSpec, Most, Space, Target};
 use crate::handle::{Handle, HandleKey};
-use crate::identity::export_identity::{ExportIdentity, open_root};
+use crate::identity::export_identity::open_root;
 use crate::open_files::OpenFiles;
 use crate::question::Answer;
 use crate::wait::Wait;
 
 /// All exports of a server.
 pub struct Vfs {
-    exports: Vec<Arc<Export>>,
+    exports: Exports,
+    /// The file systems of all exports, in the order of their numbers. They stay open when their exports are removed.
+    filesystems: Box<[Arc<Filesystem>]>,
     pub(crate) key: HandleKey,
     /// Known callers.
     pub creds: Creds,
@@ -74,10 +78,12 @@ impl Vfs {
                 .map_err(|error| (place, error))?;
             exports.push(Arc::new(export));
         }
+        let filesystems = distinct(&exports);
         let server_uid = rustix::process::geteuid().as_raw();
         let privileged = privileged();
         Ok(Vfs {
-            exports,
+            exports: Exports::new(exports),
+            filesystems,
             key,
             creds: Creds::default(),
             verifier,
@@ -100,18 +106,10 @@ impl Vfs {
         deliver: Deliver,
     ) -> Result<Export> {
         let root = open_root(&spec.path)?;
-        let identity = ExportIdentity::of(&root)?;
-        let device = rustix::fs::fstat(&root)?.st_dev;
-        let fs = match earlier.iter().find(|export| export.fs.device == device) {
-            // Exports of one file system share inodes, so their locks and caches agree. Without kernel handles an inode
-            // is found from one root only.
-            Some(export) if export.kernel_handles() => {
-                if crate::sys::name_to_handle(&root, c"")? != export.fs.root {
-                    export.fs.aliases.gather(&root)?;
-                }
-                export.fs.clone()
-            }
-            _ => {
+        let served = earlier.iter().map(|export| &export.fs);
+        let fs = match filesystem_of(&root, served)? {
+            Some(fs) => fs,
+            None => {
                 // The number of a file system is at most the number of exports.
                 let number = u16::try_from(earlier.len());
                 let watch = spec.watch.clone().filter(|_| number.is_ok());
@@ -123,42 +121,34 @@ impl Vfs {
                 fs
             }
         };
-        let path = rustix::fs::openat(
-            &root,
-            c".",
-            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )?;
-        let (root, _) = fs.adopt(path)?;
-        Ok(Export {
-            id: spec.id,
-            fsid: key.derive(&spec.id.to_le_bytes()),
-            name: spec.name.clone(),
-            path: spec.path.clone(),
-            identity,
-            root,
-            fs,
-            space: Arc::default(),
-        })
+        Export::open(spec, &root, fs, key)
     }
 
-    /// Returns the exports, in the order given.
-    pub fn exports(&self) -> &[Arc<Export>] {
+    /// Returns the exports in service, in the order given.
+    pub fn exports(&self) -> &Exports {
         &self.exports
+    }
+
+    /// Returns the file systems of all exports.
+    pub(crate) fn filesystems(&self) -> &[Arc<Filesystem>] {
+        &self.filesystems
     }
 
     /// Calls `tell` with each file that a program of this host has changed, once the kernel reports the change. That is
     /// within 50 ms, and before an answer from memory about the file. `None` stands for any number of files. The caller
     /// of `tell` may be an event loop.
-    pub fn tell_external_changes(&self, tell: &Arc<impl Fn(Option<&Handle>) + Send + Sync + 'static>) {
-        for export in &self.exports {
-            let same = self.exports.iter().filter(|other| Arc::ptr_eq(&other.fs, &export.fs));
-            let (ids, key): (Vec<u32>, _) = (same.map(|export| export.id).collect(), self.key.clone());
-            let tell = tell.clone();
-            // Exports of one file system have one listener.
-            let _ = export.fs.listener.set(Box::new(move |kernel| match kernel {
-                Some(kernel) => ids.iter().for_each(|id| tell(Some(&key.seal(*id, kernel)))),
-                None => tell(None),
+    pub fn tell_external_changes(
+        self: &Arc<Self>,
+        tell: &Arc<impl Fn(Option<&Handle>) + Send + Sync + 'static>,
+    ) {
+        for fs in &self.filesystems {
+            let (key, tell, vfs, of) =
+                (self.key.clone(), tell.clone(), Arc::downgrade(self), Arc::downgrade(fs));
+            let _ = fs.listener.set(Box::new(move |kernel| {
+                let (Some(kernel), Some(vfs)) = (kernel, vfs.upgrade()) else { return tell(None) };
+                let same =
+                    vfs.exports.iter().filter(|export| std::ptr::eq(Arc::as_ptr(&export.fs), of.as_ptr()));
+                same.for_each(|export| tell(Some(&key.seal(export.id, kernel))));
             }));
         }
     }
@@ -166,7 +156,7 @@ impl Vfs {
     /// Returns the inode that a handle of a client names.
     pub fn target(&self, wire: &[u8], wait: Wait) -> Result<Target> {
         let (id, kernel) = self.key.open(wire)?;
-        let export = self.exports.iter().find(|export| export.id == id).ok_or(Error::Stale)?;
+        let export = self.exports.find(id).ok_or(Error::Stale)?;
         if !wait.allowed() && !export.fs.attributes_in_memory() {
             return Err(Error::WouldBlock);
         }
@@ -178,7 +168,7 @@ impl Vfs {
     /// Answers a request about an inode that is not open, if the attribute cache knows enough of it. Never waits.
     pub fn known<T>(&self, wire: &[u8], answer: impl FnOnce(&Export, &CachedAttr) -> Option<T>) -> Option<T> {
         let (id, kernel) = self.key.open(wire).ok()?;
-        let export = self.exports.iter().find(|export| export.id == id)?;
+        let export = self.exports.find(id)?;
         export.fs.known(&kernel, Wait::No, |known| answer(export, known))
     }
 
@@ -224,13 +214,13 @@ impl Vfs {
 
     /// Returns the free space behind every export, as [`Vfs::space`] counts it, with the age of each answer. Waits at
     /// most a quarter of a second for all of them together.
-    pub fn spaces(&self) -> Vec<Answer<Result<Space>>> {
+    pub fn spaces(&self) -> Vec<(&Export, Answer<Result<Space>>)> {
         self.exports.iter().for_each(|export| export.ask_for_space());
-        let known = |export: &Arc<Export>| {
+        let known = self.exports.iter().map(|export| {
             let Answer { answer, late } = export.space.known();
-            Answer { answer: answer.map(|space| Ok(self.without_dirty(space?))), late }
-        };
-        self.exports.iter().map(known).collect()
+            (&**export, Answer { answer: answer.map(|space| Ok(self.without_dirty(space?))), late })
+        });
+        known.collect()
     }
 
     /// Returns the limits of the file system behind an export, without asking the file system.
@@ -303,6 +293,33 @@ impl Vfs {
     pub fn flush(&self, export: &Export) -> Result<()> {
         Ok(rustix::fs::syncfs(export.fs.mount())?)
     }
+}
+
+/// Returns the file system that a directory is on, if it is one of `served` and has kernel handles. Exports of one file
+/// system share inodes, so their locks and caches agree. Without kernel handles an inode is found from one root only.
+pub(crate) fn filesystem_of<'a>(
+    root: &OwnedFd,
+    mut served: impl Iterator<Item = &'a Arc<Filesystem>>,
+) -> Result<Option<Arc<Filesystem>>> {
+    let device = rustix::fs::fstat(root)?.st_dev;
+    let Some(fs) = served.find(|fs| fs.device == device && matches!(fs.scheme, Scheme::Kernel)) else {
+        return Ok(None);
+    };
+    if crate::sys::name_to_handle(root, c"")? != fs.root {
+        fs.aliases.gather(root)?;
+    }
+    Ok(Some(fs.clone()))
+}
+
+/// Returns the file systems of exports, each once.
+fn distinct(exports: &[Arc<Export>]) -> Box<[Arc<Filesystem>]> {
+    let mut filesystems: Vec<Arc<Filesystem>> = Vec::new();
+    for export in exports {
+        if !filesystems.iter().any(|known| Arc::ptr_eq(known, &export.fs)) {
+            filesystems.push(export.fs.clone());
+        }
+    }
+    filesystems.into()
 }
 
 /// Starts the threads that notice external changes of a file system.

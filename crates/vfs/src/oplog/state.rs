@@ -31,10 +31,9 @@ impl Vfs {
     /// Appends a change of clients' state to the log: at most [`STATE_MAX`] bytes. Calls `done`, if there is one, when
     /// the change is durable. After a crash [`Vfs::set_cache`] returns the change. May wait for room in the log.
     pub fn log_state(&self, number: u64, bytes: Vec<u8>, done: Option<Done>) {
-        let linked = self.cache.get().and_then(|_| self.exports().first()?.fs.linked());
-        match linked {
-            Some(linked) => {
-                let fs = &self.exports()[0].fs;
+        let first = self.cache.get().and_then(|_| self.filesystems().first());
+        match first.and_then(|fs| Some((fs, fs.linked()?))) {
+            Some((fs, linked)) => {
                 // No lock is held: this thread may write the frame.
                 tasks::and_then_run(|| block_on(log_state(fs, &linked.logging, number, bytes, done)));
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time as CacheTime;
-use forebay_engine::{CachedObject as Cached, Engine, Logged as Accepted, Outcome};
+use forebay_engine::{CachedObject as Cached, Engine, Keep, Logged as Accepted, Outcome};
 use forebay_runtime::block_on;
 
 use crate::admission::room::Rooms;
@@ -108,9 +108,10 @@ impl Vfs {
         wait: Wait,
     ) -> Result<CachedRead> {
         let link = &target.object.link;
-        let keeps = linked.cache.keeps_reads();
+        let Some(policy) = target.export.policy(&target.object, wait) else { return Ok(Outcome::Wait) };
+        let keeps = linked.cache.keeps_reads() && policy.keep != Keep::Never;
         // While there is room, everything read is worth caching, streams as well.
-        let fills = keeps && linked.cache.engine.has_room();
+        let fills = keeps && (policy.caches_streams() || linked.cache.engine.has_room());
         let Some(cached) = link.get() else {
             // Nothing is known of it. In memory already, it needs no cache; and only a worker makes it known.
             if !wait.allowed() {
@@ -178,6 +179,9 @@ impl Vfs {
     pub(crate) fn write_cached(&self, linked: &Linked, write: &Writing<'_>, wait: Wait) -> Result<Written> {
         let object = &write.target.object;
         if !wait.allowed() && (object.link.get().is_none() || object.link.is_suspect()) {
+            return Err(Error::WouldBlock);
+        }
+        if write.target.export.policy(object, wait).is_none() {
             return Err(Error::WouldBlock);
         }
         // A file that cannot be opened cannot be destaged either.

@@ -197,7 +197,7 @@ mod tests {
             let budget = Budget::new(1000, 1 << 20);
             let vfs =
                 Vfs::open(&[spec], HandleKey::new(&[1; 16]), verifier, budget, |run| run()).ok().unwrap();
-            let root = vfs.exports()[0].root();
+            let root = vfs.exports().iter().next().unwrap().root();
             let fs = &root.export.fs;
             let cred =
                 vfs.creds.intern(&Identity { uid: vfs.server_uid, gid: 0, groups: Default::default() });

@@ -89,7 +89,7 @@ impl Vfs {
     /// The file cannot be removed now, and is kept.
     pub fn remove_kept(&self, file: &[u8]) -> Result<()> {
         let Ok((id, kernel)) = self.key.open(file) else { return Ok(()) };
-        let Some(export) = self.exports().iter().find(|export| export.id == id) else { return Ok(()) };
+        let Some(export) = self.exports().find(id) else { return Ok(()) };
         if !export.fs.kept.has(&kernel) {
             return Ok(());
         }
@@ -104,11 +104,9 @@ impl Vfs {
     /// # Errors
     /// The directory of kept files cannot be read. The path is that of the export.
     pub fn remove_unopened_kept(&self) -> std::result::Result<(), (PathBuf, Error)> {
-        for (at, export) in self.exports().iter().enumerate() {
-            let fs = &export.fs;
-            if self.exports()[..at].iter().any(|earlier| Arc::ptr_eq(&earlier.fs, fs)) {
-                continue;
-            }
+        for fs in self.filesystems() {
+            let mut exports = self.exports().iter();
+            let Some(export) = exports.find(|export| Arc::ptr_eq(&export.fs, fs)) else { continue };
             let failed = |error| (export.path.clone(), error);
             let Some(object) = fs.kept_dir_if_there().map_err(failed)? else { continue };
             for (name, file) in fs.kept_names(&object).map_err(failed)? {

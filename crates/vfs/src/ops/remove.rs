@@ -167,6 +167,7 @@ impl Vfs {
             }
         };
         let object = known.filter(|object| object.raw_attr() == Err(Error::Stale))?;
+        fs.policies.forget(&kernel);
         fs.inodes.forget(&object);
         object.link.get().cloned()
     }

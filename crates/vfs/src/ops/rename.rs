@@ -138,6 +138,9 @@ impl Vfs {
         if let (true, Some(moved), Scheme::DentryCache(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
         }
+        if let Some(moved) = moved.filter(|_| done && moves) {
+            fs.moved(&moved, &from.object, &to.object);
+        }
         let intent = done.then(|| {
             let dirs = first.logged().into_iter().chain(second.as_ref().and_then(Renaming::logged));
             let objects = dirs.chain(kept_dir.and_then(logged_dir)).collect();

@@ -177,7 +177,7 @@ mod tests {
                     run()
                 });
             let vfs = opened.map_err(|(_, error)| error).unwrap();
-            let root = vfs.exports()[0].root();
+            let root = vfs.exports().iter().next().unwrap().root();
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
             let cred = vfs.creds.intern(&Identity { uid, gid, groups: Default::default() });
             Scene { _home: home, vfs, root, cred }

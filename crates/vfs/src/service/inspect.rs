@@ -119,7 +119,7 @@ impl Vfs {
     }
 
     /// Returns the export that contains `path`, and the way from its root.
-    fn export_of(&self, path: &Path) -> Option<(&Export, std::path::PathBuf)> {
+    pub(super) fn export_of(&self, path: &Path) -> Option<(&Export, std::path::PathBuf)> {
         let below = |export: &Arc<Export>| {
             let root = std::fs::canonicalize(&export.path).ok()?;
             path.strip_prefix(root).ok().map(Path::to_owned)
@@ -200,7 +200,7 @@ fn drop_file(fs: &Filesystem, linked: &Linked, cached: &Arc<Cached>) -> Result<b
 }
 
 /// Opens the inode at `path` below `dir` as O_PATH, never through a symbolic link and never onto another mount.
-fn open(dir: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+pub(super) fn open(dir: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;

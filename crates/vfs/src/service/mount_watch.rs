@@ -34,8 +34,8 @@ impl MountWatch {
         let elsewhere = Arc::<Mutex<BTreeMap<u32, String>>>::default();
         let (weak, known) = (Arc::downgrade(vfs), elsewhere.clone());
         let mounts = std::fs::File::open("/proc/self/mountinfo")?;
-        let asked: Vec<_> = vfs.exports().iter().map(|_| Arc::default()).collect();
-        let watch = move || while look(&weak, &asked, &known, &tell) && wait(&mounts) {};
+        let mut asked = Paths::new();
+        let watch = move || while look(&weak, &mut asked, &known, &tell) && wait(&mounts) {};
         std::thread::Builder::new().name("forebay-mounts".into()).spawn(watch)?;
         Ok(MountWatch { elsewhere })
     }
@@ -53,17 +53,17 @@ fn wait(mounts: &std::fs::File) -> bool {
     !poll(&mut polled, Some(&limit)).is_err_and(|errno| errno != rustix::io::Errno::INTR)
 }
 
-/// Questions about the directories at the paths, each asked in a thread of its own.
-type Paths = [Arc<Question<Result<Option<String>>>>];
+/// Questions about the directories at the paths, by export id. Each is asked in a thread of its own.
+type Paths = BTreeMap<u32, Arc<Question<Result<Option<String>>>>>;
 
 /// The time to wait for the directory behind a path. A file system that does not answer holds up no other.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Checks the paths of all exports. Returns false once there are no exports any more.
-fn look(vfs: &Weak<Vfs>, asked: &Paths, elsewhere: &Mutex<BTreeMap<u32, String>>, tell: &Tell) -> bool {
+fn look(vfs: &Weak<Vfs>, asked: &mut Paths, elsewhere: &Mutex<BTreeMap<u32, String>>, tell: &Tell) -> bool {
     let Some(vfs) = vfs.upgrade() else { return false };
-    for (export, asked) in vfs.exports().iter().zip(asked) {
-        let question = export.clone();
+    for export in vfs.exports() {
+        let (question, asked) = (export.clone(), asked.entry(export.id).or_default());
         // A path without an answer is checked again later.
         let there = match asked.anew(PATIENCE, move || leads_to(&question)) {
             None => continue,

@@ -15,7 +15,7 @@ impl Vfs {
     /// Returns `None` if the inode is not open now, has lost its last name, or has a name outside of the export.
     pub fn shown_path(&self, handle: &[u8]) -> Option<PathBuf> {
         let (id, kernel) = self.key.open(handle).ok()?;
-        let export = self.exports().iter().find(|export| export.id == id)?;
+        let export = self.exports().find(id)?;
         let object = export.fs.inodes.get(&kernel)?;
         let (root, path) = (host_path(export.root.path())?, host_path(object.path())?);
         let within = path.strip_prefix(&root).ok()?.to_owned();
@@ -25,7 +25,7 @@ impl Vfs {
 }
 
 /// Returns the path by which this host knows an open inode.
-fn host_path(fd: impl AsFd) -> Option<PathBuf> {
+pub(super) fn host_path(fd: impl AsFd) -> Option<PathBuf> {
     let mut buffer = [0; 32];
     let path = rustix::fs::readlink(proc_path(&mut buffer, fd), Vec::new()).ok()?;
     let path = Path::new(OsStr::from_bytes(path.to_bytes())).to_owned();

@@ -86,7 +86,7 @@ impl Vfs {
         let checkpoints = Checkpoints::new(oplog.clone(), weak.collect(), recovery.states(), tell);
         let cache = Cache::new(engine, self.verifier.clone(), downtime, under_way, oplog, checkpoints)?;
         for (number, fs) in store.filesystems() {
-            let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number, fs.mount.clone()));
+            let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number, fs));
             // Inodes that recovery opened are in the inode cache already.
             for object in fs.inodes.all() {
                 if let Ok(attr) = object.raw_attr() {

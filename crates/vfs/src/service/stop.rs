@@ -24,8 +24,8 @@ impl Vfs {
         if unstable == 0 && dirty.is_ok() {
             self.verifier.stopped_clean()?;
         }
-        for export in self.exports() {
-            export.fs.journal.close();
+        for fs in self.filesystems() {
+            fs.journal.close();
         }
         Ok(Stopped { unstable, dirty })
     }
@@ -45,8 +45,8 @@ impl Vfs {
     /// Makes all data that was acknowledged as unstable durable. Returns the number of files for which it failed.
     pub fn sync_unstable(&self) -> usize {
         let mut failed = 0;
-        for export in self.exports() {
-            let objects = export.fs.inodes.all().into_iter();
+        for fs in self.filesystems() {
+            let objects = fs.inodes.all().into_iter();
             let unstable: Vec<_> = objects.map(|object| (object.uncommitted.writes(), object)).collect();
             let unstable: Vec<_> = unstable.into_iter().filter(|(seen, _)| *seen > 0).collect();
             for together in unstable.chunks(TOGETHER) {
@@ -54,7 +54,7 @@ impl Vfs {
                     .iter()
                     .map(|(_, object)| (object.clone(), object.uncommitted.errors()))
                     .collect();
-                for ((seen, object), synced) in together.iter().zip(export.fs.journal.sync_files(&files)) {
+                for ((seen, object), synced) in together.iter().zip(fs.journal.sync_files(&files)) {
                     match synced {
                         Ok(()) => object.uncommitted.committed(*seen),
                         Err(_) => failed += 1,

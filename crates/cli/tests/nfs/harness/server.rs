@@ -307,6 +307,12 @@ impl Server {
         }
     }
 
+    /// Replaces the exports of the configuration file, as [`Serve::exports`] has them.
+    pub(crate) fn configure(&self, toml: &str) {
+        let config = self.config.as_ref().unwrap();
+        std::fs::write(config, toml.replace('@', self.home.path().to_str().unwrap())).unwrap();
+    }
+
     /// Replaces the words of the command line, from the next start on.
     pub(crate) fn set_flags(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| flag.to_string()).collect();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 /// Bytes of the headers of a request and of its reply (include/uapi/linux/fuse.h).
@@ -31,6 +32,8 @@ pub(crate) struct Silent {
     /// The connection to the kernel, kept open: the file system ends with it.
     _requests: Arc<File>,
     silent: Arc<AtomicBool>,
+    /// True once a program waits for an answer that does not come.
+    awaited: Arc<AtomicBool>,
 }
 
 impl Silent {
@@ -48,7 +51,12 @@ impl Silent {
             Ok(requests)
         });
         match mounted {
-            Ok(requests) => Some(Silent { at, _requests: Arc::new(requests), silent: Arc::default() }),
+            Ok(requests) => Some(Silent {
+                at,
+                _requests: Arc::new(requests),
+                silent: Arc::default(),
+                awaited: Arc::default(),
+            }),
             Err(error) => {
                 assert!(std::env::var_os("CI").is_none(), "CI has to have FUSE: {error}");
                 eprintln!("not run: no FUSE on this machine: {error}");
@@ -61,14 +69,22 @@ impl Silent {
     pub(crate) fn mount_answering(home: &Path) -> Option<Self> {
         let mounted = Self::mount(home)?;
         let (requests, silent) = (mounted._requests.clone(), mounted.silent.clone());
+        let awaited = mounted.awaited.clone();
         std::thread::spawn(move || {
             let mut request = vec![0; 1 << 20];
-            // The loop runs until the file system is unmounted.
-            while let Ok(len) = (&*requests).read(&mut request) {
+            // The loop runs until the file system is unmounted. A request that was read could not be killed any more.
+            loop {
+                let mut polled = [PollFd::new(&*requests, PollFlags::IN)];
+                poll(&mut polled, None).unwrap();
+                if silent.load(Ordering::SeqCst) {
+                    awaited.store(true, Ordering::SeqCst);
+                    return;
+                }
+                let Ok(len) = (&*requests).read(&mut request) else { return };
                 let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
                 let opcode = word(4);
                 assert!(len >= IN_HEADER);
-                if NO_REPLY.contains(&opcode) || silent.load(Ordering::SeqCst) {
+                if NO_REPLY.contains(&opcode) {
                     continue;
                 }
                 let (error, body) = answer(opcode);
@@ -87,6 +103,11 @@ impl Silent {
     /// Stops answering. The kernel still answers from its caches, such as attributes.
     pub(crate) fn fall_silent(&self) {
         self.silent.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns true if a program waits for an answer.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::SeqCst)
     }
 }
 

@@ -1,0 +1,106 @@
+//! `forebay policy`: what is cached how.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use forebay_config::format_size;
+use forebay_control::{Chosen, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource};
+
+use crate::output::{self, Align, Table, printable};
+use crate::policy_args::{Common, PolicyCommand};
+use crate::{Exit, control};
+
+/// Runs `forebay policy`.
+pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<Exit> {
+    match command {
+        PolicyCommand::Set { path, rule, common } => {
+            let request = PolicyRequest::Set { path: existing(&path)?, rule: rule.rule() };
+            show(&common, &ask(&common, request)?)
+        }
+        PolicyCommand::Show { path, common } => {
+            let path = path.as_deref().map(existing).transpose()?;
+            show(&common, &ask(&common, PolicyRequest::Show { path })?)
+        }
+        PolicyCommand::Unset { path, common } => {
+            let gone = || std::path::absolute(&path);
+            let path = existing(&path).or_else(|_| gone())?;
+            show(&common, &ask(&common, PolicyRequest::Unset { path })?)
+        }
+    }
+}
+
+fn existing(path: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::canonicalize(path).with_context(|| format!("cannot look at {}", path.display()))
+}
+
+fn ask(common: &Common, request: PolicyRequest) -> anyhow::Result<PolicyReport> {
+    Ok(control::find(&common.target)?.policy(request)?)
+}
+
+fn show(common: &Common, report: &PolicyReport) -> anyhow::Result<Exit> {
+    if common.json {
+        output::json(report)?;
+        return Ok(Exit::Done);
+    }
+    if report.rules.is_empty() {
+        output::note("No rule; `forebay policy set` makes one.");
+    }
+    output::result(&describe(report))?;
+    Ok(Exit::Done)
+}
+
+fn describe(report: &PolicyReport) -> String {
+    let mut text = String::new();
+    if let Some(in_force) = &report.in_force {
+        text += &lines(in_force);
+        text.push('\n');
+    }
+    if !report.rules.is_empty() {
+        text += &table(&report.rules).render(0);
+        text.push('\n');
+    }
+    let (pinned, limit) = (format_size(report.pinned_bytes), format_size(report.pin_limit_bytes));
+    text + &format!("Pinned on the cache devices: {pinned} of at most {limit}.\n")
+}
+
+/// Returns a policy, a line for each part with its reason.
+pub(crate) fn lines(policy: &PolicyInForce) -> String {
+    let PolicyInForce { cache, streams } = policy;
+    [("cache", reason(cache)), ("streams", reason(streams))]
+        .map(|(name, text)| format!("{name:<12} {text}\n"))
+        .concat()
+}
+
+fn reason<T: std::fmt::Display>(chosen: &Chosen<T>) -> String {
+    let rule = chosen.path.as_ref().map(|path| printable(&path.display().to_string()));
+    let rule = rule.unwrap_or_default();
+    match chosen.source {
+        PolicySource::Default => format!("{} (default)", chosen.value),
+        PolicySource::Configuration => format!("{} (configuration of {rule})", chosen.value),
+        PolicySource::Command => format!("{} (rule for {rule})", chosen.value),
+    }
+}
+
+fn table(rules: &[PolicyRule]) -> Table {
+    let mut table = Table::new(&[
+        ("PATH", Align::Left),
+        ("CACHE", Align::Left),
+        ("STREAMS", Align::Left),
+        ("FROM", Align::Left),
+    ]);
+    for PolicyRule { path, rule, source, exists } in rules {
+        let part = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let source = match (source, exists) {
+            (_, false) => "command; the path does not exist any more",
+            (PolicySource::Configuration, _) => "configuration",
+            (PolicySource::Command | PolicySource::Default, _) => "command",
+        };
+        table.row([
+            printable(&path.display().to_string()),
+            part(rule.cache.map(|keep| keep.to_string())),
+            part(rule.streams.map(|way| way.to_string())),
+            source.to_owned(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,260 @@
+//! Tests of `forebay policy` with a real server: what is cached how, by directory, by file and by export.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::harness::*;
+
+/// Bytes of a test file.
+const SIZE: usize = 256 << 10;
+
+fn asked(server: &Server, words: &[&str], path: &Path) -> Value {
+    let words = [words, &[path.to_str().unwrap(), "--json"]].concat();
+    serde_json::from_str(&server.ask(&words)).unwrap()
+}
+
+/// Returns what `forebay cached` says of a path.
+fn cached(server: &Server, path: &str) -> Value {
+    asked(server, &["cached"], &server.data.join(path))
+}
+
+fn policy(server: &Server, verb: &str, path: &str, rule: &[&str]) -> Value {
+    asked(server, &[&["policy", verb], rule].concat(), &server.data.join(path))
+}
+
+/// Returns the bytes that are cached of a path: on the devices and in memory.
+fn held(server: &Server, path: &str) -> (u64, u64) {
+    let cached = cached(server, path);
+    (cached["ssd_bytes"].as_u64().unwrap(), cached["ram_bytes"].as_u64().unwrap())
+}
+
+fn fill(c: &mut Client, file: &FileHandle, byte: u8) {
+    for offset in (0..SIZE).step_by(64 << 10) {
+        c.write(file, offset as u64, &[byte; 64 << 10], StableHow::FileSync).unwrap();
+    }
+}
+
+/// Reads a file, each part twice.
+fn read(c: &mut Client, file: &FileHandle, byte: u8) {
+    for offset in (0..SIZE).step_by(32 << 10) {
+        for _ in 0..2 {
+            assert!(c.read(file, offset as u64, 32 << 10).unwrap().data == [byte; 32 << 10]);
+        }
+    }
+}
+
+#[test]
+fn a_directory_whose_data_is_never_kept_holds_nothing_in_the_cache() {
+    let mut server = Serve::unsquashed().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"scratch", 0o755);
+    let other = c.new_file(&root, b"other", 0o644);
+    let shown = policy(&server, "set", "scratch", &["--cache", "never"]);
+    assert_eq!(shown["in_force"]["cache"]["value"], "never");
+    let file = c.new_file(&dir, b"f", 0o644);
+    for file in [&file, &other] {
+        fill(&mut c, file, 1);
+    }
+    assert!(server.status()["pool"]["dirty_bytes"].as_u64().unwrap() > 0, "writes go through the log");
+    server.flush();
+    read(&mut c, &file, 1);
+    assert_eq!(held(&server, "scratch"), (0, 0));
+    assert_eq!(held(&server, "other").0, SIZE as u64);
+    // After a restart a client uses its handle without a look at the name.
+    server.restart();
+    let mut c = server.connect();
+    read(&mut c, &file, 1);
+    read(&mut c, &other, 1);
+    fill(&mut c, &file, 2);
+    server.flush();
+    assert_eq!(held(&server, "scratch"), (0, 0));
+    assert_eq!(held(&server, "other").0, SIZE as u64);
+    // The rule follows the directory; a new directory with the old name has none.
+    c.rename((&root, b"scratch"), (&root, b"renamed")).unwrap();
+    let again = c.new_dir(&root, b"scratch", 0o755);
+    let kept = c.new_file(&again, b"f", 0o644);
+    let renamed = c.find(&root, b"renamed");
+    let more = c.new_file(&renamed, b"more", 0o644);
+    for file in [&kept, &more] {
+        fill(&mut c, file, 3);
+    }
+    server.flush();
+    assert_eq!((held(&server, "renamed"), held(&server, "scratch").0), ((0, 0), SIZE as u64));
+    let why = cached(&server, "renamed/more")["policy"]["cache"].clone();
+    assert_eq!(why, json!({"value": "never", "source": "command", "path": server.data.join("renamed")}));
+    // A file that moves gets the policy of its new directory.
+    c.rename((&again, b"f"), (&renamed, b"moved")).unwrap();
+    assert_eq!(held(&server, "renamed/moved"), (0, 0));
+    c.rename((&renamed, b"more"), (&again, b"more")).unwrap();
+    read(&mut c, &more, 3);
+    assert_eq!(held(&server, "scratch/more").1, SIZE as u64);
+    policy(&server, "unset", "renamed", &[]);
+    let moved = c.find(&renamed, b"moved");
+    read(&mut c, &moved, 3);
+    assert_eq!(held(&server, "renamed/moved").1, SIZE as u64);
+}
+
+#[test]
+fn a_directory_that_moves_into_another_policy_takes_its_files_along() {
+    let server = Serve::unsquashed().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let [from, scratch] = [&b"from"[..], b"scratch"].map(|name| c.new_dir(&root, name, 0o755));
+    let tree = c.new_dir(&from, b"tree", 0o755);
+    let inner = c.new_dir(&tree, b"inner", 0o755);
+    let file = c.new_file(&inner, b"f", 0o644);
+    policy(&server, "set", "scratch", &["--cache", "never"]);
+    fill(&mut c, &file, 1);
+    server.flush();
+    assert_eq!(held(&server, "from").0, SIZE as u64);
+    c.rename((&from, b"tree"), (&scratch, b"tree")).unwrap();
+    wait_for(|| held(&server, "scratch") == (0, 0));
+    read(&mut c, &file, 1);
+    assert_eq!(held(&server, "scratch"), (0, 0));
+    c.rename((&scratch, b"tree"), (&from, b"tree")).unwrap();
+    read(&mut c, &file, 1);
+    assert_eq!(held(&server, "from").1, SIZE as u64);
+}
+
+#[test]
+fn pinned_data_stays_while_other_data_turns_the_cache_over() {
+    let mut server = Serve::unsquashed().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"pinned", 0o755);
+    let (file, normal) = (c.new_file(&dir, b"f", 0o644), c.new_file(&root, b"normal", 0o644));
+    let big = c.new_file(&root, b"big", 0o644);
+    policy(&server, "set", "pinned", &["--cache", "pin"]);
+    for file in [&file, &normal] {
+        fill(&mut c, file, 1);
+    }
+    server.flush();
+    let pinned = policy(&server, "show", "pinned", &[])["pinned_bytes"].clone();
+    assert_eq!(pinned, SIZE);
+    for round in 0..2 {
+        // The rule counts after a restart as well, for files that nobody has used since.
+        if round == 1 {
+            server.restart();
+            c = server.connect();
+            wait_for(|| policy(&server, "show", "pinned", &[])["pinned_bytes"] == SIZE);
+        }
+        // More than half of the devices is in use then, so there is no room for all data.
+        for number in 0..18 {
+            for offset in 0..256 {
+                let at = (number % 6 * 256 + offset) << 16;
+                c.write(&big, at, &[number as u8; 64 << 10], StableHow::FileSync).unwrap();
+            }
+            server.flush();
+        }
+        wait_for(|| held(&server, "pinned").0 == SIZE as u64);
+        assert_eq!(held(&server, "normal").0, 0, "round {round}");
+    }
+    read(&mut c, &file, 1);
+}
+
+#[test]
+fn a_long_read_fills_a_cache_without_room_only_where_streams_are_cached() {
+    let server = Serve::unsquashed().cached().start_on(|data| {
+        for dir in ["past", "cached"] {
+            std::fs::create_dir(data.join(dir)).unwrap();
+            std::fs::write(data.join(dir).join("f"), vec![7; 8 << 20]).unwrap();
+        }
+        std::fs::File::create(data.join("filler")).unwrap().set_len(192 << 20).unwrap();
+    });
+    let mut c = server.connect();
+    let root = c.root();
+    policy(&server, "set", "cached", &["--streams", "cache"]);
+    // As long as there is unused space, every stream is cached.
+    let filler = c.find(&root, b"filler");
+    for offset in 0..192 << 4 {
+        assert_eq!(c.read(&filler, offset << 16, 64 << 10).unwrap().data.len(), 64 << 10);
+    }
+    for name in [&b"past"[..], b"cached"] {
+        let dir = c.find(&root, name);
+        let file = c.find(&dir, b"f");
+        for offset in 0..128 {
+            assert!(c.read(&file, offset << 16, 64 << 10).unwrap().data == [7; 64 << 10]);
+        }
+    }
+    let [past, all] = ["past", "cached"].map(|path| held(&server, path)).map(|(ssd, ram)| ssd + ram);
+    assert!(past <= 2 << 20, "{past} bytes are from before the stream was known as one");
+    assert!(all >= 8 << 20, "{all}");
+}
+
+#[test]
+fn the_configuration_has_a_rule_for_an_export_and_the_nearest_rule_counts() {
+    let toml = |policy: &str| {
+        format!(
+            "[[export]]\npath = \"@/data\"\nname = \"/\"\n{policy}\n[[export.client]]\nnetworks = [\"127.0.0.1\"]\nsquash = \"none\"\n"
+        )
+    };
+    let with = toml("policy = { cache = \"never\", streams = \"cache\" }");
+    let server = Serve::new().cached().exports(&with).start_on(|data| {
+        std::fs::create_dir(data.join("dir")).unwrap();
+    });
+    let export = json!({"value": "never", "source": "configuration", "path": server.data});
+    assert_eq!(cached(&server, "dir")["policy"]["cache"], export);
+    let shown = policy(&server, "set", "dir", &["--cache", "normal"]);
+    assert_eq!(shown["in_force"]["cache"]["value"], "normal");
+    assert_eq!(shown["in_force"]["streams"]["source"], "configuration");
+    assert_eq!(shown["rules"].as_array().unwrap().len(), 2);
+    assert!(server.ask(&["config", "show"]).contains("policy.cache = \"never\""));
+    let text = server.ask(&["policy", "show"]);
+    assert!(text.contains("configuration") && text.contains("command"), "{text}");
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.find(&root, b"dir");
+    let files = [c.new_file(&root, b"f", 0o644), c.new_file(&dir, b"f", 0o644)];
+    for file in &files {
+        fill(&mut c, file, 1);
+    }
+    server.flush();
+    assert_eq!((held(&server, "f"), held(&server, "dir").0), ((0, 0), SIZE as u64));
+    let home = server.home().to_str().unwrap();
+    std::fs::write(server.home().join("forebay.toml"), toml("").replace('@', home)).unwrap();
+    let reloaded = String::from_utf8(server.try_ask(&["reload"]).stderr).unwrap();
+    assert!(reloaded.contains("policy.cache: \"never\" -> none"), "{reloaded}");
+    assert_eq!(cached(&server, "f")["policy"]["cache"]["source"], "default");
+    read(&mut c, &files[0], 1);
+    assert_eq!(held(&server, "f").1, SIZE as u64);
+}
+
+#[test]
+fn a_rule_for_what_is_not_served_or_not_there_is_refused_and_changes_nothing() {
+    let mut server = Serve::unsquashed().cached().start_on(|data| {
+        std::fs::create_dir(data.join("dir")).unwrap();
+        std::os::unix::fs::symlink("nowhere", data.join("link")).unwrap();
+    });
+    let refusal = |words: &[&str]| {
+        let output = server.try_ask(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let path = |name: &str| server.data.join(name).to_str().unwrap().to_owned();
+    let set = |path: &str| refusal(&["policy", "set", path, "--cache", "pin"]);
+    assert!(set(&path("missing")).contains("No such file"));
+    assert!(set(&path("link")).contains("No such file"));
+    assert!(set("/").contains("not in a directory that this server serves"));
+    assert!(refusal(&["policy", "unset", &path("dir")]).contains("has no rule of its own"));
+    assert!(!server.state.join("policies.json").exists());
+    // A rule whose directory is gone is shown as such, and removed by its last path.
+    policy(&server, "set", "dir", &["--cache", "pin"]);
+    let mut c = server.connect();
+    let root = c.root();
+    c.rmdir(&root, b"dir").unwrap();
+    assert!(server.ask(&["policy", "show"]).contains("does not exist any more"));
+    c.new_dir(&root, b"dir", 0o755);
+    assert_eq!(cached(&server, "dir")["policy"]["cache"]["source"], "default");
+    server.ask(&["policy", "unset", &path("dir")]);
+    assert!(!server.ask(&["policy", "show"]).contains("dir"));
+    // A damaged file is not an empty one.
+    let file = server.state.join("policies.json");
+    server.stop();
+    let good = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &good[..good.len() / 2]).unwrap();
+    assert!(server.refusal().contains("policies.json is damaged"));
+    std::fs::write(&file, good).unwrap();
+    server.start();
+}

@@ -1,0 +1,72 @@
+//! The policy of an object: how the cache treats its blocks. The engine's user sets it, from rules about directories,
+//! which the engine does not know.
+
+/// The rule for keeping clean blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// The blocks that are used most stay.
+    #[default]
+    Normal,
+    /// Eviction writes the blocks again, as long as all pinned blocks together stay below a limit.
+    Pin,
+    /// No clean block stays. Writes go through the log, and leave the cache once the backing store has them.
+    Never,
+}
+
+/// The way of streams: long sequential reads and writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Streams {
+    /// A stream goes past the cache where the backing store is as fast.
+    #[default]
+    Past,
+    /// A stream is cached as other requests are.
+    Cache,
+}
+
+/// The policy of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// The rule for keeping clean blocks.
+    pub keep: Keep,
+    /// The way of streams.
+    pub streams: Streams,
+}
+
+impl Policy {
+    const KEEPS: [Keep; 3] = [Keep::Normal, Keep::Pin, Keep::Never];
+    const WAYS: [Streams; 2] = [Streams::Past, Streams::Cache];
+
+    /// Returns the policy as a number below 2^40. The default policy is 0.
+    pub fn to_bits(self) -> u64 {
+        self.keep as u64 | (self.streams as u64) << 2
+    }
+
+    /// Returns the policy of a number from [`Policy::to_bits`].
+    pub fn from_bits(bits: u64) -> Self {
+        Policy {
+            keep: Self::KEEPS.get((bits & 3) as usize).copied().unwrap_or_default(),
+            streams: Self::WAYS[(bits >> 2 & 1) as usize],
+        }
+    }
+
+    /// Returns true if streams are cached. Streams of pinned objects always are.
+    pub fn caches_streams(self) -> bool {
+        self.keep == Keep::Pin || self.streams == Streams::Cache
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_the_number_that_it_was_made_of() {
+        assert_eq!(Policy::default().to_bits(), 0);
+        for keep in Policy::KEEPS {
+            for streams in Policy::WAYS {
+                let policy = Policy { keep, streams };
+                assert_eq!(Policy::from_bits(policy.to_bits()), policy);
+            }
+        }
+    }
+}

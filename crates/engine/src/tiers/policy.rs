@@ -1,0 +1,66 @@
+//! The policies of objects in force: pinned blocks stay, and blocks that are never kept leave.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::index::leaf::LEAF;
+use crate::index::object::{CachedObject, State};
+use crate::index::policy::{Keep, Policy};
+
+/// The number of leaves whose blocks are dropped under one lock.
+const PIECE: u64 = 64;
+
+/// Sets the policy of an object. An object that is never kept loses its clean blocks at once.
+pub(crate) fn set_policy(core: &Core, object: &Arc<CachedObject>, policy: Policy) {
+    if object.policy() == policy {
+        return;
+    }
+    object.set_policy(&mut object.lock(), policy, &core.segments);
+    let mut next = 0;
+    while object.policy().keep == Keep::Never {
+        let mut state = object.lock();
+        let Some(first) = state.leaves.range(next..).next().map(|(leaf, _)| *leaf) else { return };
+        next = first + PIECE;
+        drop_clean(core, &mut state, first * LEAF..next * LEAF);
+    }
+}
+
+/// Drops the clean blocks of a range.
+pub(crate) fn drop_clean(core: &Core, state: &mut State, range: Range<u64>) {
+    for block in state.cached(range) {
+        if state.entry(block).is_some_and(|entry| entry.dirty) {
+            continue;
+        }
+        core.totals.evicted.add(u64::from(state.remove_entry(block, &core.segments).is_some()));
+        core.ram.removed(usize::from(state.remove_page(block)));
+    }
+}
+
+/// The pinned blocks that eviction spares.
+pub(crate) struct Pins {
+    /// The limit on blocks of pinned objects.
+    limit: u64,
+}
+
+impl Pins {
+    /// Returns the limit as of now. It is half of the blocks that the log at its full share, and the segments kept
+    /// free, leave on the devices. So at least half of what eviction meets makes room.
+    pub(crate) fn now(core: &Core) -> Self {
+        let (devices, segments) = core.segments.sizes();
+        let log = core.segments.log_use().share as u64 * devices.min(2);
+        let taken = log + devices * core.spare_segments() as u64;
+        Pins { limit: segments.saturating_sub(taken) / 2 * core.slots() as u64 }
+    }
+
+    /// Returns the limit in blocks.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Returns true if a block of the object stays for its policy. Beyond the limit pinned blocks are blocks like any
+    /// others.
+    pub(crate) fn spares(&self, core: &Core, object: &CachedObject) -> bool {
+        object.policy().keep == Keep::Pin && core.segments.pinned() <= self.limit
+    }
+}

@@ -1,0 +1,170 @@
+//! Policies of objects under pressure: pinned blocks stay within their limit, and blocks that are never kept leave.
+
+use std::sync::Arc;
+
+use forebay_engine::io::{Key, Time};
+use forebay_engine::{CachedObject, Engine, Keep, Policy, Streams};
+
+use super::{Crash, LIMIT, World, world_with};
+use crate::content::Content;
+
+const BLOCK: u64 = 4096;
+/// The number of blocks of one write.
+const RUN: u64 = 64;
+
+fn keep(keep: Keep) -> Policy {
+    Policy { keep, streams: Streams::Past }
+}
+
+/// Returns a world, its engine, and a new empty object for each of `policies`.
+fn world(policies: &[Policy]) -> (World, Arc<Engine>, Vec<Arc<CachedObject>>) {
+    let mut world = world_with(5, 2, |plan| plan.ram = 8 << 20);
+    world.plan.notes = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    let objects = (1..).zip(policies).map(|(number, policy)| {
+        let key = Key::new(&[number; 8]).unwrap();
+        world.shared.store.create(&key, Content::default());
+        let object = engine.object(&key, 0);
+        engine.set_policy(&object, *policy);
+        object
+    });
+    let objects = objects.collect();
+    (world, engine, objects)
+}
+
+fn run(world: &World, task: impl Future<Output = ()> + Send + 'static) {
+    assert_eq!(world.shared.executor.block_on(LIMIT, task), Ok(()), "{}", world.shared.executor.busiest());
+}
+
+/// Writes `blocks` blocks of an object, each with its number, and destages everything.
+async fn fill(engine: &Engine, object: &Arc<CachedObject>, blocks: u64) {
+    for first in (0..blocks).step_by(RUN as usize) {
+        let numbers = first..(first + RUN).min(blocks);
+        let data: Vec<u8> = numbers.flat_map(|number| [number as u8; BLOCK as usize]).collect();
+        engine.write(object, first * BLOCK, &data, Time::default()).await.unwrap();
+        // Destaging reads from memory then. A block that it reads from a device counts as used.
+        if first % 1024 == 0 {
+            engine.flush().await.unwrap();
+        }
+    }
+    engine.flush().await.unwrap();
+}
+
+/// Writes and destages as many blocks as turn the whole pool over. More than half of the devices is live then, so there
+/// is no room for all live blocks.
+async fn press(engine: &Engine, object: &Arc<CachedObject>) {
+    for _ in 0..3 {
+        fill(engine, object, 20_000).await;
+    }
+}
+
+async fn check_contents(engine: &Engine, object: &Arc<CachedObject>, blocks: u64) {
+    let mut page = vec![0; BLOCK as usize];
+    for number in 0..blocks {
+        assert_eq!(engine.read(object, number * BLOCK, &mut page).await, Ok(page.len()));
+        assert!(page.iter().all(|byte| *byte == number as u8), "block {number}");
+    }
+}
+
+#[test]
+fn a_pinned_block_survives_the_pressure_that_evicts_others() {
+    let (mut world, engine, objects) = world(&[keep(Keep::Pin), keep(Keep::Normal), keep(Keep::Normal)]);
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move {
+        fill(&theirs, &used[0], 1000).await;
+        fill(&theirs, &used[1], 1000).await;
+        press(&theirs, &used[2]).await;
+    });
+    let [pinned, normal, _] = &objects[..] else { unreachable!() };
+    assert_eq!(engine.usage().pinned_blocks, pinned.usage().ssd_blocks);
+    // A block that is being moved is in neither place for a moment.
+    assert!(pinned.usage().ssd_blocks > 1000 - 300, "{:?}", pinned.usage());
+    assert_eq!(normal.usage().ssd_blocks, 0);
+    let before = engine.counters().read_backing;
+    let (theirs, used) = (engine.clone(), pinned.clone());
+    run(&world, async move { check_contents(&theirs, &used, 1000).await });
+    assert!(engine.counters().read_backing - before < 300);
+    assert_eq!(engine.check(), Ok(()));
+    engine.set_policy(pinned, Policy::default());
+    assert_eq!((engine.usage().pinned_blocks, engine.check()), (0, Ok(())));
+    world.crash(Crash::Kill);
+}
+
+#[test]
+fn pins_beyond_their_limit_stall_nobody_and_leave_room_for_others() {
+    let (mut world, engine, objects) = world(&[keep(Keep::Pin), keep(Keep::Normal)]);
+    let limit = engine.pin_limit();
+    assert!((1000..6000).contains(&limit), "{limit}");
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move {
+        // More than the pool could hold beside its log.
+        fill(&theirs, &used[0], 4 * limit).await;
+        press(&theirs, &used[1]).await;
+        press(&theirs, &used[0]).await;
+        press(&theirs, &used[1]).await;
+        check_contents(&theirs, &used[0], 4 * limit).await;
+    });
+    let pinned = engine.usage().pinned_blocks;
+    assert!(pinned <= limit + 1024 && pinned >= limit / 2, "{pinned} of {limit}");
+    assert_eq!(engine.check(), Ok(()));
+    world.crash(Crash::Kill);
+}
+
+#[test]
+fn a_block_that_is_never_kept_leaves_once_the_backing_store_has_it() {
+    let (mut world, engine, objects) = world(&[keep(Keep::Never), keep(Keep::Normal)]);
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move {
+        fill(&theirs, &used[0], 500).await;
+        fill(&theirs, &used[1], 500).await;
+    });
+    let [never, normal] = &objects[..] else { unreachable!() };
+    assert_eq!((never.usage().ssd_blocks, never.usage().ram_blocks), (0, 0));
+    assert_eq!(normal.usage().ssd_blocks, 500);
+    assert!(engine.counters().written >= 1000, "the writes went through the log");
+    let (theirs, used) = (engine.clone(), never.clone());
+    run(&world, async move { check_contents(&theirs, &used, 500).await });
+    assert_eq!((never.usage().ssd_blocks, never.usage().ram_blocks), (0, 0), "reads fill nothing");
+    engine.set_policy(normal, keep(Keep::Never));
+    assert_eq!((normal.usage().ssd_blocks, normal.usage().ram_blocks), (0, 0), "clean blocks leave at once");
+    // The devices still have the copies of the dropped blocks. A start may find them, and none is wrong.
+    let keys: Vec<_> = objects.iter().map(|object| object.key().clone()).collect();
+    let (theirs, used) = (engine.clone(), never.clone());
+    run(&world, async move {
+        let seq = theirs.write(&used, 0, &[7; 4096], Time::default()).await.unwrap();
+        theirs.commit(seq).await.unwrap();
+    });
+    drop((engine, objects));
+    world.crash(Crash::PowerCut);
+    let engine = world.start_through(Vec::new()).unwrap();
+    let objects: Vec<_> = keys.iter().map(|key| engine.object(key, 500 * BLOCK)).collect();
+    let theirs = engine.clone();
+    run(&world, async move {
+        let mut page = [0; 4096];
+        assert_eq!(theirs.read(&objects[0], 0, &mut page).await, Ok(4096));
+        assert_eq!(page, [7; 4096]);
+        fill(&theirs, &objects[0], 1).await;
+        check_contents(&theirs, &objects[0], 500).await;
+        check_contents(&theirs, &objects[1], 500).await;
+    });
+    world.crash(Crash::Kill);
+}
+
+#[test]
+fn dirty_blocks_stay_when_their_object_is_kept_no_more() {
+    let (mut world, engine, objects) = world(&[keep(Keep::Normal)]);
+    let (theirs, used) = (engine.clone(), objects[0].clone());
+    run(&world, async move {
+        fill(&theirs, &used, 100).await;
+        let seq = theirs.write(&used, 10 * BLOCK, &[1; 8192], Time::default()).await.unwrap();
+        theirs.commit(seq).await.unwrap();
+        theirs.set_policy(&used, keep(Keep::Never));
+        assert_eq!((used.usage().ssd_blocks, used.dirty_blocks()), (2, 2));
+        theirs.flush().await.unwrap();
+        assert_eq!((used.usage().ssd_blocks, used.dirty_blocks()), (0, 0));
+        let mut page = [0; 4096];
+        assert_eq!(theirs.read(&used, 11 * BLOCK, &mut page).await, Ok(4096));
+        assert_eq!(page, [1; 4096]);
+    });
+    world.crash(Crash::Kill);
+}
