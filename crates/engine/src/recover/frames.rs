@@ -53,6 +53,7 @@ pub(super) struct Read {
 }
 
 impl Read {
+    /// Returns the state of a reading of the log, before its first frame.
     fn new(reach: Reach, next_frame: Seq) -> Self {
         Read {
             reach,
@@ -106,6 +107,7 @@ impl Read {
     }
 }
 
+/// Returns the contents of a sealed segment by its footer; `None` if no leg has one.
 async fn read_footer(pool: &Pool, segment: &ScannedSegment) -> Option<Contents> {
     let name = pool.segment_id(segment.seq);
     let (mut body, mut legs) = (None, 0);
@@ -213,6 +215,7 @@ fn later(stored: Reach, head: &FrameHead) -> Reach {
     Reach { tail: stored.tail.max(said.tail), oldest: stored.oldest.max(said.oldest) }
 }
 
+/// Reads the footer of a segment on one leg; `None` if there is none.
 async fn footer_of(pool: &Pool, place: Place, name: &SegmentId) -> Option<crate::format::Footer> {
     let last = read_slots(pool, place, name.slots - 1, 1).await?;
     let blocks = footer::decode_trailer(&last, name)?;

@@ -208,6 +208,7 @@ impl Cache {
 }
 
 impl Linked {
+    /// Connects a file system, by its number in the cache's keys, with the cache.
     pub(crate) fn new(cache: Arc<Cache>, number: u32, fs: &Filesystem) -> Self {
         let admission = Admission::new(cache.engine.clone(), fs.mount.clone());
         let (logging, policies) = (cache.checkpoints.logging(number), fs.policies.clone());
