@@ -189,7 +189,7 @@ async fn read_back(
     match next {
         // R17.
         None if pool.newest() > 0 => return Err(OpenError::Hole { frame: read.next_frame }),
-        // R16: the tail segment is missing. If no segment has a frame that says where the log begins, the superblocks do.
+        // R16: the tail segment is missing. Without any frame, the tail is that of the superblocks.
         Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
             return Err(OpenError::Hole { frame: next.first_frame.saturating_sub(1) });
         }
