@@ -24,6 +24,8 @@ HOST = ADDRESS if SECURITY == "plain" else "forebay.test"
 OPTION = {"plain": None, "tls": "xprtsec=tls", "mtls": "xprtsec=mtls", "krb5p": "sec=krb5p"}[SECURITY]
 CLIENT = "guest.test"
 MOUNT = "/mnt"
+# The calls that the reference work may take: see docs/benchmarks.md.
+MOST_CALLS = 100
 
 
 def run(*words):
@@ -194,6 +196,33 @@ def locks_under_a_delegation_send_nothing():
             # The second open of a file gets the delegation.
             with open(f"{MOUNT}/delegated", "r+b") as second:
                 assert calls_of_locks(second) == 0
+
+
+def reference_work(directory):
+    """The work of a program with files of its own: it makes them, and opens, reads, writes and locks them again."""
+    os.mkdir(directory)
+    for number in range(6):
+        path = f"{directory}/file-{number}"
+        write(path, bytes(20_000))
+        for lock in (fcntl.flock, fcntl.lockf):
+            with open(path, "r+b", buffering=0) as file:
+                for record in range(4):
+                    lock(file, fcntl.LOCK_EX)
+                    assert len(os.pread(file.fileno(), 100, 1000 * record)) == 100
+                    os.pwrite(file.fileno(), b"a record", 1000 * record)
+                    lock(file, fcntl.LOCK_UN)
+        assert read(path)[1000:1008] == b"a record"
+
+
+def calls_of_the_reference_work():
+    with mounted():
+        before = calls()
+        reference_work(f"{MOUNT}/work")
+        after = calls()
+        taken = {name: after[name] - before[name] for name in after if after[name] > before[name]}
+        print(f"{sum(taken.values())} calls of the reference work:",
+              ", ".join(f"{count} {name}" for name, count in sorted(taken.items())), flush=True)
+        assert sum(taken.values()) <= MOST_CALLS, taken
 
 
 # Places of a sparse file that have data.
@@ -375,7 +404,7 @@ def the_kernel_is_silent():
 
 def main():
     with_4 = [plain_mount_is_4_2, programs_and_mappings, exclusive_creates, removed_while_open, locks,
-              locks_under_a_delegation_send_nothing, copies_within_the_server]
+              locks_under_a_delegation_send_nothing, calls_of_the_reference_work, copies_within_the_server]
     with_3 = [locks_of_version_3, locks_of_both_versions, locks_of_version_3_over_a_crash_of_the_server]
     last = [several_connections, files_and_locks_over_a_crash_of_the_server, copies_over_a_crash_of_the_server,
             the_kernel_is_silent]

@@ -24,6 +24,7 @@ mod readme;
 mod server;
 mod setup;
 mod suites;
+mod ublk;
 mod untar;
 mod vm;
 mod watched;
@@ -94,6 +95,8 @@ enum Verb {
     Untar(untar::Untar),
     /// Check quotas of the served file system in an emulated machine, because this machine's kernel may lack quotas
     Quota(quota::Quota),
+    /// Kill the server below file systems on its block devices (ublk), in an emulated machine
+    Ublk(ublk::Ublk),
     /// Mount without options, or with TLS or Kerberos, from a Linux client on a network of its own (as root)
     Mounts(mounts::Mounts),
     /// Run the Connectathon tests (cthon04) from a Linux client on a network of its own (as root)
@@ -275,6 +278,7 @@ fn main() -> ExitCode {
         Verb::Suite(arguments) => suite(arguments),
         Verb::Hostile { minutes } => hostile(minutes),
         Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),
+        Verb::Ublk(ublk) => ublk.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),

@@ -126,6 +126,7 @@ struct Found {
 }
 
 impl Found {
+    /// Adds an entry. An entry without a qualifier may come once.
     fn add(&mut self, entry: Tagged) -> Result<(), Invalid> {
         let Tagged { tag, id, permissions } = entry;
         let single = match tag {
@@ -146,6 +147,7 @@ impl Found {
         }
     }
 
+    /// Returns the list if it has the entries that every list must have.
     fn finish(self) -> Result<PosixAcl, Invalid> {
         let required = |tag, entry: Option<Permissions>| entry.ok_or(Invalid::Missing { tag });
         PosixAcl::new(Entries {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_rpc::{Record, Ticket, Workers};
-use forebay_volume::disk::{DiskError, Extent};
+use forebay_volume::disk::{DiskError, Extent, Stability};
 use forebay_wire::nbd::{ErrorCode, Request, encode_data_head, encode_done, encode_error, encode_status};
 
 use crate::export::{Context, Export};
@@ -85,10 +85,14 @@ impl Job {
     async fn change(&self) -> Result<(), DiskError> {
         let (disk, Request { offset, length, .. }) = (&self.export.disk, self.request);
         match self.action {
-            Action::Write { fua } => disk.write(offset, &self.record[self.payload..], fua).await,
+            Action::Write { fua } => {
+                disk.write(offset, &self.record[self.payload..], Stability::of_fua(fua)).await
+            }
             Action::Flush => disk.flush().await,
-            Action::Discard { fua } => disk.discard(offset, length, fua).await,
-            Action::WriteZeroes { keep, fua } => disk.write_zeroes(offset, length, keep, fua).await,
+            Action::Discard { fua } => disk.discard(offset, length, Stability::of_fua(fua)).await,
+            Action::WriteZeroes { keep, fua } => {
+                disk.write_zeroes(offset, length, keep, Stability::of_fua(fua)).await
+            }
             Action::Prefetch => disk.prefetch(offset, length).await,
             Action::Read { .. } | Action::Status { .. } | Action::Disconnect => Ok(()),
         }

@@ -1,8 +1,7 @@
-//! The NBD door: clients attach block volumes over Unix sockets and TCP.
+//! The doors of block volumes: NBD for clients on Unix sockets and TCP, and [`ublk`] for block devices of this host.
 //!
-//! The transport is that of the NFS door ([`forebay_rpc`]): its event loops, buffers, limits and TLS. This crate adds
-//! what NBD is. `negotiation` and `request` decide without I/O; [`Nbd`] carries requests out; [`Door`] starts and
-//! stops all of it.
+//! The transport of the NBD door is that of the NFS door ([`forebay_rpc`]): its event loops, buffers, limits and TLS.
+//! `negotiation` and `request` decide without I/O; [`Nbd`] carries requests out; [`Door`] starts and stops all of it.
 
 mod answer;
 mod door;
@@ -11,6 +10,7 @@ mod nbd;
 mod negotiation;
 mod request;
 mod session;
+pub mod ublk;
 
 pub use door::{Config, Door, Error};
 pub use export::CACHE_CONTEXT;

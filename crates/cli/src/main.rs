@@ -84,6 +84,7 @@ fn main() -> ExitCode {
 /// line. Returns `None` for other verbs.
 fn serve_server(verb: &std::ffi::OsStr) -> Option<std::io::Result<()>> {
     match verb.to_str()? {
+        forebay_server::UBLK_VERB => Some(forebay_server::control_ublk()),
         forebay_server::HEALTH_VERB => Some(forebay_server::answer_health()),
         forebay_server::NOTIFY_VERB => Some(forebay_server::send_notifications()),
         _ => None,

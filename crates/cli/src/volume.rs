@@ -31,7 +31,7 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<Exit> {
             show(&common, &volume, |volume| {
                 let (name, size) = (&volume.name, format_size(volume.size_bytes));
                 output::note(&format!(
-                    "Volume {name} is {} ({size}); `forebay volume attach {name}` says how a client gets it.",
+                    "Volume {name} is {} ({size}); `forebay volume attach {name}` makes a device of it.",
                     volume.backing.display()
                 ));
                 Ok(())
@@ -73,20 +73,18 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<Exit> {
                 Ok(())
             })?;
         }
-        VolumeCommand::Attach { name, common } => {
-            let volume = ask(&common, VolumeRequest::List { name: Some(name.name) })?;
-            let line = attach_line(&volume)?;
-            show(&common, &volume, |_| output::result(&format!("{line}\n")))?;
+        VolumeCommand::Attach { name, nbd, common } => {
+            let name = name.name;
+            let request = match nbd {
+                true => VolumeRequest::List { name: Some(name) },
+                false => VolumeRequest::Attach { name },
+            };
+            attached(&common, &ask(&common, request)?, nbd)?;
         }
         VolumeCommand::Detach { name, common } => {
-            let volume = ask(&common, VolumeRequest::Flush { name: name.name })?;
-            show(&common, &volume, |volume| {
-                output::note(&format!(
-                    "{} has everything. End the client's device with:",
-                    volume.backing.display()
-                ));
-                output::result("nbd-client -d /dev/nbd0\n")
-            })?;
+            let had = ask(&common, VolumeRequest::List { name: Some(name.name.clone()) })?.device;
+            let volume = ask(&common, VolumeRequest::Detach { name: name.name })?;
+            show(&common, &volume, |volume| detached(volume, had.as_deref()))?;
         }
     }
     Ok(Exit::Done)
@@ -111,6 +109,33 @@ fn show(
     Ok(())
 }
 
+/// Shows the device of a volume, or the command that gives a client of NBD a device.
+fn attached(common: &Common, volume: &VolumeStatus, nbd: bool) -> anyhow::Result<()> {
+    let line = match &volume.device {
+        Some(device) if !nbd => device.display().to_string(),
+        _ => attach_line(volume)?,
+    };
+    if let Some(reason) = volume.no_device.as_ref().filter(|_| !common.json) {
+        output::note(&format!("There is no block device here: {reason}. A client of NBD gets one with:"));
+    }
+    show(common, volume, |_| output::result(&format!("{line}\n")))
+}
+
+/// Says that the backing device has everything, and how a client of NBD ends its device.
+fn detached(volume: &VolumeStatus, had: Option<&std::path::Path>) -> std::io::Result<()> {
+    let backing = volume.backing.display();
+    match had {
+        Some(device) => {
+            output::note(&format!("{} is removed. {backing} has everything.", device.display()));
+            Ok(())
+        }
+        None => {
+            output::note(&format!("{backing} has everything. End the client's device with:"));
+            output::result("nbd-client -d /dev/nbd0\n")
+        }
+    }
+}
+
 /// Returns the command that gives a client a device of the volume.
 fn attach_line(volume: &VolumeStatus) -> anyhow::Result<String> {
     if let Some(reason) = &volume.reason {
@@ -118,8 +143,9 @@ fn attach_line(volume: &VolumeStatus) -> anyhow::Result<String> {
     }
     let Some(address) = &volume.nbd else {
         bail!(
-            "volume {} has no door: the server does not serve NBD; start it with `--nbd 127.0.0.1:10809`",
-            volume.name
+            "volume {} has no door: {}the server does not serve NBD; start it with `--nbd 127.0.0.1:10809`",
+            volume.name,
+            volume.no_device.as_ref().map(|reason| format!("{reason}; and ")).unwrap_or_default()
         );
     };
     Ok(match address.rsplit_once(':') {
@@ -150,6 +176,7 @@ pub(crate) fn table(volumes: &[VolumeStatus]) -> Table {
         ("SIZE", Align::Right),
         ("DIRTY", Align::Right),
         ("MODE", Align::Left),
+        ("DEVICE", Align::Left),
         ("STATE", Align::Left),
     ];
     let mut table = Table::new(&columns);
@@ -160,6 +187,7 @@ pub(crate) fn table(volumes: &[VolumeStatus]) -> Table {
             format_size(volume.size_bytes),
             format_size(volume.dirty_bytes),
             shown_mode(volume),
+            volume.device.as_ref().map_or("-".to_owned(), |device| printable(&device.to_string_lossy())),
             printable(&volume.state),
         ]);
     }
@@ -190,6 +218,7 @@ fn describe(volume: &VolumeStatus) -> String {
         ("state", printable(&volume.state)),
     ];
     lines.extend(volume.serial.iter().map(|serial| ("serial", printable(serial))));
+    lines.extend(volume.device.iter().map(|device| ("device", printable(&device.to_string_lossy()))));
     lines.extend(volume.nbd.iter().map(|address| ("nbd", printable(address))));
     lines.extend(volume.reason.iter().map(|reason| ("refused", printable(reason))));
     if volume.read_only {

@@ -12,7 +12,8 @@ use crate::args::Target;
 #[command(after_help = "\
 Examples:
   forebay volume create scratch --backing /dev/sdx
-  forebay volume attach scratch              # how a client gets a device
+  forebay volume attach scratch              # makes /dev/ublkb0, or prints how a client gets a device
+  forebay volume attach scratch --nbd        # how a client on another host gets a device
   forebay volume list --json
   forebay volume flush scratch               # /dev/sdx has everything then
   forebay volume remove scratch              # /dev/sdx is an ordinary device again")]
@@ -51,14 +52,19 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         common: Common,
     },
-    /// Print the command that gives a client a device of the volume
+    /// Make a block device of the volume on this host (ublk), which stays until `detach`; without ublk, print the
+    /// command that gives a client a device over NBD
     Attach {
         #[command(flatten)]
         name: Name,
+        /// Print the command for a client of NBD, and make no device
+        #[arg(long)]
+        nbd: bool,
         #[command(flatten)]
         common: Common,
     },
-    /// Make the backing device equal to the volume, and print the command that ends a client's device
+    /// End the volume's block device on this host, or print the command that ends a client's device, and make the
+    /// backing device equal to the volume
     Detach {
         #[command(flatten)]
         name: Name,

@@ -2,7 +2,7 @@
 
 use crate::record::Record;
 use crate::state::{Ref, State};
-use crate::{ClientId, Durability, Effects, Error, FileKey, Now, READ, StateId, WRITE};
+use crate::{ClientId, Durability, Effects, Error, Now, READ, StateId, WRITE};
 
 /// Returns the version that follows. 0 is not a version: it means the current one.
 pub(crate) fn next(seqid: u32) -> u32 {
@@ -127,12 +127,13 @@ impl State {
     /// | of a read delegation | [`WRITE`] | `OpenMode` |
     /// | else | | success |
     ///
-    /// An open for writing also allows READ, as the kernel's server does: clients fill their pages with it.
+    /// `file` is the key of the file. An open for writing also allows READ, as the kernel's server does: clients fill
+    /// their pages with it.
     pub fn io(
         &mut self,
         client: Option<ClientId>,
         stateid: StateId,
-        file: &FileKey,
+        file: &[u8],
         access: u8,
         now: Now,
         fx: &mut Effects,
@@ -156,7 +157,7 @@ impl State {
             }
             Ref::Copy(_) => return Err(Error::BadStateid),
         };
-        if self.files.at(number).key != *file {
+        if self.files.at(number).key.as_bytes() != file {
             return Err(Error::BadStateid);
         }
         if access & WRITE != 0 && !writes { Err(Error::OpenMode) } else { Ok(()) }
@@ -166,7 +167,7 @@ impl State {
         &mut self,
         client: Option<ClientId>,
         bypass: bool,
-        file: &FileKey,
+        file: &[u8],
         access: u8,
         now: Now,
         fx: &mut Effects,

@@ -59,7 +59,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn find(&self, key: &FileKey) -> Option<u32> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<u32> {
         self.by_key.get(key).copied()
     }
 

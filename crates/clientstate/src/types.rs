@@ -78,6 +78,21 @@ macro_rules! bounded {
                 &self.0
             }
         }
+
+        impl std::ops::Deref for $name {
+            type Target = [u8];
+
+            fn deref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        // A table is searched for bytes without a value of this type, which would be an allocation.
+        impl std::borrow::Borrow<[u8]> for $name {
+            fn borrow(&self) -> &[u8] {
+                &self.0
+            }
+        }
     };
 }
 

@@ -53,7 +53,9 @@ impl Recorder {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         let shard = self.shards[Shard::of_thread()].get_or_init(Shard::new);
         shard.buckets[bucket(nanos)].fetch_add(1, Relaxed);
-        shard.total_ns.fetch_add(nanos, Relaxed);
+        if nanos > 0 {
+            shard.total_ns.fetch_add(nanos, Relaxed);
+        }
     }
 
     /// Returns the counts so far. While other threads record, counts may be a few ahead of the total.

@@ -57,6 +57,16 @@ pub enum VolumeRequest {
         /// Name of the volume.
         name: String,
     },
+    /// Makes a block device of a volume on the server's host. Without ublk there, the answer has the reason.
+    Attach {
+        /// Name of the volume.
+        name: String,
+    },
+    /// Ends the block device of a volume, and makes everything written so far durable on the backing device.
+    Detach {
+        /// Name of the volume.
+        name: String,
+    },
 }
 
 /// A block volume.
@@ -89,6 +99,12 @@ pub struct VolumeStatus {
     /// Bytes that the backing device does not have yet.
     #[serde(default)]
     pub dirty_bytes: u64,
+    /// The block device of the volume on the server's host, if it is attached and served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<PathBuf>,
+    /// In the answer to a request to attach: why the server's host has no block device of the volume, a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_device: Option<String>,
     /// Address of the NBD server, if the volume is exported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<String>,

@@ -9,6 +9,7 @@ use crate::index::object::{CachedObject, State};
 pub(crate) struct Total(AtomicU64);
 
 impl Total {
+    /// Adds to the counter.
     pub(crate) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
@@ -105,6 +106,7 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Counts the blocks and the index memory of an object.
     pub(crate) fn add(&mut self, state: &State) {
         for leaf in state.leaves.values() {
             let entries = leaf.on_ssd().filter_map(|index| leaf.entry(index));

@@ -79,6 +79,7 @@ impl Owned {
         Owned(functions, EMPTY)
     }
 
+    /// Returns the bytes that the library has put into the buffer.
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.1.value.is_null() {
             return &[];

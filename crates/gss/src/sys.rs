@@ -91,6 +91,7 @@ functions! {
     gss_display_status: fn(Word, c_int, *const Oid, *mut Word, *mut Buffer);
 }
 
+/// Returns the address of a function of the library. The name ends with a zero byte.
 fn find(library: *mut c_void, name: &str) -> Result<*mut c_void, String> {
     // SAFETY: the library is loaded, and the name ends with a zero byte.
     let symbol = unsafe { libc::dlsym(library, name.as_ptr().cast()) };

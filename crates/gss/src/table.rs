@@ -62,6 +62,7 @@ struct Slot<E> {
 }
 
 impl<E, H> Table<E, H> {
+    /// Returns an empty table. `start` begins all handles, so that handles of an earlier server name nothing.
     pub(crate) fn new(limits: Limits, start: [u8; LEN / 2]) -> Self {
         let inner = Inner {
             established: HashMap::new(),
@@ -73,6 +74,7 @@ impl<E, H> Table<E, H> {
         Table { limits, start, inner: Mutex::new(inner) }
     }
 
+    /// Returns a handle that was never given out.
     fn handle(&self, inner: &mut Inner<E, H>) -> Handle {
         inner.next += 1;
         let mut handle = [0; LEN];
@@ -154,6 +156,7 @@ impl<E, H> Table<E, H> {
 }
 
 impl<E, H> Inner<E, H> {
+    /// Removes an established context and counts it out of its address.
     fn remove(&mut self, handle: &Handle) {
         let Some(slot) = self.established.remove(handle) else { return };
         if let Some(count) = self.by_address.get_mut(&slot.address) {
@@ -164,6 +167,7 @@ impl<E, H> Inner<E, H> {
         }
     }
 
+    /// Removes the contexts whose time is over.
     fn expire(&mut self, now: Instant) {
         let over = |slot: &Slot<E>| now >= slot.until;
         let handles: Vec<_> =
@@ -171,6 +175,7 @@ impl<E, H> Inner<E, H> {
         handles.iter().for_each(|handle| self.remove(handle));
     }
 
+    /// Removes the context of an address that was unused for the longest time.
     fn drop_oldest_of(&mut self, address: IpAddr) {
         let own = self.established.iter().filter(|(_, slot)| slot.address == address);
         let oldest = own.min_by_key(|(_, slot)| slot.used).map(|(handle, _)| *handle);

@@ -85,6 +85,7 @@ impl<F: Files> Volume<F> {
         self.pending(number, way, did)
     }
 
+    /// Returns a numbered change that waits for its turn. Marks the changed objects, unless each syncs itself.
     fn pending(
         self: &Arc<Self>,
         number: u64,

@@ -306,6 +306,7 @@ impl<F: Files> Checkpoints<F> {
         result
     }
 
+    /// Sets the state of a volume, and tells the news if it is another state than before.
     fn set_state(&self, volume: &Volume<F>, state: State, news: Checkpointed<F::Error>) {
         if volume.set_state(state) != state {
             (self.tell)(news);

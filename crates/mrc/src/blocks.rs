@@ -84,6 +84,7 @@ impl Blocks {
         block
     }
 
+    /// Doubles the hash table.
     fn grow(&mut self) {
         let old = std::mem::take(&mut self.table);
         self.table = vec![NONE; old.len() * 2];

@@ -23,12 +23,14 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// Multiplies all counts with a factor.
     fn fade(&mut self, factor: f64) {
         let Counts { reads, memory, cached, writes, coalesced } = self;
         let all = [reads, writes].into_iter().chain(memory).chain(cached).chain(coalesced);
         all.for_each(|count| *count *= factor);
     }
 
+    /// Adds the counts of another sample.
     pub(crate) fn add(&mut self, other: &Counts) {
         self.reads += other.reads;
         self.writes += other.writes;
@@ -79,6 +81,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
+    /// Adds the counts of a request to its group. Groups beyond the bound are counted together.
     pub(crate) fn add(&mut self, group: u32, counts: &Counts) {
         self.all.add(counts);
         let known = self.groups.contains_key(&group);
@@ -86,6 +89,7 @@ impl Groups {
         self.groups.entry(group).or_default().add(counts);
     }
 
+    /// Multiplies all counts with a factor, so that old requests count less.
     pub(crate) fn fade(&mut self, factor: f64) {
         self.all.fade(factor);
         self.groups.values_mut().for_each(|counts| counts.fade(factor));

@@ -65,6 +65,7 @@ impl Memory {
         }
     }
 
+    /// Drops a block that is no longer valid.
     pub(crate) fn drop_block(&mut self, blocks: &mut Blocks, block: u32) {
         let place = blocks.place_mut(block, self.tier);
         if place.is_live() {

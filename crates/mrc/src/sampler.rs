@@ -189,6 +189,7 @@ impl Sampler {
 }
 
 impl Shard {
+    /// Keeps a sampled request for the estimator. Without room the request is lost, and counted by kind.
     #[cold]
     fn keep(&self, reference: Reference) {
         let mut references = self.references.lock();

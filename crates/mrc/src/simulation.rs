@@ -101,6 +101,7 @@ impl Simulation {
         self.ssds.iter_mut().for_each(|ssd| ssd.record_pages = pages);
     }
 
+    /// Returns the room of a cache of this multiple of the present size, scaled by the sampling rate.
     fn room(&self, multiple: f64) -> Room {
         let (room, rate) = (self.geometry.room(multiple), self.rate());
         Room {
@@ -116,6 +117,7 @@ impl Simulation {
         ((self.geometry.memory * 2).next_power_of_two().max(GHOSTS) as f64 * self.rate()) as usize
     }
 
+    /// Scales the simulated memories by the sampling rate.
     fn set_memory(&mut self) {
         let rate = self.rate();
         for (memory, multiple) in self.memories.iter_mut().zip(MEMORY_MULTIPLES) {
@@ -192,6 +194,7 @@ impl Simulation {
         }
     }
 
+    /// Simulates a write at all sizes. Counts the sizes at which the block was dirty already.
     fn write(&mut self, block: u32, at: u32, weight: f64, seen: &mut Counts) {
         seen.writes = weight;
         for (ssd, coalesced) in self.ssds.iter_mut().zip(&mut seen.coalesced) {

@@ -47,6 +47,7 @@ pub(crate) struct Ssd {
 }
 
 impl Ssd {
+    /// Returns an empty cache. `ghosts` bounds the evicted blocks that it remembers.
     pub(crate) fn new(tier: usize, room: Room, ghosts: usize) -> Self {
         Ssd {
             tier,
@@ -163,6 +164,7 @@ impl Ssd {
         true
     }
 
+    /// Makes a block clean.
     fn clean(&mut self, blocks: &mut Blocks, block: u32) {
         let place = blocks.place_mut(block, self.tier);
         if place.is_dirty() {
@@ -290,6 +292,7 @@ impl Ssd {
         self.queue.len() + 2 * self.dirty_queue.len()
     }
 
+    /// Returns the memory in use, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.queue.capacity() * size_of::<Entry>()
             + self.dirty_queue.capacity() * size_of::<(u32, u32)>()

@@ -376,6 +376,10 @@ impl Service for Nfs {
         tasks::turn();
     }
 
+    fn wake_at(&self) -> Option<Instant> {
+        tasks::next_timer()
+    }
+
     fn detach(&self) {
         tasks::detach();
     }

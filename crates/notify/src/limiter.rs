@@ -52,6 +52,7 @@ impl Sum {
         self.weigh(event);
     }
 
+    /// Counts events of a kind. Kinds beyond the bound are counted together.
     fn add_kind(&mut self, kind: &str, count: u64) {
         if self.kinds.len() < MOST_KINDS || self.kinds.contains_key(kind) {
             *self.kinds.entry(kind.to_owned()).or_default() += count;
@@ -60,12 +61,14 @@ impl Sum {
         }
     }
 
+    /// Keeps the event if it is as severe as the most severe one so far.
     fn weigh(&mut self, event: Event) {
         if self.gravest.as_ref().is_none_or(|gravest| event.severity >= gravest.severity) {
             self.gravest = Some(event);
         }
     }
 
+    /// Adds the events of another sum.
     fn merge(&mut self, other: Sum) {
         other.kinds.iter().for_each(|(kind, count)| self.add_kind(kind, *count));
         self.others += other.others;
@@ -73,6 +76,7 @@ impl Sum {
         other.gravest.into_iter().for_each(|event| self.weigh(event));
     }
 
+    /// Returns the sum as one event, with the severity of its most severe one.
     fn as_event(&self) -> Event {
         let mut parts: Vec<_> = self.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         if self.others + self.missed > 0 {

@@ -92,6 +92,7 @@ struct Targets {
 }
 
 impl Targets {
+    /// Carries out an order of the server.
     fn carry_out(&mut self, order: Order) {
         match order {
             Order::Targets { targets } => self.set(targets),
@@ -106,6 +107,7 @@ impl Targets {
         self.all.values().for_each(|target| target.offer(event));
     }
 
+    /// Puts the targets in force: removes, changes and adds.
     fn set(&mut self, targets: Vec<Notify>) {
         let names: Vec<_> = targets.iter().map(|target| target.name.clone()).collect();
         self.all.retain(|name, target| {
@@ -123,6 +125,7 @@ impl Targets {
         }
     }
 
+    /// Starts the thread of a new target.
     fn add(&mut self, settings: Notify) {
         let name = settings.name.clone();
         let target = Arc::new(Target::new(settings, &self.shared));

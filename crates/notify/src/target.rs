@@ -63,6 +63,7 @@ struct State {
 }
 
 impl Target {
+    /// Returns a target without waiting events.
     pub(crate) fn new(settings: Notify, shared: &Arc<Shared>) -> Self {
         let state = State {
             settings: Arc::new(settings),
@@ -191,6 +192,7 @@ impl Target {
         !state.is_removed && !state.is_last
     }
 
+    /// Notes a delivery. Reports it to the server if the one before failed.
     fn succeeded(&self) {
         let was_failing = std::mem::replace(&mut self.state.lock().is_failing, false);
         if was_failing {
@@ -226,6 +228,7 @@ impl Target {
         }
     }
 
+    /// Reports something about this target to the server. `message` gets the target's name.
     fn tell(&self, severity: Severity, kind: &str, message: impl FnOnce(&str) -> String) {
         let target = self.settings().name.clone();
         let message = message(&target);
@@ -233,6 +236,7 @@ impl Target {
     }
 }
 
+/// Returns the least severity of the events that a target wants.
 fn least(severity: NotifySeverity) -> Severity {
     match severity {
         NotifySeverity::Info => Severity::Info,

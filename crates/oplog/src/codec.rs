@@ -3,12 +3,14 @@
 use crate::identity::{IDENTITY_MAX, Identity};
 use crate::{Name, Time};
 
+/// Appends an identity: kind, length, bytes.
 pub(crate) fn put_identity(identity: &Identity, out: &mut Vec<u8>) {
     out.extend_from_slice(&(identity.kind as i16).to_le_bytes());
     out.push(identity.len);
     out.extend_from_slice(identity.as_slice());
 }
 
+/// Appends a name with its length in front.
 pub(crate) fn put_name(name: &[u8], out: &mut Vec<u8>) {
     // At most 255 bytes long.
     out.push(name.len() as u8);
@@ -24,12 +26,14 @@ pub(crate) fn put_time(time: Time, out: &mut Vec<u8>) {
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Takes `len` bytes; `None` if fewer are left.
     pub(crate) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(bytes)
     }
 
+    /// Takes `N` bytes; `None` if fewer are left.
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -58,6 +62,7 @@ impl<'a> Reader<'a> {
         (time.nsec < 1_000_000_000).then_some(time)
     }
 
+    /// Takes an identity; `None` if the bytes are none.
     pub(crate) fn identity(&mut self) -> Option<Identity> {
         let kind = i16::from_le_bytes(self.array()?).into();
         let len = self.u8()?;

@@ -63,6 +63,7 @@ impl Given {
         *self == Given::default()
     }
 
+    /// Appends the attributes in the format of a record.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.acl.as_ref().map_or(0, |_| ACL) | self.flags.map_or(0, |_| FLAGS));
         self.acl.iter().for_each(|acl| put_value(acl, out));
@@ -78,6 +79,7 @@ impl Given {
         }
     }
 
+    /// Takes the attributes; `None` if the bytes are not those of a record.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
         let has = input.u8()?;
         if has & !(ACL | FLAGS) != 0 {

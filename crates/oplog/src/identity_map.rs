@@ -74,6 +74,7 @@ impl IdentityMap {
         Some(inner)
     }
 
+    /// Removes an alias with its entries in the reverse tables. Returns the identity that the alias led to.
     fn take(&mut self, outer: &Identity) -> Option<Identity> {
         let inner = self.inner.remove(outer)?;
         self.outer.remove(&inner);

@@ -85,6 +85,7 @@ const KEPT: u8 = 0x40;
 const GIVEN: u8 = 0x80;
 
 impl LoggedObject {
+    /// Appends the object in the format of a record.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let Attributes { kind, mode, uid, gid, atime, mtime } = self.attributes;
         put_identity(&self.identity, out);
@@ -119,6 +120,7 @@ impl LoggedObject {
         }
     }
 
+    /// Takes an object; `None` if the bytes are not those of a record.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
         let identity = input.identity()?;
         let kind = input.u8()?;

@@ -46,6 +46,7 @@ const WAS: u8 = 1;
 const NOW: u8 = 2;
 
 impl Operation {
+    /// Appends the operation in the format of a record. The reply has no length, since it is the last part.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.number.to_le_bytes());
         out.extend_from_slice(&self.filesystem.to_le_bytes());
@@ -56,6 +57,7 @@ impl Operation {
         out.extend_from_slice(&self.reply);
     }
 
+    /// Takes an operation from all bytes that are left; `None` if they are not those of a record.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
         let (number, filesystem) = (input.u64()?, input.u32()?);
         let count = input.u8()?;
@@ -68,6 +70,7 @@ impl Operation {
 }
 
 impl Binding {
+    /// Appends the binding in the format of a record.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_identity(&self.dir, out);
         put_name(&self.name, out);
@@ -75,6 +78,7 @@ impl Binding {
         [self.was, self.now].iter().flatten().for_each(|object| put_identity(object, out));
     }
 
+    /// Takes a binding; `None` if the bytes are not those of a record.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
         let (dir, name, flags) = (input.identity()?, input.name()?, input.u8()?);
         if flags & !(WAS | NOW) != 0 {

@@ -156,6 +156,7 @@ impl Record {
     }
 }
 
+/// Appends an entry of a request in progress.
 fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
     put_identity(&entry.dir, out);
     put_name(&entry.name, out);
@@ -168,6 +169,7 @@ fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
     }
 }
 
+/// Takes an entry of a request in progress; `None` if the bytes are none.
 fn decode_entry(input: &mut Reader<'_>) -> Option<Entry> {
     let (dir, name, flags) = (input.identity()?, input.name()?, input.u8()?);
     let object = if flags > 0 { Some(input.identity()?) } else { None };

@@ -77,6 +77,7 @@ impl Spent {
         }
     }
 
+    /// Forgets the identities for which `keep` returns false.
     fn retain(&mut self, keep: impl Fn(&(u64, Identity)) -> bool) {
         self.numbers.values_mut().for_each(|all| all.retain(&keep));
         self.numbers.retain(|_, all| !all.is_empty());

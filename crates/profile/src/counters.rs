@@ -100,6 +100,7 @@ impl Counters {
         }
     }
 
+    /// Combines each counter with the one of `other`.
     fn combine(&mut self, other: &Counters, with: fn(u64, u64) -> u64) {
         let arrays = [
             (&mut self.operations[..], &other.operations[..]),
@@ -137,6 +138,7 @@ mod by_name {
 
     use super::Kind;
 
+    /// Writes the counts above 0 under the names of their operations.
     pub(super) fn serialize<S: Serializer>(
         operations: &[u64; Kind::COUNT],
         serializer: S,
@@ -151,6 +153,7 @@ mod by_name {
         map.end()
     }
 
+    /// Reads counts by name. Operations of a later version are counted together.
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<[u64; Kind::COUNT], D::Error> {

@@ -48,6 +48,7 @@ struct Set {
 }
 
 impl Hours {
+    /// Returns working sets without blocks.
     pub(crate) fn new() -> Self {
         let set = || Set { export: AtomicU32::new(NO_EXPORT), blocks: OnceLock::new() };
         let sets = std::array::from_fn(|_| set());
@@ -117,6 +118,7 @@ impl Hours {
         self.hour.store(hour, Relaxed);
     }
 
+    /// Returns the working set of the present hour, of all exports and of each.
     fn now(&self, complete: bool) -> WorkingSet {
         let mut all: Option<Registers> = None;
         let mut exports = Vec::new();

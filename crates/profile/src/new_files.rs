@@ -91,6 +91,7 @@ impl Followed {
         }
     }
 
+    /// Returns the counts, with the files that are still being written at their present sizes.
     pub(crate) fn snapshot(&self) -> NewFiles {
         let counted = self.counted.lock();
         let mut files = counted.files.clone();

@@ -128,6 +128,7 @@ pub fn decode_trace(bytes: &[u8]) -> Result<Vec<TraceRecord>, TraceError> {
     Ok(records)
 }
 
+/// Takes a record from the front of `rest`. `at_us` is the time of the record before, and then of this one.
 fn record(rest: &mut &[u8], at_us: &mut u64) -> Option<TraceRecord> {
     *at_us = at_us.checked_add(take(rest)?)?;
     let client = u32::try_from(take(rest)?).ok()?;
@@ -154,6 +155,7 @@ fn has_range(kind: Kind, failed: bool) -> bool {
     matches!(kind, Kind::Read | Kind::Write) && !failed
 }
 
+/// Appends a number in groups of seven bits, lowest first.
 fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -162,6 +164,7 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
+/// Takes a number; `None` if it is cut short or exceeds 64 bits.
 fn take(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {

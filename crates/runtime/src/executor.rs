@@ -127,6 +127,7 @@ pub(crate) fn clear_timer(key: TimerKey) {
 }
 
 impl Local {
+    /// Returns the ring of this thread, which is opened at the first use; `None` if the kernel refuses one.
     fn ring(&mut self) -> Option<&mut Ring> {
         if let RingState::Untried = self.ring {
             self.ring = match Ring::new() {
@@ -140,6 +141,7 @@ impl Local {
         self.open_ring()
     }
 
+    /// Returns the ring if it is open.
     fn open_ring(&mut self) -> Option<&mut Ring> {
         match &mut self.ring {
             RingState::Open(ring) => Some(ring),
@@ -172,12 +174,14 @@ impl Local {
         self.collect()
     }
 
+    /// Passes all waiting requests to the kernel.
     fn submit(&mut self) {
         if let Some(ring) = self.open_ring() {
             ring.submit();
         }
     }
 
+    /// Returns the requests that have ended and the timers that are due.
     fn collect(&mut self) -> News {
         let mut news = News::default();
         if let Some(ring) = self.open_ring() {

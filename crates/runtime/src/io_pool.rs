@@ -64,6 +64,7 @@ impl IoPool {
         Self::start(true)
     }
 
+    /// Starts the threads. Fewer threads than wanted are a warning only.
     fn start(queues: bool) -> Self {
         let shared = Arc::new(Shared { queues, ..Shared::default() });
         for _ in 0..Self::THREADS {
@@ -139,6 +140,7 @@ impl Shared {
         Ok(())
     }
 
+    /// Carries out jobs until the pool is closed and no job is left.
     fn work(&self) {
         let mut state = self.state.lock();
         loop {

@@ -167,6 +167,7 @@ impl Request {
         Request { observer: Some((observer, number)), ..self }
     }
 
+    /// Returns the file that the request works on. A shared flush has one of its own.
     fn file(&self) -> &File {
         match &self.work {
             Work::Flush { by: Some(file), .. } => file,
@@ -203,6 +204,7 @@ impl Request {
         }
     }
 
+    /// Carries out the rest of the request by a system call. Returns the number of bytes that it moved.
     fn call(&mut self) -> Result<usize, Errno> {
         let file = &self.target.file;
         let at = self.offset + self.done as u64;
@@ -233,6 +235,7 @@ impl Request {
         }
     }
 
+    /// Counts the request and returns its outcome.
     pub(crate) fn end(self, result: Result<(), Fault>) -> Outcome {
         self.target.account(&self.work, result.is_ok());
         Outcome {
@@ -245,6 +248,7 @@ impl Request {
     }
 }
 
+/// Returns the flags of pwritev2(2) for a durability.
 fn write_flags(durability: Durability) -> ReadWriteFlags {
     match durability {
         Durability::Now => ReadWriteFlags::DSYNC,

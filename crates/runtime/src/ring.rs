@@ -100,6 +100,7 @@ impl Ring {
         Completion::Waiting(slot)
     }
 
+    /// Queues waiting requests while the kernel's completion queue has room for their ends.
     fn queue(&mut self) {
         while self.with_kernel < ENTRIES - 1 {
             let Some(key) = self.waiting.pop_front() else { return };
@@ -109,6 +110,7 @@ impl Ring {
         }
     }
 
+    /// Queues an entry. The queue has room, since `with_kernel` bounds the entries.
     fn queue_entry(&mut self, entry: &squeue::Entry) {
         // SAFETY: the entry points to the static `COUNT`, or to a request in `under_way`. The request stays there until
         // its completion is taken from the ring.

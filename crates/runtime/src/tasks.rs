@@ -112,6 +112,15 @@ pub fn and_then_run<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
+/// Runs `task` to its end: on an [`attached`] thread from its next [`turn`] on, and at once on other threads. The
+/// caller holds no lock that the task takes.
+pub fn run_to_end(task: Io<()>) {
+    match attached() {
+        true => spawn_to_end(task).into_iter().for_each(block_on),
+        false => and_then_run(|| block_on(task)),
+    }
+}
+
 /// Spawns a task like [`Spawn::here`](forebay_engine::io::Spawn::here): [`detach`] runs it to its end.
 pub(crate) fn spawn_to_end(task: Io<()>) -> Option<Io<()>> {
     let task = LATER.with_borrow_mut(|later| match later {

@@ -190,3 +190,16 @@ fn a_thread_without_a_loop_does_it_where_it_says_that_it_will() {
     assert!(!during && ended.load(Ordering::SeqCst));
     assert!(threads.here(writing(&file, &ended)).is_some(), "not any more");
 }
+
+#[test]
+fn a_task_to_run_to_its_end_needs_no_loop_and_outlasts_none() {
+    let home = tempfile::tempdir().unwrap();
+    let (file, ended) = (file(home.path()), Arc::new(AtomicBool::new(false)));
+    tasks::run_to_end(writing(&file, &ended));
+    assert!(ended.swap(false, Ordering::SeqCst), "a thread without a loop runs it at once");
+    let running = Loop::new();
+    tasks::run_to_end(writing(&file, &ended));
+    assert!(!ended.load(Ordering::SeqCst), "not before the loop's turn");
+    drop(running);
+    assert!(ended.load(Ordering::SeqCst));
+}

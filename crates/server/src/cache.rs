@@ -28,6 +28,7 @@ use crate::placement::Rules;
 use crate::policies::Policies;
 use crate::roster::Roster;
 use crate::side_by_side::open_beside_others;
+use crate::ublk_control::UblkDriver;
 use crate::under_way::UnderWay;
 use crate::volumes::Volumes;
 
@@ -145,7 +146,7 @@ pub(crate) fn open(
     (vfs, nfs): (&Arc<Vfs>, &Nfs),
     identities: &mut Identities,
     events: &Arc<EventLog>,
-    asker: Option<Asker>,
+    (asker, ublk): (Option<Asker>, Result<UblkDriver, String>),
     retry: BusyRetry,
     under_way: &Arc<UnderWay>,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
@@ -161,7 +162,7 @@ pub(crate) fn open(
     notices.extend(opened.notices);
     let (uuid, fresh, pool) = (opened.pool.uuid, opened.fresh, opened.pool);
     in_use.require(uuid, settings.cache.format)?;
-    let volumes = Volumes::open(settings, events)?;
+    let volumes = Volumes::open(settings, events, ublk)?;
     let watch = Arc::new(CacheMonitor::new(roster.clone()));
     notices.extend(opened.missing.iter().map(Missing::reason));
     let is_used =

@@ -23,6 +23,7 @@ use crate::health::Asker;
 use crate::host::Host;
 use crate::notify::Notifier;
 use crate::start::{Served, Start, Watches};
+use crate::ublk_control::UblkDriver;
 use crate::under_way::{Reports, UnderWay};
 use crate::{privileges, sandbox, state_dir};
 
@@ -54,7 +55,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     // A closed terminal has no effect as long as there is no configuration to read again.
     let mut signals = Signals::new([SIGHUP])?;
     let open_files = privileges::raise_open_files();
-    let asker = Asker::start();
+    let (asker, ublk) = (Asker::start(), UblkDriver::start());
     let under_way = Arc::new(UnderWay::default());
     let watches = Watches::begin(&settings, &under_way)?;
     let refused = sandbox::refused();
@@ -93,6 +94,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         front: front.clone(),
         sandbox,
         asker,
+        ublk,
         watches,
         retry,
         open_files,
@@ -123,6 +125,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     found.end();
     running.shutdown(control.limits().drain_timeout);
     door.into_iter().for_each(|door| door.stop(control.limits().drain_timeout));
+    control.cache().into_iter().for_each(|cache| cache.volumes.leave_devices(control.limits().drain_timeout));
     nfs.stop();
     // From here on no administrator may flush, add or remove a device.
     drop((past, http));

@@ -32,6 +32,7 @@ use crate::notify::Notifier;
 use crate::portmap::PortmapRole;
 use crate::reload;
 use crate::serve::{Ready, start_error};
+use crate::ublk_control::UblkDriver;
 use crate::udp;
 use crate::under_way::{Reports, UnderWay};
 use crate::volumes;
@@ -73,6 +74,7 @@ pub(crate) struct Start {
     pub(crate) front: Arc<ControlFront>,
     pub(crate) sandbox: SandboxStatus,
     pub(crate) asker: Option<Asker>,
+    pub(crate) ublk: Result<UblkDriver, String>,
     pub(crate) watches: Watches,
     pub(crate) retry: BusyRetry,
     /// The limit on open files.
@@ -147,8 +149,15 @@ impl Start {
         flush_after_crash(&vfs, &events, &under_way);
         // All other possible failures are excluded now. From here on there is something to stop cleanly.
         under_way.step("opening the cache");
-        let opened =
-            cache::open(&settings, (&vfs, &nfs), &mut identities, &events, self.asker, retry, &under_way)?;
+        let opened = cache::open(
+            &settings,
+            (&vfs, &nfs),
+            &mut identities,
+            &events,
+            (self.asker, self.ublk),
+            retry,
+            &under_way,
+        )?;
         let (cache, said) = opened.unzip();
         nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
         nfs.remove_unopened_kept().map_err(|(path, error)| {
@@ -164,7 +173,10 @@ impl Start {
         }
         let running = server.spawn().map_err(start_error)?;
         let door = match &cache {
-            Some(cache) => volumes::door::open(&settings, &keyring, &cache.volumes)?,
+            Some(cache) => {
+                cache.volumes.take_devices()?;
+                volumes::door::open(&settings, &keyring, &cache.volumes)?
+            }
             None => None,
         };
         nfs.notify_hosts();

@@ -70,6 +70,7 @@ impl HandleKey {
         HandleKey { salts, ..self }
     }
 
+    /// Returns the keyed hash of a handle's bytes, with the salt of its export.
     fn mac(&self, export: u32, bytes: &[u8]) -> [u8; MAC] {
         let mut hasher = self.hasher;
         hasher.write(bytes);
@@ -87,6 +88,7 @@ impl HandleKey {
         hasher.finish()
     }
 
+    /// Returns the handle of an inode in an export.
     pub(crate) fn seal(&self, export: u32, kernel: &KernelHandle) -> Handle {
         let mut bytes = [0; HANDLE_MAX];
         let end = HEAD + kernel.as_slice().len();

@@ -17,6 +17,7 @@ struct RawHandle {
     bytes: [u8; KERNEL_HANDLE_MAX],
 }
 
+/// Returns the result of a system call, or its error.
 pub(crate) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 {
         Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))

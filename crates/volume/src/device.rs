@@ -16,6 +16,11 @@ pub trait BackingDevice: Send + Sync + 'static {
     fn losses(&self) -> u64 {
         0
     }
+    /// Returns true if a failure that leaves this host running, such as the loss of a connection, may lose changes that
+    /// the device has accepted and not synced.
+    fn is_remote(&self) -> bool {
+        false
+    }
     /// Reads at `offset` into the front of `buffer`. Fewer bytes come only at the end of the device.
     fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)>;
     /// Writes all of `data`. The data is durable after [`BackingDevice::sync`].

@@ -1,7 +1,8 @@
 //! The block device that a door serves: reads, writes, flushes, and what is known of its contents.
 //!
 //! A [`Disk`] behaves as a disk with a volatile write cache. A crash may lose any subset of the writes that no flush
-//! followed. It loses no write that was answered before a successful [`Disk::flush`], and none with `fua`.
+//! followed. It loses no write that was answered before a successful [`Disk::flush`], and none with
+//! [`Stability::Durable`].
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -20,18 +21,37 @@ pub trait Disk: Send + Sync + 'static {
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, DiskError>;
     /// Fills `buf` from `offset`.
     fn read<'a>(&'a self, offset: u64, buf: &'a mut [u8]) -> DiskFuture<'a, ()>;
-    /// Writes `data`. With `fua` the data is durable when the future is ready; otherwise after the next `flush`.
-    fn write<'a>(&'a self, offset: u64, data: &'a [u8], fua: bool) -> DiskFuture<'a, ()>;
+    /// Writes `data`, which has this stability when the future is ready. It is durable after the next `flush`.
+    fn write<'a>(&'a self, offset: u64, data: &'a [u8], stability: Stability) -> DiskFuture<'a, ()>;
     /// Makes everything durable that was answered before the call. Costs nothing if nothing is undurable.
     fn flush(&self) -> DiskFuture<'_, ()>;
     /// Says that the range is not needed. Later reads give zeros or the old contents, never another's.
-    fn discard(&self, offset: u64, len: u64, fua: bool) -> DiskFuture<'_, ()>;
+    fn discard(&self, offset: u64, len: u64, stability: Stability) -> DiskFuture<'_, ()>;
     /// Makes the range read as zeros. With `keep` the backing device must keep the space allocated.
-    fn write_zeroes(&self, offset: u64, len: u64, keep: bool, fua: bool) -> DiskFuture<'_, ()>;
+    fn write_zeroes(&self, offset: u64, len: u64, keep: bool, stability: Stability) -> DiskFuture<'_, ()>;
     /// Brings the range into the cache.
     fn prefetch(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;
     /// Returns the extents from `offset` on, at most `most`, that together cover at most `len` bytes.
     fn extents(&self, offset: u64, len: u64, most: usize) -> DiskFuture<'_, Vec<Extent>>;
+}
+
+/// The failures that a change survives from its answer on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stability {
+    /// None: a crash of the server may lose the change. It suits a client that loses its connection with the server,
+    /// and so learns of the crash.
+    Unstable,
+    /// A crash of the server. It suits a client that goes on after the crash and does not learn of it.
+    Logged,
+    /// A crash of the server, and a power cut.
+    Durable,
+}
+
+impl Stability {
+    /// Returns the stability of a change with the flag FUA of NBD, or without it.
+    pub fn of_fua(fua: bool) -> Self {
+        if fua { Stability::Durable } else { Stability::Unstable }
+    }
 }
 
 /// The block devices that a door serves, by name.

@@ -4,6 +4,7 @@ forebay_common::planted_bugs![
     ; in scenarios:
     "a flush is answered before the frame is durable",
     "a write with FUA is answered before the frame is durable",
+    "a logged write is answered before its frame",
     "a flush does not sync what went past the log",
     "a discard drops what only the log has",
     "zeros past the log leave older copies",

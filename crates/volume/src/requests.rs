@@ -7,7 +7,7 @@ use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{BackingError, BackingResult, Io, Time};
 use forebay_engine::{Error, Logged, Mode, Outcome, Seq};
 
-use crate::disk::Extent;
+use crate::disk::{Extent, Stability};
 use crate::planted_bugs;
 use crate::volume::Volume;
 
@@ -64,11 +64,11 @@ impl Volume {
         Ok(())
     }
 
-    pub(crate) async fn write_now(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+    pub(crate) async fn write_now(&self, offset: u64, data: &[u8], stability: Stability) -> Result<()> {
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         let changed = self.put(offset, data).await?;
-        self.settle(changed, fua).await
+        self.settle(changed, stability).await
     }
 
     /// Writes into the log or to the device, as the mode and the engine decide.
@@ -138,14 +138,23 @@ impl Volume {
         (losses, Err(BackingError::Io(EIO)))
     }
 
-    /// Ends a change: with `fua` it is durable now.
-    async fn settle(&self, changed: Changed, fua: bool) -> Result<()> {
+    /// Ends a change, which has this stability then. A change that went past the log survives a crash of the server,
+    /// because the kernel has it. A remote device may lose it in that time.
+    async fn settle(&self, changed: Changed, stability: Stability) -> Result<()> {
         self.answered(changed.frame);
-        if !fua || planted_bugs::active("a write with FUA is answered before the frame is durable") {
+        let is_answered_early = match stability {
+            Stability::Unstable => true,
+            Stability::Logged => planted_bugs::active("a logged write is answered before its frame"),
+            Stability::Durable => {
+                planted_bugs::active("a write with FUA is answered before the frame is durable")
+            }
+        };
+        if is_answered_early {
             return Ok(());
         }
         self.engine.commit(changed.frame).await?;
-        if changed.bypassed { self.engine.sync_bypassed(&self.object).await } else { Ok(()) }
+        let is_synced = stability == Stability::Durable || self.device.is_remote();
+        if changed.bypassed && is_synced { self.engine.sync_bypassed(&self.object).await } else { Ok(()) }
     }
 
     pub(crate) async fn flush_now(&self) -> Result<()> {
@@ -159,7 +168,7 @@ impl Volume {
     }
 
     /// Discards the whole blocks of the range. Bytes of other blocks keep their contents.
-    pub(crate) async fn discard_now(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+    pub(crate) async fn discard_now(&self, offset: u64, len: u64, stability: Stability) -> Result<()> {
         let mut all = Changed::default();
         for piece in pieces(self.whole_blocks(offset, len)) {
             let (at, len) = (piece.start, piece.end - piece.start);
@@ -169,15 +178,21 @@ impl Volume {
             all = all.and(self.bypass(piece, None, false, || self.device.discard(at, len)).await?);
             self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);
         }
-        self.settle(all, fua).await
+        self.settle(all, stability).await
     }
 
-    pub(crate) async fn write_zeroes_now(&self, offset: u64, len: u64, keep: bool, fua: bool) -> Result<()> {
+    pub(crate) async fn write_zeroes_now(
+        &self,
+        offset: u64,
+        len: u64,
+        keep: bool,
+        stability: Stability,
+    ) -> Result<()> {
         let whole = self.whole_blocks(offset, len);
         let end = offset + len;
         if len <= LOGGED_ZEROS || whole.is_empty() {
             let changed = self.put_zeros(offset..end).await?;
-            return self.settle(changed, fua).await;
+            return self.settle(changed, stability).await;
         }
         let mut all = self.put_zeros(offset..whole.start).await?;
         for piece in pieces(whole.clone()) {
@@ -191,7 +206,7 @@ impl Volume {
             self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);
         }
         all = all.and(self.put_zeros(whole.end..end).await?);
-        self.settle(all, fua).await
+        self.settle(all, stability).await
     }
 
     async fn put_zeros(&self, range: Range<u64>) -> Result<Changed> {

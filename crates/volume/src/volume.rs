@@ -9,7 +9,7 @@ use forebay_engine::wait::Gate;
 use forebay_engine::{CachedObject, Engine, Error, Mode, Outcome, Seq};
 
 use crate::device::BackingDevice;
-use crate::disk::{Disk, DiskError, DiskFuture, Extent, Shape};
+use crate::disk::{Disk, DiskError, DiskFuture, Extent, Shape, Stability};
 use crate::key::key;
 
 /// The longest request in bytes.
@@ -276,8 +276,8 @@ impl Disk for Volume {
         self.request((offset, buf.len() as u64, false), self.read_now(offset, buf))
     }
 
-    fn write<'a>(&'a self, offset: u64, data: &'a [u8], fua: bool) -> DiskFuture<'a, ()> {
-        self.request((offset, data.len() as u64, true), self.write_now(offset, data, fua))
+    fn write<'a>(&'a self, offset: u64, data: &'a [u8], stability: Stability) -> DiskFuture<'a, ()> {
+        self.request((offset, data.len() as u64, true), self.write_now(offset, data, stability))
     }
 
     fn flush(&self) -> DiskFuture<'_, ()> {
@@ -285,12 +285,12 @@ impl Disk for Volume {
         self.request((0, 0, false), self.flush_now())
     }
 
-    fn discard(&self, offset: u64, len: u64, fua: bool) -> DiskFuture<'_, ()> {
-        self.request((offset, len, true), self.discard_now(offset, len, fua))
+    fn discard(&self, offset: u64, len: u64, stability: Stability) -> DiskFuture<'_, ()> {
+        self.request((offset, len, true), self.discard_now(offset, len, stability))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, keep: bool, fua: bool) -> DiskFuture<'_, ()> {
-        self.request((offset, len, true), self.write_zeroes_now(offset, len, keep, fua))
+    fn write_zeroes(&self, offset: u64, len: u64, keep: bool, stability: Stability) -> DiskFuture<'_, ()> {
+        self.request((offset, len, true), self.write_zeroes_now(offset, len, keep, stability))
     }
 
     fn prefetch(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {

@@ -70,6 +70,13 @@ const RARE: [&str; 13] = [
     "quota_v2",
 ];
 
+/// Modules for block volumes, in the kernel of Debian 13 only: that of Debian 12 has no ublk. A guest that needs them
+/// loads them itself.
+const BLOCK: [&str; 3] = ["ublk_drv", "nbd", "btrfs"];
+
+/// The modules that only those of [`BLOCK`] need.
+const BELOW_BLOCK: [&str; 4] = ["blake2b_generic", "raid6_pq", "xor", "zstd_compress"];
+
 /// Writes the kernel in the second argument, a file in the format "bzImage" with an xz or zstd stream, as the third
 /// one. An emulated machine would take seconds at every boot to unpack it.
 const UNPACK: &str = "
@@ -88,7 +95,7 @@ with open(sys.argv[2], 'wb') as out:
 ";
 
 /// Parts of the package with these modules and all possible dependencies.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 14] = [
     "boot/vmlinuz-*",
     "*lib/modules/*/modules.*",
     "*lib/modules/*/kernel/fs/*",
@@ -98,6 +105,8 @@ const PARTS: [&str; 12] = [
     "*lib/modules/*/kernel/drivers/virtio/*",
     "*lib/modules/*/kernel/drivers/block/loop.ko*",
     "*lib/modules/*/kernel/drivers/block/virtio_blk.ko*",
+    "*lib/modules/*/kernel/drivers/block/nbd.ko*",
+    "*lib/modules/*/kernel/drivers/block/ublk_drv.ko*",
     "*lib/modules/*/kernel/drivers/net/*failover.ko*",
     "*lib/modules/*/kernel/drivers/net/virtio_net.ko*",
     "*lib/modules/*/kernel/drivers/char/*virtio*",
@@ -122,6 +131,12 @@ impl Release {
             Release::V6_1 => "kernel",
             Release::V6_12 => "kernel-6.12",
         }
+    }
+
+    /// Returns the modules that a guest of the release may need.
+    fn wanted(self) -> impl Iterator<Item = &'static str> {
+        let block = if self == Release::V6_12 { &BLOCK[..] } else { &[] };
+        MODULES.into_iter().chain(block.iter().copied())
     }
 
     /// Returns the options by which apt knows the packages of the release.
@@ -189,7 +204,7 @@ impl Kernel {
     /// Returns the kernel that was fetched before, or fetches the current one of the release.
     pub(crate) fn ready(release: Release) -> Result<Self> {
         let dir = rigs_dir()?.join(release.dir());
-        if let Some(modules) = kept(&dir)? {
+        if let Some(modules) = kept(release, &dir)? {
             return Ok(Self { image: dir.join(IMAGE), modules });
         }
         let new = tempfile::tempdir_in(rigs_dir()?)?;
@@ -198,14 +213,24 @@ impl Kernel {
             fs::rename(&dir, new.path().join("old"))?;
         }
         fs::rename(new.path().join("kernel"), &dir)?;
-        let modules = kept(&dir)?.context("the kernel lacks modules")?;
+        let modules = kept(release, &dir)?.context("the kernel lacks modules")?;
         Ok(Self { image: dir.join(IMAGE), modules })
     }
 
-    /// Returns the modules of a guest: all but those of Kerberos and TLS, or only those for NFSv3.
+    /// Returns the modules of a guest: all but those of Kerberos, TLS and block volumes, or only
+    /// those for NFSv3.
     pub(crate) fn modules(&self, all: bool) -> impl Iterator<Item = &Path> {
-        let is_wanted = move |name: &str| !SECURITY.contains(&name) && (all || !RARE.contains(&name));
+        let is_special =
+            |name: &str| SECURITY.contains(&name) || BLOCK.contains(&name) || BELOW_BLOCK.contains(&name);
+        let is_wanted = move |name: &str| !is_special(name) && (all || !RARE.contains(&name));
         let wanted = move |module: &&PathBuf| name(module).is_none_or(is_wanted);
+        self.modules.iter().filter(wanted).map(PathBuf::as_path)
+    }
+
+    /// Returns the modules for block volumes.
+    pub(crate) fn block_modules(&self) -> impl Iterator<Item = &Path> {
+        let is_wanted = |name: &str| BLOCK.contains(&name) || BELOW_BLOCK.contains(&name);
+        let wanted = move |module: &&PathBuf| name(module).is_some_and(is_wanted);
         self.modules.iter().filter(wanted).map(PathBuf::as_path)
     }
 
@@ -218,7 +243,7 @@ impl Kernel {
 
 /// Returns the modules of the kernel in `dir`; `None` if there is no unpacked kernel, or if it lacks modules that
 /// are needed now.
-fn kept(dir: &Path) -> Result<Option<Vec<PathBuf>>> {
+fn kept(release: Release, dir: &Path) -> Result<Option<Vec<PathBuf>>> {
     if !dir.join(IMAGE).is_file() {
         return Ok(None);
     }
@@ -226,12 +251,12 @@ fn kept(dir: &Path) -> Result<Option<Vec<PathBuf>>> {
         fs::read_dir(dir.join("modules"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     modules.sort();
     let built_in = fs::read_to_string(dir.join(BUILT_IN)).unwrap_or_default();
-    Ok(has_all(&modules, &built_in).then_some(modules))
+    Ok(has_all(release, &modules, &built_in).then_some(modules))
 }
 
-fn has_all(modules: &[PathBuf], built_in: &str) -> bool {
+fn has_all(release: Release, modules: &[PathBuf], built_in: &str) -> bool {
     let is_there = |wanted: &str| modules.iter().any(|module| name(module) == Some(wanted));
-    MODULES.into_iter().all(|wanted| is_built_in(wanted, built_in) || is_there(wanted))
+    release.wanted().all(|wanted| is_built_in(wanted, built_in) || is_there(wanted))
 }
 
 /// Returns true if the text of `modules.builtin` has a module.
@@ -275,7 +300,7 @@ fn fetch(release: Release, work: &Path) -> Result<()> {
     let built_in = fs::read_to_string(version.path().join(BUILT_IN))?;
     fs::create_dir_all(work.join("kernel/modules"))?;
     fs::write(work.join("kernel").join(BUILT_IN), &built_in)?;
-    for (place, module) in load_order(&depends, &built_in)?.iter().enumerate() {
+    for (place, module) in load_order(release, &depends, &built_in)?.iter().enumerate() {
         let name = Path::new(module).file_name().context("a module without a name")?.to_string_lossy();
         fs::copy(version.path().join(module), work.join(format!("kernel/modules/{place:02}-{name}")))?;
     }
@@ -285,9 +310,9 @@ fn fetch(release: Release, work: &Path) -> Result<()> {
 
 /// Returns the wanted modules and their dependencies, each after its dependencies, from the texts of `modules.dep` and
 /// `modules.builtin`. Modules that are built in are left out.
-fn load_order<'a>(depends: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
+fn load_order<'a>(release: Release, depends: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
     let mut order: Vec<&str> = Vec::new();
-    for wanted in MODULES.into_iter().filter(|wanted| !is_built_in(wanted, built_in)) {
+    for wanted in release.wanted().filter(|wanted| !is_built_in(wanted, built_in)) {
         let (module, needs) = depends
             .lines()
             .filter_map(|line| line.split_once(':'))
@@ -307,7 +332,7 @@ fn load_order<'a>(depends: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::{Kernel, MODULES, has_all, load_order};
+    use super::{Kernel, MODULES, Release, has_all, load_order};
 
     #[test]
     fn modules_come_after_what_they_need() {
@@ -317,7 +342,7 @@ mod tests {
             a/loop.ko:\na/crc32c_generic.ko:\na/ext4.ko: a/jbd2.ko\na/jbd2.ko:\na/xfs.ko:\na/quota_v2.ko:\n\
             a/rpcsec_gss_krb5.ko: a/auth_rpcgss.ko\na/auth_rpcgss.ko:\na/cts.ko:\na/tls.ko:\na/gcm.ko:\n\
             a/ghash-generic.ko:\na/ctr.ko:\n";
-        let order = load_order(depends, "").unwrap();
+        let order = load_order(Release::V6_1, depends, "").unwrap();
         assert_eq!(order[..4], ["a/virtio.ko", "a/virtio_ring.ko", "a/virtio_pci.ko", "a/virtio_console.ko"]);
         assert_eq!(order.iter().filter(|module| **module == "a/virtio.ko").count(), 1);
     }
@@ -326,25 +351,34 @@ mod tests {
     fn a_kernel_fetched_for_fewer_modules_is_not_kept() {
         let mut modules: Vec<_> =
             MODULES.iter().map(|name| PathBuf::from(format!("/k/modules/07-{name}.ko"))).collect();
-        assert!(has_all(&modules, ""));
+        assert!(has_all(Release::V6_1, &modules, "") && !has_all(Release::V6_12, &modules, ""));
         modules.pop();
-        assert!(!has_all(&modules, ""));
-        assert!(has_all(&modules, "kernel/crypto/ctr.ko\n"));
+        assert!(!has_all(Release::V6_1, &modules, ""));
+        assert!(has_all(Release::V6_1, &modules, "kernel/crypto/ctr.ko\n"));
     }
 
     #[test]
     fn a_guest_of_nfs_loads_no_file_systems_of_images() {
-        let modules = ["00-virtio.ko", "01-nfsv3.ko", "02-jbd2.ko", "03-ext4.ko", "04-tls.ko"]
-            .map(PathBuf::from)
-            .into();
+        let modules = [
+            "00-virtio.ko",
+            "01-nfsv3.ko",
+            "02-jbd2.ko",
+            "03-ext4.ko",
+            "04-tls.ko",
+            "05-xor.ko",
+            "06-nbd.ko",
+        ]
+        .map(PathBuf::from)
+        .into();
         let kernel = Kernel { image: PathBuf::new(), modules };
-        assert_eq!((kernel.modules(true).count(), kernel.security_modules().count()), (4, 1));
+        let special = (kernel.security_modules().count(), kernel.block_modules().count());
+        assert_eq!((kernel.modules(true).count(), special), (4, (1, 2)));
         let few: Vec<_> = kernel.modules(false).map(|module| module.to_str().unwrap()).collect();
         assert_eq!(few, ["00-virtio.ko", "01-nfsv3.ko"]);
     }
 
     #[test]
     fn a_missing_module_is_named() {
-        assert!(load_order("", "").unwrap_err().to_string().contains("virtio_pci"));
+        assert!(load_order(Release::V6_1, "", "").unwrap_err().to_string().contains("virtio_pci"));
     }
 }

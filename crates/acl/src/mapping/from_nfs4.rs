@@ -111,6 +111,7 @@ struct Names {
 }
 
 impl State {
+    /// Applies an entry to the subject that it names, and to all subjects that it includes.
     fn apply(&mut self, &Ace { kind, mask, who, .. }: &Ace) {
         self.names.any = true;
         let unnamed = self.unnamed;

@@ -46,6 +46,7 @@ struct Output {
 }
 
 impl Output {
+    /// Appends the entries of a list. Each subject is denied what later entries would allow it.
     fn acl(&mut self, acl: &PosixAcl) {
         let acl = acl.effective();
         let Entries { user_obj, users, group_obj, groups, other, .. } = acl.entries();
@@ -74,6 +75,7 @@ impl Output {
         self.push(kind::ALLOW, who, operations(permissions, self.object) | always);
     }
 
+    /// Appends an entry that denies permissions, if there are any.
     fn deny(&mut self, who: Who, permissions: Permissions) {
         if !permissions.is_empty() {
             self.push(kind::DENY, who, operations(permissions, self.object));

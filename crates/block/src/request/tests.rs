@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use forebay_volume::disk::{Disk, DiskError, DiskFuture, Extent, Shape};
+use forebay_volume::disk::{Disk, DiskError, DiskFuture, Extent, Shape, Stability};
 use forebay_wire::nbd::command_flags::{DF, FAST_ZERO, FUA, NO_HOLE, PAYLOAD_LEN, REQ_ONE};
 
 use super::*;
@@ -31,7 +31,7 @@ impl Disk for Empty {
         Box::pin(async { Ok(()) })
     }
 
-    fn write<'a>(&'a self, _: u64, _: &'a [u8], _: bool) -> DiskFuture<'a, ()> {
+    fn write<'a>(&'a self, _: u64, _: &'a [u8], _: Stability) -> DiskFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 
@@ -39,11 +39,11 @@ impl Disk for Empty {
         Box::pin(async { Ok(()) })
     }
 
-    fn discard(&self, _: u64, _: u64, _: bool) -> DiskFuture<'_, ()> {
+    fn discard(&self, _: u64, _: u64, _: Stability) -> DiskFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    fn write_zeroes(&self, _: u64, _: u64, _: bool, _: bool) -> DiskFuture<'_, ()> {
+    fn write_zeroes(&self, _: u64, _: u64, _: bool, _: Stability) -> DiskFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 

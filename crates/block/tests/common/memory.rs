@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_engine::io::Clock;
 use forebay_runtime::SystemClock;
-use forebay_volume::disk::{Disk, DiskError, DiskFuture, Disks, Extent, Shape};
+use forebay_volume::disk::{Disk, DiskError, DiskFuture, Disks, Extent, Shape, Stability};
 
 const CHUNK: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
@@ -163,12 +163,12 @@ impl Disk for Memory {
         })
     }
 
-    fn write<'a>(&'a self, offset: u64, data: &'a [u8], fua: bool) -> DiskFuture<'a, ()> {
+    fn write<'a>(&'a self, offset: u64, data: &'a [u8], stability: Stability) -> DiskFuture<'a, ()> {
         Box::pin(async move {
             self.gate.pass().await;
             self.check()?;
             self.store(offset, data);
-            self.fua.fetch_add(usize::from(fua), SeqCst);
+            self.fua.fetch_add(usize::from(stability == Stability::Durable), SeqCst);
             Ok(())
         })
     }
@@ -186,7 +186,7 @@ impl Disk for Memory {
         })
     }
 
-    fn discard(&self, offset: u64, len: u64, _: bool) -> DiskFuture<'_, ()> {
+    fn discard(&self, offset: u64, len: u64, _: Stability) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             self.check()?;
             self.zero(offset, len);
@@ -194,10 +194,10 @@ impl Disk for Memory {
         })
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, keep: bool, fua: bool) -> DiskFuture<'_, ()> {
+    fn write_zeroes(&self, offset: u64, len: u64, keep: bool, stability: Stability) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             self.check()?;
-            self.fua.fetch_add(usize::from(fua), SeqCst);
+            self.fua.fetch_add(usize::from(stability == Stability::Durable), SeqCst);
             match keep {
                 true => self.store(offset, &vec![0; len as usize]),
                 false => self.zero(offset, len),

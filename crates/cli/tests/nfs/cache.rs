@@ -319,3 +319,49 @@ fn a_removed_file_is_gone_from_the_cache_and_its_handle_is_stale() {
     server.flush();
     assert_eq!(server.status()["pool"]["dirty_bytes"], 0);
 }
+
+/// Returns true if a read in this directory moves an access time. Some mounts have the option `noatime`.
+fn moves_access_times(dir: &std::path::Path) -> bool {
+    let path = dir.join("probe");
+    std::fs::write(&path, b"x").unwrap();
+    let old = std::fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH);
+    std::fs::File::options().write(true).open(&path).unwrap().set_times(old).unwrap();
+    std::fs::read(&path).unwrap();
+    let moves = std::fs::metadata(&path).unwrap().accessed().unwrap() > std::time::UNIX_EPOCH;
+    std::fs::remove_file(&path).unwrap();
+    moves
+}
+
+#[test]
+fn a_read_that_the_cache_serves_moves_the_access_time_as_relatime_does() {
+    use std::os::unix::fs::MetadataExt;
+    let server = cached();
+    if !moves_access_times(&server.data) {
+        println!("skipped: the file system keeps access times");
+        return;
+    }
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    c.write(&file, 0, &[7; 5000], StableHow::FileSync).unwrap();
+    server.flush();
+    c.setattr(&file, Sattr3 { atime: at(1000, 0), ..Sattr3::default() }).unwrap();
+    let before = c.attr(&file);
+    assert_eq!(before.atime.seconds, 1000);
+    let read = c.read(&file, 0, 5000).unwrap();
+    let after = c.attr(&file);
+    assert!(after.atime > before.atime, "{before:?} {after:?}");
+    let told = read.attributes.atime;
+    assert!(told > before.atime && told <= after.atime, "{told:?} {after:?}");
+    assert_eq!(identity(after), identity(before), "only the access time moves");
+    let in_file_system = || std::fs::metadata(server.data.join("f")).unwrap().atime();
+    while in_file_system() == 1000 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let settled = c.attr(&file);
+    assert!(settled.atime >= after.atime && identity(settled) == identity(before), "{after:?} {settled:?}");
+    // Longer than a tick of the clock of access times.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    c.read(&file, 0, 5000).unwrap();
+    assert_eq!(c.attr(&file).atime, settled.atime, "it was read since its change");
+}

@@ -74,13 +74,16 @@ enum Reply {
         waiters: SmallVec<[Waiter; 1]>,
     },
     NotKept,
-    Kept(Arc<[u8]>),
+    /// The reply is in [`Slot::kept`].
+    Kept,
 }
 
 #[derive(Debug)]
 pub(super) struct Slot {
     sequence: u32,
     reply: Reply,
+    /// The reply that was kept last. The next one takes its place, so a request allocates no memory for its reply.
+    kept: Vec<u8>,
     digest: u64,
     /// True if the next request may have any later number: requests that change nothing are not in the log.
     may_jump: bool,
@@ -102,7 +105,15 @@ impl Slot {
     }
 
     pub(super) fn new(may_jump: bool) -> Self {
-        Slot { sequence: 0, reply: Reply::Repeatable, digest: 0, may_jump, used: false, logged: false }
+        Slot {
+            sequence: 0,
+            reply: Reply::Repeatable,
+            kept: Vec::new(),
+            digest: 0,
+            may_jump,
+            used: false,
+            logged: false,
+        }
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -115,7 +126,7 @@ impl Slot {
 
     pub(super) fn describe(&self, session: SessionId, slot: u32) -> SlotReply {
         let reply = match &self.reply {
-            Reply::Kept(bytes) if self.logged => Kept::Bytes(bytes.to_vec()),
+            Reply::Kept if self.logged => Kept::Bytes(self.kept.clone()),
             Reply::NotKept if self.logged => Kept::Not,
             _ => Kept::Repeatable,
         };
@@ -138,8 +149,21 @@ impl Slot {
         self.reply = match &record.reply {
             Kept::Repeatable => Reply::Repeatable,
             Kept::Not => Reply::NotKept,
-            Kept::Bytes(bytes) => Reply::Kept(bytes.as_slice().into()),
+            Kept::Bytes(bytes) => {
+                self.keep(bytes);
+                Reply::Kept
+            }
         };
+    }
+
+    /// Keeps a reply. A much larger place of an earlier reply is freed.
+    fn keep(&mut self, reply: &[u8]) {
+        if self.kept.capacity() > SMALL_REPLY.max(2 * reply.len()) {
+            self.kept = Vec::new();
+        }
+        self.kept.clear();
+        self.kept.reserve_exact(reply.len());
+        self.kept.extend_from_slice(reply);
     }
 
     fn relation(&self, sequence: u32) -> Relation {
@@ -242,14 +266,15 @@ impl Session {
     }
 
     fn again(&self, state: &mut State, request: &Request) -> Sequenced {
-        match &mut state.slot(request.slot).reply {
+        let slot = state.slot(request.slot);
+        match &mut slot.reply {
             Reply::Running { waiters, .. } => {
                 let Some(waiter) = request.waiter else { return Sequenced::InProgress(None) };
                 let displaced = (waiters.len() >= WAITERS).then(|| waiters.remove(0));
                 waiters.push(waiter);
                 Sequenced::InProgress(displaced)
             }
-            Reply::Kept(reply) => Sequenced::Replay(reply.clone()),
+            Reply::Kept => Sequenced::Replay(slot.kept.as_slice().into()),
             Reply::NotKept | Reply::Repeatable => Sequenced::NotKept(self.answer(state)),
         }
     }
@@ -323,7 +348,10 @@ impl Session {
         self.lease.renew(now);
         let keep = self.keeps(*keep, reply);
         let waiters = std::mem::take(waiters);
-        slot.reply = if keep { Reply::Kept(reply.into()) } else { Reply::NotKept };
+        slot.reply = if keep { Reply::Kept } else { Reply::NotKept };
+        if keep {
+            slot.keep(reply);
+        }
         if let Some(durability) = logged {
             slot.logged = true;
             if !planted_bugs::active("a reply is not in the log") {

@@ -149,6 +149,7 @@ fn gather(volume: &Volume, most: usize) -> Vec<Part> {
     parts
 }
 
+/// Writes the blocks of a part to the backing store, consecutive blocks together. Counts the writes.
 async fn write_part(core: &Core, part: &Part, writes: &AtomicU64) -> BackingResult<()> {
     let mut at = 0;
     while at < part.blocks.len() {

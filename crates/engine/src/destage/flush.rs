@@ -72,6 +72,7 @@ fn mark(core: &Core, errors: Vec<(Arc<Volume>, u64)>) -> Mark {
     Mark { begun, head, moved, errors }
 }
 
+/// Returns the result of a flush; `None` as long as data from before its mark is dirty.
 fn flushed(core: &Core, mark: &Mark) -> Option<Result<()>> {
     if core.closing() {
         return Some(Err(Error::Closing));

@@ -65,6 +65,7 @@ async fn run_destage(core: Arc<Core>, volume: Arc<Volume>) {
     }
 }
 
+/// Sleeps until the volume has a reason to destage, its oldest dirty data is due, or the engine closes.
 async fn rest_until_reason(core: &Core, volume: &Volume) {
     let known = volume.oldest();
     let until = known.map(|since| since + core.settings.destage_after);

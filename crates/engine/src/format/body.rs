@@ -97,6 +97,7 @@ fn check_record(record: &Record, objects: usize, slots: &Range<u16>) -> Result<(
     }
 }
 
+/// Refuses a range of blocks beyond the largest offset.
 fn check_blocks(block: u64, count: u64) -> Result<(), Invalid> {
     match block.checked_add(count) {
         Some(end) if end <= BLOCKS_MAX => Ok(()),
@@ -117,6 +118,7 @@ pub(super) fn encode(body: &Body) -> Vec<u8> {
     out
 }
 
+/// Appends the facts about an object: its key, size and modification time.
 fn encode_facts(facts: &Facts, out: &mut Vec<u8>) {
     let key = facts.key.as_bytes();
     // A key is at most 64 bytes long.
@@ -130,6 +132,7 @@ fn encode_facts(facts: &Facts, out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
+/// Appends a record: its tag, its object, and its fields.
 fn encode_record(record: &Record, out: &mut Vec<u8>) {
     let mut head = |tag: u8, object_or_len: u16| {
         out.push(tag);
@@ -187,6 +190,7 @@ pub(super) fn decode(bytes: &[u8], slots: &Range<u16>) -> Option<Body> {
     (input.0.is_empty() && check(&body, slots).is_ok()).then_some(body)
 }
 
+/// Takes the facts about an object; `None` if the bytes are none.
 fn decode_facts(input: &mut Reader<'_>) -> Option<Facts> {
     let [key_len, flags] = input.array()?;
     let size = u64::from_le_bytes(input.array()?);
@@ -201,6 +205,7 @@ fn decode_facts(input: &mut Reader<'_>) -> Option<Facts> {
     Some(Facts { key, size, mtime })
 }
 
+/// Takes a record; `None` if the bytes are none.
 fn decode_record(input: &mut Reader<'_>) -> Option<Record> {
     let [tag] = input.array()?;
     let object = u16::from_le_bytes(input.array()?);
@@ -235,12 +240,14 @@ fn decode_record(input: &mut Reader<'_>) -> Option<Record> {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Takes `len` bytes; `None` if fewer are left.
     fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(bytes)
     }
 
+    /// Takes `N` bytes; `None` if fewer are left.
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

@@ -121,6 +121,7 @@ pub fn decode(blocks: &[u8], segment: &SegmentId) -> Option<Footer> {
     Some(Footer { pool: segment.pool, segment_seq: segment.seq, epoch: raw.epoch.get(), body })
 }
 
+/// Returns the last block of a footer if its checksum is right and it belongs to this segment.
 fn open<'a>(last: &'a [u8], segment: &SegmentId) -> Option<&'a Raw> {
     if !sealed(MAGIC, last) {
         return None;

@@ -188,6 +188,7 @@ pub(super) fn join<T>(
     if spilled.is_empty() { decode(inline) } else { decode(&[inline, spilled].concat()) }
 }
 
+/// Returns the head of a frame if its checksum is right and it belongs to this place of this segment.
 fn open<'a>(block: &'a [u8], segment: &SegmentId, start: u16) -> Option<(FrameHead, &'a Raw)> {
     if !sealed(MAGIC, block) {
         return None;

@@ -148,6 +148,7 @@ impl SegmentHeader {
         (right && header.check().is_ok()).then_some(header)
     }
 
+    /// Refuses a header whose places or kind contradict each other.
     fn check(&self) -> Result<(), Invalid> {
         let known = |place: Place| usize::from(place.device) < DEVICES_MAX && place.segment != NO_SEGMENT;
         if !known(self.here) || !self.peer.is_none_or(known) {
@@ -163,6 +164,7 @@ impl SegmentHeader {
     }
 }
 
+/// Returns the number of a kind on the devices.
 fn kind_to_raw(kind: SegmentKind) -> u16 {
     match kind {
         SegmentKind::Log => 1,
@@ -170,6 +172,7 @@ fn kind_to_raw(kind: SegmentKind) -> u16 {
     }
 }
 
+/// Returns the kind with a number on the devices; `None` if there is none.
 fn kind_from_raw(raw: u16) -> Option<SegmentKind> {
     match raw {
         1 => Some(SegmentKind::Log),

@@ -20,6 +20,7 @@ fn holds(is_true: bool, says: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 impl State {
+    /// Compares the counts of an object with its entries.
     fn check(&self) -> Result<(), String> {
         let dirty = self.dirty_entries(0..u64::MAX).count() as u64;
         holds(dirty == self.dirty, || format!("{dirty} entries are dirty, and {} are counted", self.dirty))?;

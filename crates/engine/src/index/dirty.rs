@@ -7,6 +7,7 @@ use crate::index::object::State;
 use crate::segments::Segments;
 
 impl State {
+    /// Counts an entry that was made, if it is dirty.
     pub(super) fn count_dirty(&mut self, dirty: bool) {
         if dirty {
             self.dirty += 1;
@@ -15,6 +16,7 @@ impl State {
         }
     }
 
+    /// Counts an entry that went or became clean, if it was dirty.
     pub(super) fn count_clean(&mut self, was_dirty: bool) {
         if was_dirty {
             self.dirty -= 1;

@@ -75,6 +75,7 @@ impl Leaf {
         None
     }
 
+    /// Removes the entry of the copy on the devices, and returns it.
     pub(crate) fn remove_entry(&mut self, index: u32) -> Option<Entry> {
         self.entry(index)?;
         let entry = self.entries.remove(rank(self.on_ssd, index));
@@ -108,6 +109,7 @@ impl Leaf {
         true
     }
 
+    /// Removes the page in memory, and returns it.
     pub(crate) fn remove_page(&mut self, index: u32) -> Option<Page> {
         if self.in_ram & 1 << index == 0 {
             return None;
@@ -157,6 +159,7 @@ impl Leaf {
     }
 }
 
+/// Returns the numbers of the bits that are set, lowest first.
 fn bits(mut map: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         (map != 0).then(|| {

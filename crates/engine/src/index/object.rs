@@ -111,6 +111,7 @@ pub(crate) struct State {
 }
 
 impl CachedObject {
+    /// Returns an object without cached blocks.
     pub(crate) fn new(number: u64, key: Key, volume: Arc<Volume>) -> Self {
         let key_hash = key_hash(&key);
         CachedObject {

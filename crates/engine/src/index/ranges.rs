@@ -8,6 +8,7 @@ use std::ops::Range;
 pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
+    /// Adds a range, and merges the ranges that it overlaps or touches.
     pub(crate) fn add(&mut self, range: Range<u64>) {
         let Range { mut start, mut end } = range;
         if start >= end {

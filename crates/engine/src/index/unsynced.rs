@@ -73,6 +73,7 @@ impl UnsyncedBlocks {
         }
     }
 
+    /// Returns true if a power cut may take back the last write of this block to the backing store.
     pub(crate) fn contains(&self, block: u64) -> bool {
         if crate::planted_bugs::active("what a power cut may take back of the backing file is cached") {
             return false;

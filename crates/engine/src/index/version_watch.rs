@@ -41,6 +41,7 @@ pub struct Version {
 }
 
 impl VersionWatch {
+    /// Compares the backing version with the last one seen. Another one makes the object suspect.
     pub(super) fn compare(&self, now: Option<Version>) {
         let Some(now) = now else { return };
         let seen = match self.seen.load(Ordering::Relaxed) {
@@ -55,6 +56,7 @@ impl VersionWatch {
         }
     }
 
+    /// Begins a change by the server itself. Compares the version first if no other change runs.
     pub(super) fn begin(&self, version: impl FnOnce() -> Option<Version>) -> MutexGuard<'_, Own> {
         let mut own = self.own.lock();
         if own.all == 0 && self.seen.load(Ordering::Relaxed) != SUSPECT {
@@ -72,6 +74,7 @@ impl VersionWatch {
         self.seen.swap(number, Ordering::Relaxed) == SUSPECT
     }
 
+    /// Ends a change by the server itself. After the last one, `number` is the version seen.
     pub(super) fn end(&self, own: &mut Own, number: u64) {
         own.all -= 1;
         if own.all == 0 && self.seen.load(Ordering::Relaxed) != SUSPECT {

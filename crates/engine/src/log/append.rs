@@ -114,6 +114,7 @@ impl Log {
         )
     }
 
+    /// Appends blocks if `taken` agrees once the log is locked. Returns their places; `None` without room.
     fn append_data_if(
         &self,
         taken: impl FnOnce(&State) -> bool,
@@ -151,6 +152,7 @@ impl Log {
         })
     }
 
+    /// Copies blocks into the open frame, which has room for them. Returns their places.
     fn put(
         &self,
         current: &Current,

@@ -69,6 +69,7 @@ pub(crate) fn try_append_user_record(core: &Core, bytes: &[u8]) -> Result<Option
     append_note(core, AppendKind::New, bytes)
 }
 
+/// Appends a user record. Returns its frame and its id; `None` without room.
 pub(crate) fn append_note(
     core: &Core,
     append_kind: AppendKind,

@@ -96,6 +96,7 @@ impl Log {
         spare.pop().unwrap_or_else(|| Buffer::zeroed(1 + self.frame_data() + frame::spill_blocks(FRAME_BODY)))
     }
 
+    /// Opens the next frame if the current segment has room for one.
     fn open_frame(&self, state: &mut State) {
         if state.roll {
             return;

@@ -119,6 +119,7 @@ pub(crate) async fn write_footer(core: &Core, id: SegmentId, footer: &Footer) {
     write_legs(core, &legs, slot, Durability::Later).await;
 }
 
+/// Writes the header of a new segment to all of its legs.
 pub(crate) async fn write_header(core: &Core, opened: &Opened, kind: SegmentKind, first_frame: u64) {
     let legs = opened.legs.iter().map(|here| {
         let header = SegmentHeader {

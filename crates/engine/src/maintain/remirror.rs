@@ -58,6 +58,7 @@ pub(crate) async fn run_rewrite(core: Arc<Core>) {
     }
 }
 
+/// Moves the blocks of a segment with one leg left to the log, which has two.
 async fn rewrite(core: &Core, id: SegmentId, segment: &Segment) {
     let blocks = match read_footer(core, segment).await {
         Some(body) => core.objects.blocks_of(&body),

@@ -50,6 +50,7 @@ pub(crate) async fn run_scrub(core: Arc<Core>) {
     }
 }
 
+/// Reads all segments once and repairs their blocks. Rests between segments unless `hurried`.
 async fn scrub_all(core: &Core, hurried: impl Fn() -> bool) {
     let all = core.segments.all();
     {

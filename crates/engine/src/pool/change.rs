@@ -82,6 +82,7 @@ impl Pool {
         self.tell_all(2).await
     }
 
+    /// Writes the superblocks of all present members. Returns the members for which it failed.
     async fn tell_all(&mut self, copies: usize) -> AlsoLost {
         let present: Vec<_> = self.present().map(|(member, _)| usize::from(member.index)).collect();
         let failed = self.write_copies(&present, copies).await;
@@ -264,6 +265,7 @@ impl Pool {
         xxh3_128(&unique)
     }
 
+    /// Marks a member as lost or removed from the next epoch on.
     fn leave(&mut self, index: u16, state: State) {
         let member = &mut self.members[usize::from(index)];
         member.state = state;
@@ -346,6 +348,7 @@ impl Pool {
         self.write_copies(which, 2).await
     }
 
+    /// Writes superblock copies of some members, one copy after the other. Returns the members for which it failed.
     async fn write_copies(&mut self, which: &[usize], copies: usize) -> Vec<(usize, DeviceError)> {
         self.generation += 1;
         let mut failed: Vec<(usize, DeviceError)> = Vec::new();
@@ -374,6 +377,7 @@ impl Pool {
         failed
     }
 
+    /// Returns the superblock of a member, with the present membership.
     fn superblock(&self, at: usize) -> Superblock {
         let entry = |member: &Member| Entry {
             uuid: member.uuid,

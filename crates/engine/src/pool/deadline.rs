@@ -115,12 +115,14 @@ impl Operations {
         Ticket { operations: self.clone(), slot }
     }
 
+    /// Returns true if an operation has been in flight for more ticks than a device is given.
     fn is_late(&self) -> bool {
         let now = self.ticks.now();
         let is_late = |slot: &Slot| now.saturating_sub(slot.since) > u64::from(TICKS);
         self.slots.iter().any(|slot| slot.lock().as_ref().is_some_and(is_late))
     }
 
+    /// Returns the reason why the device was given up; `None` while it is in use.
     fn given_up(&self) -> Option<GivenUp> {
         match self.given_up.load(Ordering::SeqCst) {
             0 => None,
@@ -217,6 +219,7 @@ impl Watched {
         self.operations.told.store(false, Ordering::Relaxed);
     }
 
+    /// Runs an operation until it ends or the device is given up. `failed` makes the result of the second case.
     fn run<T: Send + 'static>(
         &self,
         since: u64,

@@ -38,6 +38,7 @@ impl Copy {
         }
     }
 
+    /// Returns the other superblock copy.
     pub(super) fn other(self) -> Self {
         match self {
             Copy::A => Copy::B,

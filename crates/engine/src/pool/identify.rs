@@ -75,6 +75,7 @@ pub(super) async fn look(device: &dyn Device) -> Result<(Contents, Copy), Device
 
 type Read = Result<Result<Superblock, Unusable>, DeviceError>;
 
+/// Reads a superblock copy of a device.
 async fn superblock(device: &dyn Device, copy: Copy) -> Read {
     if device.size() < 2 * BLOCK as u64 {
         return Ok(Err(Unusable::None));

@@ -92,6 +92,7 @@ pub(super) fn check_size(device: &dyn Device) -> Result<(), PoolError> {
     Ok(())
 }
 
+/// Refuses a device that holds anything but a pool that no longer uses it, unless `force`.
 async fn check_free(device: &dyn Device, force: bool) -> Result<(), PoolError> {
     let name = || device.name().to_owned();
     let contents = identify(device).await.map_err(|error| PoolError::Unreadable { device: name(), error })?;

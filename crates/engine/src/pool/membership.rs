@@ -41,6 +41,7 @@ impl Drop for Adding<'_> {
 }
 
 impl Members {
+    /// Returns the membership of a pool, lent to nobody.
     pub(crate) fn new(pool: Pool) -> Self {
         Members {
             pool: Mutex::new(Lent { pool: Some(pool), to: None }),

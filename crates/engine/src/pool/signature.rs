@@ -114,6 +114,7 @@ impl Ends {
         }
     }
 
+    /// Returns true if the device has these bytes at an offset that was read.
     fn has(&self, offset: u64, magic: &[u8]) -> bool {
         let within = |bytes: &[u8], offset: u64| {
             let start = usize::try_from(offset).ok()?;

@@ -218,6 +218,7 @@ impl Superblock {
         from_raw(raw, rest).filter(Self::is_consistent).ok_or(Unusable::Damaged)
     }
 
+    /// Returns true if the geometry and the members contradict neither each other nor the bounds.
     fn is_consistent(&self) -> bool {
         let count = self.members.len();
         let own = self.members.get(usize::from(self.index));
@@ -247,6 +248,7 @@ const EMPTY: RawEntry = RawEntry {
     reserved: U16::ZERO,
 };
 
+/// Returns a member in the format of the devices.
 fn to_raw(entry: &Entry) -> RawEntry {
     let state: u16 = match entry.state {
         State::Active => 1,
@@ -262,6 +264,7 @@ fn to_raw(entry: &Entry) -> RawEntry {
     }
 }
 
+/// Returns a superblock; `None` if unknown or reserved fields are set, or fields contradict each other.
 fn from_raw(raw: &Raw, rest: &[u8]) -> Option<Superblock> {
     let (owner, rest) = rest.split_at_checked(usize::from(raw.owner.get()))?;
     let (used, unused) = raw.table.split_at_checked(usize::from(raw.members.get()))?;
@@ -290,6 +293,7 @@ fn from_raw(raw: &Raw, rest: &[u8]) -> Option<Superblock> {
     })
 }
 
+/// Returns a member; `None` if its state is unknown.
 fn entry_from_raw(raw: &RawEntry) -> Option<Entry> {
     let state = match raw.state.get() {
         1 => State::Active,

@@ -89,6 +89,7 @@ async fn cut_together(core: &Core, cuts: &[Cut]) -> Vec<BackingResult<()>> {
     results
 }
 
+/// Carries out a truncation in the backing store.
 async fn cut_file(core: &Core, cut: &Cut) -> BackingResult<()> {
     let _asked = ask(core, &cut.object.volume);
     core.env.backing.truncate(&cut.object.key, cut.size).await?;

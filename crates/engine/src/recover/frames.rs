@@ -53,6 +53,7 @@ pub(super) struct Read {
 }
 
 impl Read {
+    /// Returns the state of a reading of the log, before its first frame.
     fn new(reach: Reach, next_frame: Seq) -> Self {
         Read {
             reach,
@@ -106,6 +107,7 @@ impl Read {
     }
 }
 
+/// Returns the contents of a sealed segment by its footer; `None` if no leg has one.
 async fn read_footer(pool: &Pool, segment: &ScannedSegment) -> Option<Contents> {
     let name = pool.segment_id(segment.seq);
     let (mut body, mut legs) = (None, 0);
@@ -187,11 +189,11 @@ async fn read_back(
     match next {
         // R17.
         None if pool.newest() > 0 => return Err(OpenError::Hole { frame: read.next_frame }),
-        Some(next) if !end_known => read.next_frame = next.first_frame,
-        // R16: the tail segment is missing.
+        // R16: the tail segment is missing. Without any frame, the tail is that of the superblocks.
         Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
             return Err(OpenError::Hole { frame: next.first_frame.saturating_sub(1) });
         }
+        Some(next) if !end_known => read.next_frame = next.first_frame,
         _ => {}
     }
     // R18.
@@ -213,6 +215,7 @@ fn later(stored: Reach, head: &FrameHead) -> Reach {
     Reach { tail: stored.tail.max(said.tail), oldest: stored.oldest.max(said.oldest) }
 }
 
+/// Reads the footer of a segment on one leg; `None` if there is none.
 async fn footer_of(pool: &Pool, place: Place, name: &SegmentId) -> Option<crate::format::Footer> {
     let last = read_slots(pool, place, name.slots - 1, 1).await?;
     let blocks = footer::decode_trailer(&last, name)?;

@@ -75,6 +75,7 @@ pub(super) fn is_log(found: &ScannedSegment) -> bool {
     found.kind == SegmentKind::Log
 }
 
+/// Adds a header to the segments found. Headers of one segment on two devices are its two legs.
 fn merge(found: &mut BTreeMap<u64, ScannedSegment>, header: SegmentHeader) {
     let new = ScannedSegment {
         seq: header.seq,

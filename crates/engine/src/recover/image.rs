@@ -105,6 +105,7 @@ impl Image {
         self.legs.iter().find_map(|leg| self.frame_on(leg, start))
     }
 
+    /// Returns the frame that begins at a slot of one leg; `None` if its checksums are wrong.
     fn frame_on(&self, leg: &Leg, start: u16) -> Option<Frame> {
         let block = leg.slots(start, 1)?;
         let head = frame::decode_head(&block, &self.name, start)?;

@@ -104,6 +104,7 @@ pub(crate) async fn run_warm(core: Arc<Core>, mut cold: Cold) {
     end_warming(&core).await;
 }
 
+/// Reads the footer of the segment that a step loads. Returns the footer and its place.
 async fn read_step(core: &Core, step: &Step, legs: SmallVec<[Place; 2]>) -> Option<(Body, Place)> {
     let Step::Load(cold) = step else { return None };
     // A read that fails may succeed at once when repeated.
@@ -149,6 +150,7 @@ async fn take_step(core: &Core, step: Step, records: Option<(Body, Place)>) -> b
     true
 }
 
+/// Takes the blocks of a segment over, some at a time, while clients are served.
 async fn load_late(core: &Core, cold: &ColdSegment, body: &Body) {
     let known: Vec<_> =
         body.objects.iter().map(|facts| core.objects.get(&facts.key, &core.segments)).collect();
@@ -183,6 +185,7 @@ fn take_late(core: &Core, cold: &ColdSegment, record: &Record, known: &[Arc<Cach
     checksums.len()
 }
 
+/// Overwrites the header of a segment, so that no later start finds its blocks.
 async fn wipe_header(core: &Core, id: SegmentId) {
     let legs = core.segments.get(id).map(|segment| segment.legs).unwrap_or_default();
     for place in legs {

@@ -246,6 +246,7 @@ fn finish_bypass(
     logged
 }
 
+/// Ends a write past the log that was not carried out.
 fn abort_bypass(object: &CachedObject, fetch: u64) {
     let mut state = object.lock();
     state.end_fetch(fetch);
@@ -254,6 +255,7 @@ fn abort_bypass(object: &CachedObject, fetch: u64) {
     object.changed.wake();
 }
 
+/// Caches the whole blocks of a write past the log in memory.
 fn cache_written(core: &Core, object: &Arc<CachedObject>, state: &mut State, offset: u64, data: &[u8]) {
     let end = offset + data.len() as u64;
     for block in blocks(offset, data.len() as u64) {

@@ -41,6 +41,7 @@ pub(crate) async fn disown(core: &Core, object: &CachedObject, range: Range<u64>
     disown_blocks(core, object, range).await
 }
 
+/// Records durably that the backing file, and not a lost device, has these blocks.
 async fn disown_blocks(core: &Core, object: &CachedObject, range: Range<u64>) -> Result<()> {
     let what = Disowned::Blocks(range.clone());
     core.env.backing.disown(core.pool_id, &object.key, what).await?;

@@ -331,6 +331,7 @@ pub(super) async fn fetch_backing(
     Ok(buffer.chunks_exact(BLOCK).map(Page::from).collect())
 }
 
+/// Returns the best place of a block: memory, the devices, or the backing store.
 fn source(state: &mut State, block: u64) -> Source {
     if let Some(page) = state.use_page(block) {
         return Source::Page(page.clone());

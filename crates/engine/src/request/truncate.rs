@@ -243,6 +243,7 @@ async fn carry_out(
     }
 }
 
+/// Truncates the backing file. `last` holds the contents of the block that the new end is in.
 async fn cut_backing(
     core: &Core,
     object: &CachedObject,

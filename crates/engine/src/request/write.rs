@@ -180,6 +180,7 @@ async fn write_piece(core: &Core, object: &Arc<CachedObject>, mut write: Writing
     }
 }
 
+/// Gives up the blocks that were fetched for a write.
 fn unload(object: &CachedObject, write: &mut Writing<'_>) {
     let mut state = object.lock();
     for loaded in write.loaded.drain(..) {

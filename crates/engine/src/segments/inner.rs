@@ -14,6 +14,7 @@ pub(super) enum Until {
 }
 
 impl Until {
+    /// Returns true if the log has come so far that the place may be reused.
     pub(super) fn is_past(&self, reach: Reach) -> bool {
         match self {
             Until::Tail(seq) => *seq < reach.tail,
@@ -35,6 +36,7 @@ impl Inner {
         self.table.get_mut(&id)
     }
 
+    /// Adds a segment to the table and to the order of eviction.
     pub(super) fn insert(&mut self, segment: Segment) -> SegmentId {
         let id = self.unused_id();
         self.next_seq = self.next_seq.max(segment.seq + 1);
@@ -134,6 +136,7 @@ impl Inner {
         pairs as usize * 7 / 10
     }
 
+    /// Returns the number of free places on each device. With `given_up`, places that wait only for the log count.
     pub(super) fn free_now(&self, given_up: bool) -> Vec<usize> {
         let reach = self.reach();
         let mut free: Vec<usize> = self.free.iter().map(Vec::len).collect();
@@ -155,6 +158,7 @@ impl Inner {
         self.fifo.values().next() == Some(&id) && self.least_free() < spare
     }
 
+    /// Returns the tail of the log and the oldest segment.
     pub(super) fn reach(&self) -> Reach {
         let tail = self.log.front().and_then(|id| self.table.get(id)).map_or(self.next_seq, |s| s.seq);
         let oldest = self.fifo.keys().next().copied().unwrap_or((self.next_seq, false, 0));

@@ -17,6 +17,7 @@ pub(crate) fn forget_range(core: &Core, state: &mut State, range: Range<u64>) ->
     copies > 0
 }
 
+/// Drops all blocks of an object that was removed, and releases their segments.
 pub(crate) fn drop_object(core: &Core, object: &Arc<CachedObject>) {
     let mut state = object.lock();
     state.gone = true;

@@ -67,6 +67,7 @@ fn is_short(core: &Core) -> bool {
     !active.is_empty() && (!core.has_free(core.spare_segments()) || core.segments.is_wasteful(core.slots()))
 }
 
+/// Evicts a clean segment: moves blocks that are in use, and drops the others.
 async fn evict(core: &Core, id: SegmentId, segment: &Segment) {
     match read_footer(core, segment).await {
         _ if segment.warmth == Warmth::Cold => {}

@@ -91,6 +91,7 @@ pub(crate) async fn run_clean(core: Arc<Core>) {
     }
 }
 
+/// Opens a clean segment; `None` without room.
 async fn open_clean(core: &Core) -> Option<Filling> {
     let opened = core.segments.open(SegmentKind::Clean, 1, SPARE);
     core.look_for_room();

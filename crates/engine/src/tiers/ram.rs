@@ -48,6 +48,7 @@ impl Queue {
         self.front.len() + self.back.len()
     }
 
+    /// Removes the next entry of a sweep.
     fn pop(&mut self) -> Option<Entry> {
         self.front.pop_front().or_else(|| {
             self.left = self.left.saturating_sub(1);
@@ -133,6 +134,7 @@ impl Ram {
         self.queue.lock().front.extend(entries);
     }
 
+    /// Ends a sweep of the queue, and gives memory back.
     pub(super) fn end_sweep(&self) {
         let mut queue = self.queue.lock();
         queue.front.shrink_to_fit();

@@ -24,6 +24,7 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
+    /// Returns the volumes that the backing store has.
     pub(crate) fn new(backing: Arc<dyn Backing>) -> Self {
         // Volumes without any request yet are listed as well: volumes in trouble must leave room for them.
         let all =

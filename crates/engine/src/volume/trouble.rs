@@ -53,6 +53,7 @@ pub(crate) fn answered(core: &Core, volume: &Volume, asked: InFlight) {
     look_again(core, volume, |_| ());
 }
 
+/// Changes the health of a volume, and tells if it is healed by that.
 fn look_again(core: &Core, volume: &Volume, change: impl FnOnce(&mut Health)) {
     let healed = |health: &mut Health| {
         let was = health.is_troubled();
@@ -66,6 +67,7 @@ fn look_again(core: &Core, volume: &Volume, change: impl FnOnce(&mut Health)) {
     }
 }
 
+/// Changes the health of a volume under its lock, and counts volumes in trouble. Returns the result of `found`.
 fn diagnose(core: &Core, volume: &Volume, found: impl FnOnce(&mut Health) -> bool) -> bool {
     let mut health = volume.health.lock();
     let new = found(&mut health);
@@ -102,6 +104,7 @@ pub(crate) async fn run_watch(core: Arc<Core>) {
     }
 }
 
+/// Finds the volumes that have not answered in time.
 fn find_late(core: &Core) {
     let now = core.env.clock.now();
     for volume in core.destager.volumes.all() {

@@ -213,6 +213,7 @@ fn leads_where_it_says<T: Start>(files: &mut [(u32, T)], (number, dir, name): &N
     }
 }
 
+/// Makes all changes of the touched file systems durable. Syncs every one of them, and returns the first error.
 async fn sync<T: Start>(files: &mut [(u32, T)], touched: &HashSet<u32>) -> Result<(), T::Error> {
     let mut result = Ok(());
     for (_, files) in files.iter_mut().filter(|(number, _)| touched.contains(number)) {

@@ -105,9 +105,34 @@ const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
 /// Buffers for values that attributes borrow.
 #[derive(Default)]
 pub(super) struct Scratch {
-    owner: Vec<u8>,
-    group: Vec<u8>,
-    handle: Vec<u8>,
+    owner: Decimal,
+    group: Decimal,
+    handle: Option<FileHandle>,
+}
+
+impl Scratch {
+    /// Keeps the values until the attributes are encoded.
+    fn keep(&mut self, owner: u32, group: u32, handle: FileHandle) -> (&[u8], &[u8], &[u8]) {
+        (self.owner.set(owner), self.group.set(group), self.handle.insert(handle).as_bytes())
+    }
+}
+
+/// A number in decimal digits.
+#[derive(Default)]
+struct Decimal([u8; 10]);
+
+impl Decimal {
+    fn set(&mut self, mut number: u32) -> &[u8] {
+        let mut first = self.0.len();
+        loop {
+            first -= 1;
+            self.0[first] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return &self.0[first..];
+            }
+        }
+    }
 }
 
 /// An object with attributes.
@@ -161,9 +186,7 @@ pub(super) fn describe<'a>(
 ) -> Attributes<'a> {
     let Described { attr, export, handle, mounted_on } = object;
     let most = cx.shared.vfs.most(export);
-    scratch.owner = attr.uid.to_string().into_bytes();
-    scratch.group = attr.gid.to_string().into_bytes();
-    scratch.handle = handle.as_bytes().to_vec();
+    let (owner, group, handle) = scratch.keep(attr.uid, attr.gid, *handle);
     // Clients take 0 for no number at all.
     let fileid = attr.ino.max(1);
     Attributes {
@@ -174,15 +197,15 @@ pub(super) fn describe<'a>(
         change: Some(change(attr)),
         size: Some(attr.size),
         fsid: Some(Fsid4 { major: export.fsid, minor: 0 }),
-        filehandle: Some(Opaque(&scratch.handle)),
+        filehandle: Some(Opaque(handle)),
         fileid: Some(fileid),
         maxfilesize: Some(most.max_file_size),
         maxlink: Some(most.max_links),
         maxname: Some(most.name_max),
         mode: Some(attr.mode),
         numlinks: Some(attr.nlink.min(u32::MAX.into()) as u32),
-        owner: Some(&scratch.owner),
-        owner_group: Some(&scratch.group),
+        owner: Some(owner),
+        owner_group: Some(group),
         rawdev: Some(Specdata4 { major: attr.rdev.0, minor: attr.rdev.1 }),
         space_used: Some(attr.used),
         clone_blksize: Some(most.clone_block),
@@ -208,22 +231,21 @@ pub(super) fn describe_above<'a>(
     let pseudo = cx.server.pseudo();
     let node = pseudo.node(number);
     let time = Nfstime4::default();
-    scratch.owner = b"0".to_vec();
-    scratch.handle = pseudo.handle(number).as_bytes().to_vec();
+    let (owner, group, handle) = scratch.keep(0, 0, pseudo.handle(number));
     Attributes {
         ftype: Some(Ftype4::Dir),
         change: Some(pseudo.change()),
         size: Some(4096),
         fsid: Some(Fsid4::default()),
-        filehandle: Some(Opaque(&scratch.handle)),
+        filehandle: Some(Opaque(handle)),
         fileid: Some(Pseudo::fileid(number)),
         maxfilesize: Some(u64::MAX >> 1),
         maxlink: Some(255),
         maxname: Some(255),
         mode: Some(ABOVE_MODE),
         numlinks: Some(2 + node.names.len() as u32),
-        owner: Some(&scratch.owner),
-        owner_group: Some(&scratch.owner),
+        owner: Some(owner),
+        owner_group: Some(group),
         rawdev: Some(Specdata4::default()),
         space_used: Some(0),
         clone_blksize: Some(0),
@@ -339,5 +361,18 @@ pub(super) fn mounted_on(cx: &Context<'_>, at: &crate::caller::At) -> Option<u64
     match cx.server.pseudo().above(&at.target.export) {
         super::pseudo::Entry::Node(number) => Some(Pseudo::fileid(number)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_decimal_numbers() {
+        let mut decimal = Decimal::default();
+        for number in [0, 7, 10, 1000, 65_534, u32::MAX, 5] {
+            assert_eq!(decimal.set(number), number.to_string().as_bytes());
+        }
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use forebay_clientstate::{ClientId, Effects, Now, RequestId, Session};
 use forebay_profile::{Kind as ProfileKind, Moved};
 use forebay_rpc::{Reply, Ticket};
+use forebay_runtime::tasks;
 use forebay_vfs::{Error, SsdRead, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
 use forebay_wire::xdr::{Decode, Encode, Reader};
@@ -230,8 +231,8 @@ impl Compound {
             }
             self.wait_for_pending(cx, reply)?;
         }
-        // The records may have to wait for room in the log, and a request that is turned away has none.
-        if has_records(op) && cx.shared.vfs.logs_state() {
+        // The records may have to wait for room in the log. An event loop without tasks cannot wait.
+        if has_records(op) && cx.shared.vfs.logs_state() && !tasks::attached() {
             super::place::may_wait(cx)?;
         }
         let result = self.execute(cx, op, rest, reply);

@@ -17,7 +17,8 @@ use std::sync::{Arc, mpsc};
 use forebay_clientstate::{Counters, Durability, Effects, Record, Recovery, State, decode_all, encode_all};
 use forebay_common::lock::Mutex;
 use forebay_rpc::OwnedReply;
-use forebay_vfs::{LoggedReply, STATE_MAX, Vfs};
+use forebay_runtime::tasks;
+use forebay_vfs::{LoggedReply, STATE_MAX, Vfs, Wait};
 
 use super::compound::{Compound, Context, InSlot};
 use super::server::Server;
@@ -139,7 +140,7 @@ impl Server {
     /// answers NLM.
     pub(crate) fn log_and_wait(&self, vfs: &Vfs, fx: &mut Effects) {
         let Some(logging) =
-            Some(vfs).filter(|vfs| vfs.logs_state()).and_then(|vfs| self.number(vfs, fx, None))
+            Some(vfs).filter(|vfs| vfs.logs_state()).and_then(|vfs| self.number(vfs, fx, None, Wait::Yes))
         else {
             return;
         };
@@ -151,11 +152,13 @@ impl Server {
     }
 
     /// Numbers the records of a request for the log, with that of its reply. Returns `None` if it has none, and relies
-    /// on no revocation that is not durable.
-    fn number(&self, vfs: &Vfs, fx: &mut Effects, reply: Option<Record>) -> Option<Logging> {
+    /// on no revocation that is not durable. With [`Wait::No`] also returns `None`, without effect, if the reply has to
+    /// wait for the log.
+    fn number(&self, vfs: &Vfs, fx: &mut Effects, reply: Option<Record>, wait: Wait) -> Option<Logging> {
         let mut state = self.state();
         let relies = self.has_revocations();
-        if !relies && fx.records.is_empty() {
+        let waits = relies || fx.durability == Durability::BeforeReply;
+        if !relies && fx.records.is_empty() || waits && wait == Wait::No {
             return None;
         }
         let revoked = state.take_revoked();
@@ -168,7 +171,6 @@ impl Server {
         }
         let numbered = pieces.into_iter().map(|piece| Some((vfs.number_state()?, piece)));
         let pieces = numbered.collect::<Option<Vec<_>>>()?;
-        let waits = relies || fx.durability == Durability::BeforeReply;
         Some(Logging { pieces, waits, revocations, counters: self.counters.clone() })
     }
 }
@@ -255,11 +257,27 @@ impl Compound {
         };
         let own = if self.change_keeps_reply() { None } else { self.reply_record(reply.head()) };
         self.is_logged = own.is_some() && !self.effects.records.is_empty();
-        match server.number(&shared.vfs, &mut self.effects, own) {
+        match server.number(&shared.vfs, &mut self.effects, own, Wait::Yes) {
             Some(logging) => logging.append(&shared.vfs, &passage),
             None => passage.open(),
         }
         self.commit_change(shared, reply, passage);
+    }
+
+    /// Gives the records of the request to the log on an event loop. Returns false if the reply has to wait for the
+    /// log, or for a change.
+    pub(super) fn log_loosely(&mut self, shared: &Shared, server: &Server, reply: &[u8]) -> bool {
+        if self.has_change() || self.effects.durability != Durability::Loose || !tasks::attached() {
+            return false;
+        }
+        let own = self.reply_record(reply);
+        let keeps_reply = own.is_some();
+        let Some(logging) = server.number(&shared.vfs, &mut self.effects, own, Wait::No) else {
+            return false;
+        };
+        self.is_logged = keeps_reply;
+        logging.append(&shared.vfs, &Arc::default());
+        true
     }
 
     /// Returns the bytes for the record of the change, which keep the reply of the request.

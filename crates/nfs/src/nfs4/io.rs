@@ -14,8 +14,9 @@ use forebay_wire::nfs4::{
 use forebay_wire::xdr::padding;
 
 use super::compound::{Change, Commit, Compound, Context, Stop, put};
-use super::convert::{file_key, state_id};
+use super::convert::state_id;
 use super::place::{Place, may_wait};
+use super::recent::Grant;
 use crate::MAX_TRANSFER;
 use crate::clients::ClientStats;
 use crate::request::Call;
@@ -72,11 +73,9 @@ impl Compound {
         access: u8,
     ) -> Result<DataCheck, Stop> {
         let stateid = self.resolve_stateid(stateid)?;
-        let client = self.client()?;
-        let handle = self.place()?.handle(cx);
-        let file = file_key(handle.as_bytes())?;
-        let mut state = cx.server.state();
-        state.io(Some(client), state_id(stateid), &file, access, cx.now, &mut self.effects)?;
+        let (client, file) = (self.client()?, self.place()?.handle(cx));
+        let grant = Grant { client, stateid: state_id(stateid), file, access };
+        cx.server.io(grant, cx.now, &mut self.effects)?;
         Ok(check_after(stateid))
     }
 

@@ -48,6 +48,7 @@ mod open;
 mod place;
 pub(crate) mod program;
 mod pseudo;
+mod recent;
 mod removed;
 mod seek;
 mod server;

@@ -43,7 +43,9 @@ impl Compound {
         args: &OpenArgs<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
-        may_wait(cx)?;
+        if matches!(args.how, OpenHow::Create(_)) {
+            may_wait(cx)?;
+        }
         let access = args.share_access & share::BOTH;
         let share = Share::new(access, args.share_deny)?;
         let want = want(args.share_access)?;

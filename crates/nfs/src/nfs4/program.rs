@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_rpc::{OwnedReply, Reply, Workers};
+use forebay_runtime::tasks;
 use forebay_vfs::{Outcome, ReadOut, Wait};
 
 use super::compound::{Compound, Progress};
@@ -57,7 +58,9 @@ impl Shared {
             return Outcome::Done(());
         };
         let progress = compound.run(self, server, call, reply, Wait::No);
-        if progress == Progress::Complete && !compound.has_to_commit(self) {
+        let is_complete = progress == Progress::Complete;
+        if is_complete && (!compound.has_to_commit(self) || compound.log_loosely(self, server, reply.head()))
+        {
             compound.complete(self, reply.head());
             return Outcome::Done(());
         }
@@ -95,12 +98,15 @@ impl Shared {
         None
     }
 
-    /// Makes the change of a COMPOUND durable that the event loop has executed to its end, and then answers. Returns
+    /// Makes the effects of a COMPOUND durable that the event loop has executed to its end, and then answers. Returns
     /// the request if an operation has to wait.
     pub(crate) fn attempt_deferred_nfs4(self: &Arc<Self>, request: Request) -> Option<Request> {
         match request.head.compound.take() {
-            // The records of clients' state may have to wait for room in the log.
-            Some(begun) if begun.progress == Progress::Complete && !begun.compound.has_records(self) => {
+            // The records of clients' state may have to wait for room in the log: a task of the event loop does.
+            Some(begun)
+                if begun.progress == Progress::Complete
+                    && (tasks::attached() || !begun.compound.has_records(self)) =>
+            {
                 let OffLoop { compound, reply, .. } = take_off_loop(begun, request);
                 compound.commit_and_answer(self.clone(), reply);
                 None

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_clientstate::{
-    Action, Counters, Counts, Effects, Granted, Limits, Now, Origin, Record, RequestId, SECOND, Session,
-    SessionId, State, Waiter,
+    Action, Counters, Counts, Effects, Error, Granted, Limits, Now, Origin, Record, RequestId, SECOND,
+    Session, SessionId, State, StateId, Waiter,
 };
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
@@ -20,6 +20,7 @@ use super::copier::Copier;
 use super::durable::Key;
 use super::known::Known;
 use super::pseudo::Pseudo;
+use super::recent::{self, Grant};
 use super::removed::Remover;
 
 /// The numbers of the clients' state, for the status.
@@ -53,6 +54,8 @@ pub(crate) struct Start {
 /// The state of clients that all requests share: of NFSv4, and the locks of NFSv3.
 pub(crate) struct Server {
     state: Mutex<State>,
+    /// Moves whenever a thread is about to change the state: see [`recent`].
+    generation: AtomicU64,
     /// True if hosts had locks with a server without a log, and may reclaim them now.
     pub(super) has_lost_locks: bool,
     pub(super) known: Known,
@@ -109,6 +112,7 @@ impl Server {
             remover: Remover::default(),
             copier: Copier::new(),
             state: Mutex::new(state),
+            generation: AtomicU64::new(keys.hash_one(1)),
             has_lost_locks,
             known,
             someone_is_gone: AtomicBool::new(false),
@@ -207,14 +211,35 @@ impl Server {
         self.keys.hash_one(self.next_waiter.fetch_add(1, Ordering::Relaxed)).to_be_bytes()
     }
 
+    /// Locks the state for a change.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+        let state = self.state.lock();
+        // Before the change, so that a thread which learns of the change by any way finds that its grants are outdated.
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        state
+    }
+
+    /// Returns success if a READ, a WRITE or a SETATTR of the size may go on. Takes no lock for an access that this
+    /// thread has had since the last change of the state.
+    pub(super) fn io(&self, grant: Grant, now: Now, effects: &mut Effects) -> Result<(), Error> {
+        let Grant { client, stateid, file, access } = grant;
+        if stateid == StateId::ANONYMOUS || stateid == StateId::BYPASS {
+            return self.state().io(Some(client), stateid, file.as_bytes(), access, now, effects);
+        }
+        if grant.is_known(self.generation.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        // A state id that is not special changes nothing.
+        let mut state = self.state.lock();
+        state.io(Some(client), stateid, file.as_bytes(), access, now, effects)?;
+        grant.remember(self.generation.load(Ordering::Acquire));
+        Ok(())
     }
 
     /// Returns the numbers of the clients' state.
     pub(crate) fn numbers(&self) -> StateNumbers {
         StateNumbers {
-            counts: self.state().counts(),
+            counts: self.state.lock().counts(),
             recalls: self.counters.recalls.load(Ordering::Relaxed),
             revoked: self.counters.revoked.load(Ordering::Relaxed),
             callbacks_answered: self.callbacks.answered.load(Ordering::Relaxed),
@@ -229,12 +254,20 @@ impl Server {
     }
 
     pub(super) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
-        if let Some(session) = self.sessions.read().get(&id) {
-            return Some(session.clone()).filter(|session| !session.is_destroyed());
+        if let Some(session) = recent::session(id) {
+            return Some(session).filter(|session| !session.is_destroyed());
         }
-        let session = self.state().session(id)?;
-        self.sessions.write().insert(id, session.clone());
-        Some(session)
+        let known = self.sessions.read().get(&id).cloned();
+        let session = match known {
+            Some(session) => session,
+            None => {
+                let session = self.state.lock().session(id)?;
+                self.sessions.write().insert(id, session.clone());
+                session
+            }
+        };
+        recent::remember_session(&session);
+        Some(session).filter(|session| !session.is_destroyed())
     }
 
     /// Forgets sessions that have ended.

@@ -30,6 +30,7 @@ struct Secrets {
 }
 
 impl Secrets {
+    /// Returns the URL and the token of a target, read from their files.
     fn of(target: &Notify) -> Result<Self, Trouble> {
         let url = match target.url.starts_with('/') {
             true => secret(Path::new(&target.url))?,
@@ -91,6 +92,7 @@ pub(super) fn post(target: &Notify, event: &Event, host: &str) -> Result<(), Tro
     }
 }
 
+/// Returns an HTTP client for a target. It follows no redirect and uses no proxy.
 fn agent(target: &Notify, is_secure: bool) -> Result<Agent, Trouble> {
     // Without any authority no certificate is trusted.
     let roots = if is_secure { authorities(target)? } else { Vec::new() };
@@ -135,6 +137,7 @@ fn authorities(target: &Notify) -> Result<Vec<Certificate<'static>>, Trouble> {
     Ok(certificates)
 }
 
+/// Describes a failed delivery without the secrets of the target.
 fn failed(target: &Notify, secrets: &Secrets, error: &Error) -> Trouble {
     let limit = format_duration(target.timeout);
     if let Some(error) = tls_error(error) {

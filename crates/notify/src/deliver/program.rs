@@ -30,6 +30,7 @@ pub(super) fn check(target: &Notify) -> Result<(), Trouble> {
     access.map_err(|error| unusable(program, &error.into()))
 }
 
+/// Describes a program that cannot be run. The error lasts if the administrator has to mend it.
 fn unusable(program: &str, error: &io::Error) -> Trouble {
     let message = format!("{program} cannot be run: {error}; correct `command` or the rights of the program");
     match error.kind() {

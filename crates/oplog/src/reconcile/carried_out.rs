@@ -32,6 +32,7 @@ pub(super) struct CarriedOut {
 }
 
 impl CarriedOut {
+    /// Returns the operations up to which each directory is known to be, by the intents of renames and the log.
     pub(super) fn of(intents: &[RenameIntent], operations: &[Operation]) -> Self {
         let horizon = intents.iter().map(|intent| intent.number).max();
         let horizon = horizon.filter(|_| !planted_bugs::active("the horizon is the checkpoint")).unwrap_or(0);
@@ -50,6 +51,7 @@ impl CarriedOut {
         known
     }
 
+    /// Records that these directories have all operations up to `number`.
     fn raise(&mut self, dirs: impl IntoIterator<Item = Identity>, number: u64) {
         for dir in dirs {
             let below = self.below.entry(dir).or_default();

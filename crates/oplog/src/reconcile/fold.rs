@@ -81,6 +81,7 @@ impl Fold {
         fold
     }
 
+    /// Adds an operation that is newer than all before.
     fn add(&mut self, operation: &Operation) {
         for entry in &operation.entries {
             let bound = self.entries.entry((entry.dir, entry.name.clone())).or_default();

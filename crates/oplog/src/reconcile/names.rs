@@ -78,6 +78,8 @@ impl<T: Tree> Names<'_, T> {
         }
     }
 
+    /// Takes a name away from an object. The first name is moved to the directory for objects on the move, and further
+    /// names are removed.
     fn detach_from(&mut self, object: Identity, place: &Place) -> Result<(), T::Error> {
         let moving = self.view.moving(object);
         match self.view.lookup(&moving)? {

@@ -22,6 +22,7 @@ pub(super) struct View<'a, T: Tree> {
 }
 
 impl<'a, T: Tree> View<'a, T> {
+    /// Returns a view of the tree, with the aliases and half-made objects that it has now.
     pub(super) fn new(tree: &'a mut T) -> Result<Self, T::Error> {
         let moving = tree.moving()?;
         let aliases = tree.aliases()?;
@@ -66,6 +67,7 @@ impl<'a, T: Tree> View<'a, T> {
         Ok(outer)
     }
 
+    /// Returns the attributes of the object that the log means; `None` if the tree has no such object.
     pub(super) fn attributes(&mut self, object: Identity) -> Result<Option<Attributes>, T::Error> {
         let inner = self.inner(object);
         // An alias gave this object's identity to another object.
@@ -162,18 +164,21 @@ impl<'a, T: Tree> View<'a, T> {
         Ok(())
     }
 
+    /// Gives an object of the tree another name.
     pub(super) fn link(&mut self, object: Identity, to: &Place) -> Result<(), T::Error> {
         self.touched.extend([object, to.0]);
         let (object, dir) = (self.inner(object), self.inner(to.0));
         self.tree.link(object, dir, &to.1)
     }
 
+    /// Moves an object from one name to another.
     pub(super) fn rename(&mut self, object: Identity, from: &Place, to: &Place) -> Result<(), T::Error> {
         self.touched.extend([object, from.0, to.0]);
         let (from_dir, to_dir) = (self.inner(from.0), self.inner(to.0));
         self.tree.rename((from_dir, &from.1), (to_dir, &to.1))
     }
 
+    /// Removes a name of an object.
     pub(super) fn unlink(&mut self, object: Identity, from: &Place) -> Result<(), T::Error> {
         self.touched.extend([object, from.0]);
         let dir = self.inner(from.0);
@@ -185,6 +190,7 @@ impl<'a, T: Tree> View<'a, T> {
         self.tree.rmdir(dir, &from.1)
     }
 
+    /// Sets the attributes of an object.
     pub(super) fn set(&mut self, object: Identity, attributes: &Attributes) -> Result<(), T::Error> {
         self.touched.insert(object);
         let inner = self.inner(object);

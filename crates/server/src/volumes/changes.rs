@@ -29,7 +29,7 @@ impl Volumes {
     ///
     /// # Errors
     /// A sentence.
-    pub(crate) fn answer(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
+    pub(crate) fn answer(self: &Arc<Self>, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
         let name = match request {
             VolumeRequest::List { name: None } => return Ok(self.statuses()),
             VolumeRequest::List { name: Some(name) } => name,
@@ -41,6 +41,15 @@ impl Volumes {
             VolumeRequest::Resize { name, size } => self.resize(name, size)?,
             VolumeRequest::Mode { name, mode } => self.set_mode(name, mode)?,
             VolumeRequest::Flush { name } => self.flush(name)?,
+            VolumeRequest::Attach { name } => {
+                let no_device = self.attach(&name)?;
+                let entry = self.known(&name)?;
+                return Ok(vec![VolumeStatus { no_device, ..self.status(&entry) }]);
+            }
+            VolumeRequest::Detach { name } => {
+                self.end_device(&name)?;
+                self.flush(name)?
+            }
         };
         let entry = self.known(&name)?;
         Ok(vec![self.status(&entry)])
@@ -67,6 +76,7 @@ impl Volumes {
             mode,
             read_only,
             rest: None,
+            ublk: None,
         };
         let entry = Entry { record, device: Ok(device), volume: None };
         self.all.lock().push(entry.clone());
@@ -160,6 +170,18 @@ impl Volumes {
         let Some(Serving { engine, store }) = self.serving.get() else {
             return Err(format!("volume {name} cannot be destaged: this server has no cache"));
         };
+        match entry.record.ublk {
+            Some(attached) if entry.volume.is_some() => {
+                let device = forebay_block::ublk::block_device(attached.number);
+                return Err(format!(
+                    "volume {name} is attached as {}; detach it first with `forebay volume detach {name}`",
+                    device.display()
+                ));
+            }
+            // The volume is not served, so its device has no data that could still be written.
+            Some(_) if give_up => self.detach(name, true)?,
+            _ => {}
+        }
         match &entry.volume {
             Some(volume) => {
                 let (leaving, given_up) = (volume.clone(), give_up);
@@ -203,6 +225,13 @@ impl Volumes {
             format!("volume {name} is removed; {backing} is an ordinary device again"),
         );
         Ok(Vec::new())
+    }
+
+    /// Ends the device of a volume, which may have none.
+    fn end_device(&self, name: &str) -> Result<(), String> {
+        let _one = self.changing.lock();
+        self.served(name)?;
+        self.detach(name, false)
     }
 
     fn resize(&self, name: String, size: Option<u64>) -> Result<String, String> {

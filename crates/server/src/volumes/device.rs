@@ -28,6 +28,8 @@ pub(crate) struct DeviceFile {
     open: Arc<Open>,
     pool: IoPool,
     is_rotational: bool,
+    /// Bytes of a logical block of a block device; of a file 512.
+    logical_block: u32,
 }
 
 struct Open {
@@ -74,7 +76,13 @@ impl DeviceFile {
         }
         let open =
             Open { file, is_block, align: if usable { sector } else { 1 }, size: AtomicU64::new(size) };
-        Ok(DeviceFile { open: Arc::new(open), pool: IoPool::queueing(), is_rotational })
+        let logical_block = if is_block { u32::try_from(sector).unwrap_or(512) } else { 512 };
+        Ok(DeviceFile { open: Arc::new(open), pool: IoPool::queueing(), is_rotational, logical_block })
+    }
+
+    /// Returns the bytes of a logical block.
+    pub(crate) fn logical_block(&self) -> u32 {
+        self.logical_block
     }
 
     /// Looks up the size again. Returns the size in bytes, which never becomes smaller here.

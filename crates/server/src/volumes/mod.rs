@@ -3,6 +3,7 @@
 //! A volume whose backing device is missing, or is another one than recorded, is *refused*. The server starts without
 //! it, writes nothing to the device, and keeps the volume's dirty data in the log.
 
+mod attach;
 mod changes;
 mod device;
 pub(crate) mod door;
@@ -27,6 +28,8 @@ use forebay_volume::volume::Volume;
 
 use crate::cache::engine_mode;
 use crate::error::Error;
+use crate::ublk_control::UblkDriver;
+use attach::Devices;
 use identity::Sign;
 use open::{OpenDevice, Told};
 use record::{Record, Rest};
@@ -44,6 +47,8 @@ pub(crate) struct Volumes {
     serving: OnceLock<Serving>,
     /// The address of the NBD door.
     door: OnceLock<String>,
+    /// The block devices of attached volumes.
+    devices: Devices,
 }
 
 struct Serving {
@@ -75,7 +80,11 @@ impl Volumes {
     ///
     /// # Errors
     /// The record cannot be read or written, or the settings name a device that must not be a volume's.
-    pub(crate) fn open(settings: &Settings, events: &Arc<EventLog>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn open(
+        settings: &Settings,
+        events: &Arc<EventLog>,
+        ublk: Result<UblkDriver, String>,
+    ) -> Result<Arc<Self>, Error> {
         let failed = |source| Error::StateDir { path: settings.state_dir.clone(), source };
         let records = record::read(&settings.state_dir).map_err(failed)?;
         let volumes = Volumes {
@@ -86,6 +95,7 @@ impl Volumes {
             changing: Mutex::default(),
             serving: OnceLock::new(),
             door: OnceLock::new(),
+            devices: Devices::new(ublk),
         };
         for mut record in records {
             if let Some(configured) = settings.volumes.iter().find(|volume| volume.name == record.name) {

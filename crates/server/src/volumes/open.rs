@@ -27,6 +27,9 @@ pub(crate) trait OpenDevice: BackingDevice {
     /// A sentence: it cannot be done.
     fn grow(&self, size: u64) -> Result<(), String>;
 
+    /// Returns the bytes of a logical block, the unit of requests that the data on the device was laid out for.
+    fn logical_block(&self) -> u32;
+
     /// Returns a sentence that says why requests to the device wait or fail now; `None` if none is known.
     fn trouble(&self) -> Option<String>;
 }
@@ -38,6 +41,10 @@ impl OpenDevice for DeviceFile {
 
     fn grow(&self, size: u64) -> Result<(), String> {
         DeviceFile::grow(self, size)
+    }
+
+    fn logical_block(&self) -> u32 {
+        DeviceFile::logical_block(self)
     }
 
     fn trouble(&self) -> Option<String> {

@@ -7,6 +7,7 @@ use forebay_common::state_file;
 use forebay_config::Mode;
 use serde::{Deserialize, Serialize};
 
+use crate::volumes::attach::Attached;
 use crate::volumes::identity::{Identity, Sign};
 
 /// The version of the file. A later version is refused.
@@ -33,6 +34,9 @@ pub(crate) struct Record {
     /// Present after a stop at which the backing device had everything. Others may have used the device since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rest: Option<Rest>,
+    /// The block device of the volume on this host; absent: the volume is not attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ublk: Option<Attached>,
 }
 
 /// A clean stop without dirty data.
@@ -107,6 +111,7 @@ mod tests {
             mode: Some(Mode::WriteThrough),
             read_only: false,
             rest: Some(Rest { sign: None }),
+            ublk: Some(Attached { number: 3, mark: u64::MAX }),
         };
         write(dir.path(), vec![record.clone()]).unwrap();
         assert_eq!(read(dir.path()).unwrap(), [record]);

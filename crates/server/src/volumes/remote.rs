@@ -56,6 +56,10 @@ impl OpenDevice for RemoteDevice {
         ))
     }
 
+    fn logical_block(&self) -> u32 {
+        self.link.unit()
+    }
+
     fn trouble(&self) -> Option<String> {
         let url = &self.url;
         (!self.link.is_connected()).then(|| {
@@ -78,6 +82,10 @@ impl BackingDevice for RemoteDevice {
 
     fn losses(&self) -> u64 {
         self.link.losses()
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 
     fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {

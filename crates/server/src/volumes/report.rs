@@ -37,6 +37,8 @@ impl Volumes {
             read_only: record.read_only,
             serial: record.identity.serial.clone(),
             dirty_bytes: volume.as_ref().map_or_else(|| self.dirty_of(record), |volume| volume.dirty_bytes()),
+            device: self.devices.number(&record.name).map(forebay_block::ublk::block_device),
+            no_device: None,
             nbd: self.door.get().filter(|_| volume.is_some()).cloned(),
             reads: counted.reads,
             read_bytes: counted.read_bytes,

@@ -26,6 +26,10 @@ const FINDERS: &[(&str, fn())] = &[
         blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
     ),
     (
+        "a logged write is answered before its frame",
+        blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
+    ),
+    (
         "a flush does not sync what went past the log",
         blocks::a_volume_with_a_mode_of_its_own_keeps_what_was_flushed,
     ),

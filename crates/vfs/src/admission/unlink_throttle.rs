@@ -28,6 +28,7 @@ impl UnlinkThrottle {
         self.enter_within(PATIENCE)
     }
 
+    /// Waits for a place among the removals, at most for this time. Then enters in any case.
     fn enter_within(&self, patience: Duration) -> Inside<'_> {
         let mut inside = self.inside.lock();
         if *inside >= MOST {

@@ -72,6 +72,7 @@ impl Inner {
         read.map_err(|error| self.gone_for_good(&found.fs, key, error))
     }
 
+    /// Finds the file with a key: open, in its file system, or among the files that are set aside.
     pub(super) fn look_for(&self, key: &Key) -> std::result::Result<Place, Missing> {
         if let Some(written) = self.written.lock().get(key) {
             return Ok(Place::File(written.clone()));
@@ -184,6 +185,7 @@ impl Inner {
         found.into_iter().map(|found| found.map_err(result)).collect()
     }
 
+    /// Returns the size of the file with a key, in bytes.
     pub(super) fn size(&self, key: &Key) -> std::result::Result<u64, Missing> {
         let state = |error| Missing::Failed(state_error(error));
         match self.look_for(key)? {

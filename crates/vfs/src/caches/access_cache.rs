@@ -27,6 +27,7 @@ struct Class(usize);
 const CLASSES: usize = 2 * 3;
 
 impl Class {
+    /// Returns the class of a caller: root or not, and its relation to the owner and the group.
     fn of(cred: &Cred, attr: &Attr) -> Self {
         let relation = match () {
             () if cred.uid() == attr.uid => 0,
@@ -56,6 +57,7 @@ impl Answer {
         (self.known_bits() & want == want).then_some(self.0 & want)
     }
 
+    /// Records that of the `asked` accesses the kernel granted these.
     fn learn(&mut self, asked: u8, granted: u8) {
         self.0 = self.0 & !asked | granted & asked | asked << ASKED;
     }
@@ -123,6 +125,7 @@ impl AccessCache {
         self.classes.find(cred, attr, want).or_else(own)
     }
 
+    /// Records the answer of the kernel to a caller, or to its whole class.
     pub(crate) fn learn(&mut self, cred: &Cred, attr: &Attr, asked: u8, verdict: AccessVerdict) {
         if verdict.by_class {
             return self.classes.0[Class::of(cred, attr).0].learn(asked, verdict.granted);

@@ -82,6 +82,7 @@ impl AttrCache {
         self.room > 0
     }
 
+    /// Returns the hash of an inode of a file system.
     fn hash(&self, filesystem: u16, kernel: &KernelHandle) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u16(filesystem);

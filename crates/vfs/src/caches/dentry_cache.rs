@@ -125,6 +125,7 @@ impl DentryCache {
         }
     }
 
+    /// Forgets a name, present or absent.
     fn drop_name(&mut self, name: &[u8]) {
         if self.known.remove(name).is_some() || self.absent.remove(name) {
             self.budget.give_names(1);
@@ -136,6 +137,7 @@ impl DentryCache {
         self.absent = HashSet::default();
     }
 
+    /// Forgets all names.
     pub(crate) fn forget(&mut self) {
         self.forget_absent();
         self.budget.give_names(self.known.len());

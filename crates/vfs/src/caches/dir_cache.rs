@@ -49,6 +49,7 @@ pub(crate) struct DirCache {
 }
 
 impl DirCache {
+    /// Returns the cache of a directory, without a listing.
     pub(crate) fn new(kernel: KernelHandle, listings: Arc<Listings>) -> Self {
         DirCache { kernel, listing: Mutex::new(Listing::new(listings)) }
     }
@@ -83,6 +84,7 @@ pub(crate) struct Listing {
 const USES: u8 = 3;
 
 impl Listing {
+    /// Returns a listing without entries.
     fn new(listings: Arc<Listings>) -> Self {
         Listing {
             state: None,
@@ -183,6 +185,7 @@ impl Listing {
         }
     }
 
+    /// Moves the listing to the tier of listings that were used again.
     fn promote(&mut self) {
         let counted = std::mem::take(&mut self.counted);
         self.listings.new.fetch_sub(counted, Ordering::Relaxed);

@@ -180,7 +180,7 @@ impl Inode {
     /// Returns the attributes as the file system and the cache state them. Two changes may have one change time.
     pub(super) fn unmoved_attr(&self) -> Result<Attr> {
         let overlay = self.link.overlay();
-        let attr = self.raw_attr()?;
+        let attr = self.link.access.over(self.raw_attr()?);
         Ok(overlay.map_or(attr, |overlay| overlay.over(attr)))
     }
 
@@ -305,6 +305,11 @@ impl Inode {
         if let Some(names) = &self.names {
             names.lock().learn(stamp, name, child);
         }
+    }
+
+    /// Forgets the attributes that are cached for the time when the inode is not in memory.
+    pub(crate) fn forget_attributes(&self) {
+        self.versions.forget(&self.kernel);
     }
 
     /// Forgets names, listing and permission verdicts.

@@ -44,6 +44,7 @@ pub(crate) struct InodeCache {
 }
 
 impl InodeCache {
+    /// Returns an empty cache. Inodes count against `budget` for their descriptors.
     pub(crate) fn new(budget: Budget) -> Self {
         InodeCache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),

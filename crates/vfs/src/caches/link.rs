@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use forebay_engine::io::Key;
 use forebay_engine::{CachedObject as Cached, Policy};
 
+use crate::caches::access_time::ShownAccess;
 use crate::caches::overlay::{Overlay, Undestaged};
 use crate::caches::streams::ReadStream;
 use crate::sys::KernelHandle;
@@ -15,6 +16,7 @@ use crate::sys::KernelHandle;
 pub(crate) struct Link {
     cached: OnceLock<Arc<Cached>>,
     pub(crate) reads: ReadStream,
+    pub(crate) access: ShownAccess,
     /// The policy, and the low bits of the generation in which it was found: see
     /// [`Policies`](crate::caches::policies::Policies).
     policy: AtomicU64,

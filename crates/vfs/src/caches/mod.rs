@@ -1,6 +1,7 @@
 //! Caches in memory over the backing file systems: inodes, attributes, names, listings and permissions.
 
 pub(crate) mod access_cache;
+pub(crate) mod access_time;
 pub(crate) mod attr_cache;
 pub(crate) mod budget;
 pub(crate) mod change;

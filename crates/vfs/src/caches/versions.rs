@@ -45,6 +45,7 @@ impl Versions {
         Versions { slots, hasher: Default::default(), known, filesystem }
     }
 
+    /// Returns the slot of an inode. Several inodes may share a slot.
     fn place(&self, kernel: &KernelHandle) -> u16 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(kernel.as_slice());

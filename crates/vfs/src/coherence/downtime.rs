@@ -151,6 +151,7 @@ fn write(alive: &File, at: SystemTime) {
     let _ = alive.write_at(&nanos(at).to_le_bytes(), 0);
 }
 
+/// Writes the time of ownership again and again, until the server stops.
 fn keep_signing(alive: &Weak<Mutex<Vec<File>>>) {
     loop {
         std::thread::sleep(SIGN);

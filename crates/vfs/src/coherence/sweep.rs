@@ -18,6 +18,7 @@ pub(crate) fn start(inodes: &Arc<InodeCache>) -> std::io::Result<()> {
     std::thread::Builder::new().name("forebay-sweep".into()).spawn(move || sweep(&inodes)).map(drop)
 }
 
+/// Looks at all cached inodes in turn, and forgets those without a name, until the cache is gone.
 fn sweep(inodes: &Weak<InodeCache>) {
     for turn in (0..SHARDS).step_by(AT_ONCE).cycle() {
         std::thread::sleep(PAUSE);

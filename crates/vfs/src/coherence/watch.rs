@@ -87,6 +87,7 @@ impl HostWatch {
         }
     }
 
+    /// Opens a fanotify queue with a mark on the whole file system.
     fn try_open(path: &Path) -> Result<Self, Errno> {
         let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
@@ -193,6 +194,7 @@ pub(crate) fn start<T: Send + Sync + 'static>(
     thread.spawn(move || keep_up(&watched, catch_up)).map(drop)
 }
 
+/// Takes news of changes over in short intervals, until `watched` is gone.
 fn keep_up<T>(watched: &Weak<T>, catch_up: fn(&T) -> bool) {
     loop {
         std::thread::sleep(PAUSE);

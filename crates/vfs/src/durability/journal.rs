@@ -281,6 +281,7 @@ impl Journal {
         self.handed.notify_all();
     }
 
+    /// Leads the batches that no request leads, until the journal is closed.
     fn help(&self) {
         let lane = &self.lanes[0];
         let mut queue = lane.lock();
@@ -329,6 +330,7 @@ impl Journal {
         }
     }
 
+    /// Counts an entry of a batch, and completes it with its result.
     fn finish(&self, done: Done, result: Synced) {
         self.stats.operations.fetch_add(1, Ordering::Relaxed);
         if matches!(result, Err(Failed::Sync(_))) {

@@ -35,6 +35,7 @@ fn mount_options(number: &str) -> Option<Vec<String>> {
     options_in(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, number)
 }
 
+/// Returns the options of the mount of a device, as proc_pid_mountinfo(5) lists them.
 fn options_in(mounts: &str, number: &str) -> Option<Vec<String>> {
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(number))?;
     let mount = line.split(' ').nth(5)?;

@@ -141,6 +141,7 @@ impl RequestJournal {
 }
 
 impl Inner {
+    /// Returns the number of a free place.
     fn take(&mut self) -> u64 {
         self.free.pop().unwrap_or_else(|| {
             self.used += 1;

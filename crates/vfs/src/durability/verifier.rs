@@ -18,6 +18,7 @@ pub struct Verifier {
     path: PathBuf,
 }
 
+/// Returns a random number. Without the kernel's, the time and the process make one.
 fn fresh() -> u64 {
     let mut bytes = [0; 8];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {

@@ -17,6 +17,7 @@ const WAITING: usize = 64;
 pub(crate) struct Writeback(SyncSender<(Arc<Inode>, Range<u64>)>);
 
 impl Writeback {
+    /// Starts the thread that has the kernel write data back.
     pub(crate) fn start(budget: Budget) -> std::io::Result<Self> {
         let (steps, receiver) = sync_channel(WAITING);
         let thread = std::thread::Builder::new().name("forebay-writeback".into());
@@ -33,6 +34,7 @@ impl Writeback {
     }
 }
 
+/// Has the kernel begin to write back each range, until all senders are gone.
 fn run(steps: &Receiver<(Arc<Inode>, Range<u64>)>, budget: &Budget) {
     for (object, range) in steps {
         if let Ok(fd) = object.writer(budget, true) {

@@ -8,6 +8,7 @@
 //!   hold copies, or be about to.
 
 use std::collections::{HashSet, VecDeque};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -21,6 +22,7 @@ use rustix::fs::FileType;
 
 use crate::admission::room::Admission;
 use crate::attr::Attr;
+use crate::caches::access_time::{AccessTimes, moves_access_times};
 use crate::caches::inode::Inode;
 use crate::caches::link::key;
 use crate::caches::policies::Policies;
@@ -44,6 +46,7 @@ pub(crate) struct Cache {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) under_way: Arc<RequestJournal>,
     pub(crate) begun: ResumableCreates,
+    accesses: AccessTimes,
     /// Inodes whose removal is durable, for the engine to forget. Forgetting may wait for room in the log, and a thread
     /// that answers clients must not wait.
     removed: Mutex<Option<Forgetter>>,
@@ -76,6 +79,10 @@ pub(crate) struct Linked {
     policies: Arc<Policies>,
     /// The number that tells the file system's files from those of other file systems in keys.
     number: u32,
+    /// True if reads move access times.
+    moves_access_times: bool,
+    /// An offset behind the end of every file.
+    beyond: u64,
 }
 
 impl Cache {
@@ -107,7 +114,7 @@ impl Cache {
         })?;
         let removed = Mutex::new(Some((send, thread)));
         let broken = AtomicBool::new(false);
-        let begun = ResumableCreates::default();
+        let (begun, accesses) = (ResumableCreates::default(), AccessTimes::start()?);
         Ok(Arc::new(Cache {
             engine,
             verifier,
@@ -116,6 +123,7 @@ impl Cache {
             checkpoints,
             under_way,
             begun,
+            accesses,
             removed,
             leaving,
             broken,
@@ -147,6 +155,7 @@ impl Cache {
             // A panic there has said so itself.
             let _ = thread.join();
         }
+        self.accesses.stop();
         // All requests were answered. So only operations that the file systems lack keep user records in the log.
         let needless = self.checkpoints.make_last();
         let closed = block_on(self.engine.close());
@@ -199,10 +208,21 @@ impl Cache {
 }
 
 impl Linked {
+    /// Connects a file system, by its number in the cache's keys, with the cache.
     pub(crate) fn new(cache: Arc<Cache>, number: u32, fs: &Filesystem) -> Self {
         let admission = Admission::new(cache.engine.clone(), fs.mount.clone());
-        let logging = cache.checkpoints.logging(number);
-        Linked { cache, admission, logging, policies: fs.policies.clone(), number }
+        let (logging, policies) = (cache.checkpoints.logging(number), fs.policies.clone());
+        let moves_access_times = moves_access_times(fs.mount.as_fd());
+        let beyond = fs.largest_file.saturating_sub(1);
+        Linked { cache, admission, logging, policies, number, moves_access_times, beyond }
+    }
+
+    /// Moves the access time of a file that the cache has read for a client, where the file system would move it.
+    /// `attr` are the attributes of the file.
+    pub(crate) fn was_read(&self, object: &Arc<Inode>, attr: &mut Attr) {
+        if self.moves_access_times {
+            self.cache.accesses.read(object, attr, self.beyond);
+        }
     }
 
     /// Asserts that an inode in the inode cache refers to the engine's object of its file, if the engine has one.

@@ -119,6 +119,7 @@ struct FsXattr {
 const GET: libc::Ioctl = 0x801c_581f_u32 as libc::Ioctl;
 const SET: libc::Ioctl = 0x401c_5820;
 
+/// Returns the flags and the project of an inode (FS_IOC_FSGETXATTR).
 fn fs_xattr(fd: BorrowedFd<'_>) -> std::result::Result<FsXattr, Errno> {
     let mut found = FsXattr::default();
     // SAFETY: a live descriptor, and a live local of the layout that the call fills.
@@ -126,6 +127,7 @@ fn fs_xattr(fd: BorrowedFd<'_>) -> std::result::Result<FsXattr, Errno> {
     Ok(found)
 }
 
+/// Sets the flags and the project of an inode (FS_IOC_FSSETXATTR).
 fn set_fs_xattr(fd: BorrowedFd<'_>, set: FsXattr) -> Result<()> {
     // SAFETY: a live descriptor, and a live local of the layout that the call reads.
     sys::check(unsafe { libc::ioctl(fd.as_raw_fd(), SET, &raw const set) }.into())?;

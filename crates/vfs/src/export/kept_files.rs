@@ -51,6 +51,7 @@ impl Filesystem {
         Ok(Some(self.kept_dir.get_or_init(|| dir).clone()))
     }
 
+    /// Returns the directory of kept files as an inode. Without kernel handles its name has to be recorded.
     fn adopt_kept_dir(&self, private: &OwnedFd, opened: OwnedFd) -> Result<Arc<Inode>> {
         let (dir, _) = self.adopt(opened)?;
         if let Scheme::DentryCache(locator) = &self.scheme {

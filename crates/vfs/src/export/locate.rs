@@ -38,6 +38,7 @@ pub(crate) fn identity(fd: impl AsFd) -> Result<KernelHandle> {
     Ok(KernelHandle { kind: KIND, len: 16, bytes })
 }
 
+/// Returns the number of an inode, which a handle without the kernel's help begins with.
 fn inode(kernel: &KernelHandle) -> u64 {
     let mut ino = [0; 8];
     ino.copy_from_slice(&kernel.bytes[..8]);
@@ -67,6 +68,7 @@ impl Locator {
         }
     }
 
+    /// Records a name of an inode. A full table takes no further inode.
     fn learn_inode(&self, object: u64, parent: u64, name: &[u8]) {
         let mut known = self.known.lock();
         let full = known.len() >= MAX_KNOWN;

@@ -173,6 +173,7 @@ pub struct Space {
 }
 
 impl Space {
+    /// Asks statvfs(2).
     fn of(fd: impl AsFd) -> Result<Self> {
         let stat = rustix::fs::fstatvfs(fd)?;
         let block = stat.f_frsize;

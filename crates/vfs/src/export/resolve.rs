@@ -68,6 +68,7 @@ impl Filesystem {
         self.enter(object, attr)
     }
 
+    /// Enters an opened inode into the cache, with its attributes.
     fn enter(&self, object: Inode, attr: &Attr) -> Arc<Inode> {
         object.made_by.store(self.making.latest(), Ordering::Relaxed);
         if let Some(linked) = self.linked.get() {
@@ -172,6 +173,7 @@ impl Filesystem {
         self.open_named(dir, name, OFlags::PATH, cached)
     }
 
+    /// Opens a name in a directory. Never follows a link, and never crosses a mount.
     fn open_named(&self, dir: &Inode, name: &[u8], how: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
         let (flags, resolve) = (how | OFlags::NOFOLLOW | OFlags::CLOEXEC, resolve | ResolveFlags::NO_XDEV);
         match rustix::fs::openat2(dir.path(), name, flags, Mode::empty(), resolve) {

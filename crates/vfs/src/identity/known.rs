@@ -111,6 +111,7 @@ fn damaged(state_dir: &Path, name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
+/// Returns an identity as one line of text.
 fn line(identity: &ExportIdentity) -> String {
     let ExportIdentity { magic, uuid, part, root, mount_root, source, mounted_at } = identity;
     let plain = |text: &str| text.replace(|c: char| c.is_control() || c == ';', "?");
@@ -118,6 +119,7 @@ fn line(identity: &ExportIdentity) -> String {
     format!("{magic};{uuid:032x};{part};{root};{mounted};{};{}", plain(source), plain(mounted_at))
 }
 
+/// Returns the identity in a line; `None` if the line has none.
 fn parse(line: &str) -> Option<ExportIdentity> {
     let mut fields = line.split(';');
     let mut next = || fields.next();

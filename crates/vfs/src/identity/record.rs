@@ -53,6 +53,7 @@ pub fn decode_owner(bytes: &[u8]) -> Option<Vec<Recorded>> {
     Some(records)
 }
 
+/// Appends a record. Without `texts`, the texts for people are empty.
 fn encode(record: &Recorded, texts: bool, out: &mut Vec<u8>) {
     let ExportIdentity { magic, uuid, part, root, mount_root, ref source, ref mounted_at } = record.identity;
     [record.export, record.number, magic].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
@@ -66,6 +67,7 @@ fn encode(record: &Recorded, texts: bool, out: &mut Vec<u8>) {
     }
 }
 
+/// Takes a record; `None` if the bytes are none.
 fn decode(rest: &mut &[u8]) -> Option<Recorded> {
     let mut word = || take::<4>(rest).map(u32::from_le_bytes);
     let (export, number, magic) = (word()?, word()?, word()?);
@@ -85,6 +87,7 @@ fn decode(rest: &mut &[u8]) -> Option<Recorded> {
     Some(Recorded { export, number, start, identity })
 }
 
+/// Takes `N` bytes; `None` if fewer are left.
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, after) = rest.split_first_chunk::<N>()?;
     *rest = after;

@@ -55,6 +55,7 @@ pub(super) fn part(root: impl AsFd, magic: i64) -> Result<u64> {
     }
 }
 
+/// Returns the bytes of a field. The caller has checked the length.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[at..at + N]);

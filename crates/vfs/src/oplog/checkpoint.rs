@@ -31,6 +31,7 @@ struct Threads {
 }
 
 impl Checkpoints {
+    /// Returns the checkpoints of these file systems, which are not running yet.
     pub(crate) fn new(
         oplog: Arc<OpLog>,
         filesystems: Vec<(u32, Weak<Filesystem>)>,

@@ -66,6 +66,7 @@ impl<'a> Files<'a> {
         }
     }
 
+    /// Returns the names in a directory.
     fn names(&self, dir: &OwnedFd) -> Result<Vec<Name>> {
         let read = || -> std::result::Result<Vec<Name>, Errno> {
             let readable = sys::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -82,6 +83,7 @@ impl<'a> Files<'a> {
     }
 }
 
+/// Returns the kind of an object in records; `None` for a kind that no record has.
 fn kind_of(kind: FileType) -> Option<Kind> {
     Some(match kind {
         FileType::RegularFile => Kind::File,

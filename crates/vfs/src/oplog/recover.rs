@@ -154,6 +154,7 @@ impl Recovery {
     }
 }
 
+/// Describes a file that recovery has set aside, for people.
 fn told(fs: &Filesystem, SetAside { dir, name, .. }: &SetAside) -> String {
     let path = |dir: &Inode| {
         let mut buffer = [0; 32];

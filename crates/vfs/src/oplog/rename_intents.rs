@@ -100,6 +100,7 @@ pub(crate) fn clear(map: &HandleMap) -> Result<()> {
     each(map, |dir, name| Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?))
 }
 
+/// Calls `visit` with the name of each slot for intents.
 fn each(map: &HandleMap, mut visit: impl FnMut(&OwnedFd, &std::ffi::CStr) -> Result<()>) -> Result<()> {
     let Some(private) = map.private_if_there()? else { return Ok(()) };
     let Some(dir) = dir_if_there(&private, SLOTS)? else { return Ok(()) };

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use forebay_metalog::{Snapshot, log_state};
-use forebay_runtime::{block_on, tasks};
+use forebay_runtime::tasks;
 
 use crate::durability::journal::Done;
 use crate::export::vfs::Vfs;
@@ -29,13 +29,17 @@ impl Vfs {
     }
 
     /// Appends a change of clients' state to the log: at most [`STATE_MAX`] bytes. Calls `done`, if there is one, when
-    /// the change is durable. After a crash [`Vfs::set_cache`] returns the change. May wait for room in the log.
+    /// the change is durable. After a crash [`Vfs::set_cache`] returns the change. May wait for room in the log; on an
+    /// event loop a task waits.
     pub fn log_state(&self, number: u64, bytes: Vec<u8>, done: Option<Done>) {
         let first = self.cache.get().and_then(|_| self.filesystems().first());
-        match first.and_then(|fs| Some((fs, fs.linked()?))) {
+        match first.and_then(|fs| Some((fs.clone(), fs.linked()?))) {
             Some((fs, linked)) => {
+                let logging = linked.logging.clone();
                 // No lock is held: this thread may write the frame.
-                tasks::and_then_run(|| block_on(log_state(fs, &linked.logging, number, bytes, done)));
+                tasks::run_to_end(Box::pin(async move {
+                    log_state(&fs, &logging, number, bytes, done).await;
+                }));
             }
             None => done.into_iter().for_each(|done| done(Ok(()))),
         }

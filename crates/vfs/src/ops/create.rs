@@ -128,6 +128,7 @@ impl Vfs {
         })
     }
 
+    /// Makes a file that does not exist, with its attributes, as the caller.
     fn create_new(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
         let NewFile { mut opened, left } = {
             let _acting = self.act_as(cred)?;
@@ -154,6 +155,7 @@ impl Vfs {
         self.finish(target, attr, set, cred).inspect_err(|_| take_back(object.path()))
     }
 
+    /// Carries out a CREATE of a name that exists: UNCHECKED sets the size, an exclusive one compares the verifier.
     fn create_existing(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
         let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
         let target = Target { export: dir.export.clone(), object };

@@ -111,7 +111,11 @@ impl Vfs {
                 Some(linked) => {
                     linked.look(&target.object, &attr);
                     let buf = into.buffer(count);
-                    (self.read_through_cache(linked, target, offset, buf, wait)?, buf.len())
+                    let found = self.read_through_cache(linked, target, offset, buf, wait)?;
+                    if matches!(found, Outcome::Done(_) | Outcome::FromSsd(_)) {
+                        linked.was_read(&target.object, &mut attr);
+                    }
+                    (found, buf.len())
                 }
                 None => (Outcome::FromBacking(()), 0),
             };

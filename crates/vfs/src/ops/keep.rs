@@ -33,6 +33,7 @@ impl KeptDir {
         matches!(self, KeptDir::Unasked)
     }
 
+    /// Returns the directory of kept files if it exists.
     pub(crate) fn there(&self) -> Option<&Arc<Inode>> {
         match self {
             KeptDir::There(dir) => Some(dir),

@@ -93,6 +93,7 @@ impl Vfs {
         (self.lookup_in(dir, &attr, name, cred, wait), Some(attr))
     }
 
+    /// Looks a name up. The caller needs the right to search the directory.
     fn lookup_in(&self, dir: &Target, attr: &Attr, name: &[u8], cred: &Cred, wait: Wait) -> Result<Found> {
         require_dir(&dir.object)?;
         check_name(name)?;
@@ -152,6 +153,7 @@ impl Vfs {
         Some(dentry_cache::CachedName::Here(kernel))
     }
 
+    /// Returns the directory above, which is never outside of the export.
     fn parent(&self, dir: &Target, wait: Wait) -> Result<Found> {
         if dir.object.kernel == dir.export.root.kernel {
             return Ok(Found { handle: self.handle(dir), attr: dir.attr()? });

@@ -83,6 +83,7 @@ impl Vfs {
     }
 }
 
+/// Makes a directory, a link, or a special file.
 fn make_special(dir: &Target, name: &[u8], special: Special<'_>, mode: u32) -> Result<()> {
     let at = dir.object.path();
     let mode = Mode::from_raw_mode(mode);

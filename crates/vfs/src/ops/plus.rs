@@ -40,6 +40,7 @@ impl Sight {
         Sight { found, lasting: None }
     }
 
+    /// Returns an entry of READDIRPLUS.
     fn entry<'a>(&self, entry: &Entry<'a>) -> EntryPlus<'a> {
         // The name may lead elsewhere since it was listed: all that is told of it is of one inode.
         let ino = self.found.as_ref().map_or(entry.ino, |(attr, _)| attr.ino);

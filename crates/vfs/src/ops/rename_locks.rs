@@ -31,6 +31,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Finds the object that a name leads to before a rename takes its locks.
     pub(crate) fn look(dir: &Target, name: &[u8]) -> Result<Self> {
         let fs = &dir.export.fs;
         let handle = fs.handle_at(&dir.object, &c_name(name)).ok();

@@ -157,6 +157,7 @@ fn change_owner_and_mode(object: &Inode, set: &SetAttr, changed: &mut bool) -> R
     Ok(())
 }
 
+/// Returns the argument of utimensat(2) for a time.
 pub(crate) fn timespec(set: SetTime) -> Timespec {
     match set {
         SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },

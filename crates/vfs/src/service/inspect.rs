@@ -100,6 +100,7 @@ impl Vfs {
         Ok(found)
     }
 
+    /// Walks the files at and below a path. With `list`, lists the cached ones and forgets their attributes.
     fn walk(&self, path: &Path, list: bool) -> std::result::Result<Walk<'_>, InspectError> {
         let shown = || path.display().to_string();
         let (export, rest) = self.export_of(path).ok_or_else(|| InspectError::NotServed(shown()))?;
@@ -130,6 +131,7 @@ impl Vfs {
 }
 
 impl Walk<'_> {
+    /// Counts a file, or the files of a directory.
     fn visit(&mut self, fd: &OwnedFd, path: &Path) -> Result<()> {
         let (kernel, attr) = self.fs.identify(fd)?;
         if self.cached.is_some() {
@@ -149,6 +151,7 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Visits each entry of a directory, except private ones.
     fn visit_all(&mut self, dir: &OwnedFd, kernel: &KernelHandle, path: &Path) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let entries = rustix::fs::Dir::new(rustix::fs::openat(dir, c".", flags, Mode::empty())?)?;
@@ -169,6 +172,7 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Adds the cached data of a file to the result.
     fn count(&mut self, cached: Arc<Cached>, path: &Path) {
         const BLOCK: u64 = forebay_engine::buffer::BLOCK as u64;
         let usage = cached.usage();

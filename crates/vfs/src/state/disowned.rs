@@ -65,6 +65,7 @@ impl Disowned {
     }
 }
 
+/// Returns the record in a line; `None` if the line was cut short.
 fn parse(line: &str) -> Option<(Key, What)> {
     let (key, what) = line.strip_suffix('.')?.split_once(' ')?;
     let digits = key.as_bytes().chunks(2).map(std::str::from_utf8);

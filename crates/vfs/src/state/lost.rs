@@ -82,6 +82,7 @@ pub(crate) struct About {
     pub(crate) why: Why,
 }
 
+/// Returns the name under which the data of a key is set aside.
 fn id_of(key: &[u8]) -> String {
     let mut hasher = SipHasher24::new();
     hasher.write(key);
@@ -156,6 +157,7 @@ impl Lost {
         Ok(())
     }
 
+    /// Reports a file that was set aside.
     fn tell(&self, id: &str) {
         if let (Some(tell), Ok(file)) = (self.tell.get(), read(&self.dir.join(id))) {
             tell(&file);

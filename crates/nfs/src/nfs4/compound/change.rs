@@ -108,6 +108,11 @@ impl Compound {
         self.pending.is_some() || self.has_records(shared)
     }
 
+    /// Returns true if the reply has to wait for a change.
+    pub(in crate::nfs4) fn has_change(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// Returns true if the record of the last change keeps the reply.
     pub(in crate::nfs4) fn change_keeps_reply(&self) -> bool {
         self.pending.as_ref().is_some_and(|pending| pending.change.request.keeps_answer())

@@ -88,7 +88,7 @@ fn through_losses(seed: u64, mode: Option<Mode>, tells: bool) -> Result<(), Stri
     blocks.check(&volume)?;
     drop(volume);
     blocks.world.crash(Crash::PowerCut);
-    blocks.model.lock().crash();
+    blocks.model.lock().crash(Crash::PowerCut);
     let volume = blocks.open(mode);
     blocks.check(&volume)
 }

@@ -9,7 +9,7 @@ use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Backing, BackingResult, Clock as _, Io, Key};
 use forebay_volume::device::BackingDevice;
-use forebay_volume::disk::{Disk as _, DiskError};
+use forebay_volume::disk::{Disk as _, DiskError, Stability};
 use forebay_volume::store::Store as AllStores;
 use forebay_volume::volume::Volume;
 
@@ -23,6 +23,9 @@ use model::{Change, Model, SECTOR, fill, value};
 const SIZE: u64 = (1 << 20) + 3 * SECTOR as u64;
 const UUID: u128 = 7;
 const CLIENTS: u64 = 3;
+/// The stabilities of changes, by weight.
+const STABILITIES: [Stability; 5] =
+    [Stability::Durable, Stability::Logged, Stability::Unstable, Stability::Unstable, Stability::Unstable];
 
 /// The backing device of the volume: a file of the virtual store, whose faults it has.
 struct Virtual {
@@ -56,6 +59,10 @@ impl BackingDevice for Virtual {
 
     fn losses(&self) -> u64 {
         self.link.as_ref().map_or(0, Link::losses)
+    }
+
+    fn is_remote(&self) -> bool {
+        self.link.is_some()
     }
 
     fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
@@ -211,11 +218,11 @@ struct BlockClient {
 impl BlockClient {
     async fn act(&mut self) {
         let range = self.range();
-        let fua = self.rng.chance(2000);
+        let stability = self.rng.pick(&STABILITIES);
         match self.rng.below(12) {
-            0..=4 => self.change(range, Change::Put, fua).await,
-            5 => self.change(range, Change::Zero, fua).await,
-            6 => self.change(range, Change::Discard, fua).await,
+            0..=4 => self.change(range, Change::Put, stability).await,
+            5 => self.change(range, Change::Zero, stability).await,
+            6 => self.change(range, Change::Discard, stability).await,
             7 | 8 => self.flush().await,
             9 | 10 => self.read(range).await,
             _ => {
@@ -233,7 +240,7 @@ impl BlockClient {
         start.max(self.own.start)..(start + len).min(self.own.end)
     }
 
-    async fn change(&mut self, sectors: Range<u64>, change: Change, fua: bool) {
+    async fn change(&mut self, sectors: Range<u64>, change: Change, stability: Stability) {
         // A discard covers whole blocks only. The last block of the device is whole at the device's end.
         let changed = match change {
             Change::Discard => {
@@ -251,13 +258,13 @@ impl BlockClient {
                 for (sector, bytes) in sectors.clone().zip(data.chunks_exact_mut(SECTOR)) {
                     fill(bytes, value(number, sector));
                 }
-                self.volume.write(offset, &data, fua).await
+                self.volume.write(offset, &data, stability).await
             }
-            Change::Zero => self.volume.write_zeroes(offset, len, false, fua).await,
-            Change::Discard => self.volume.discard(offset, len, fua).await,
+            Change::Zero => self.volume.write_zeroes(offset, len, false, stability).await,
+            Change::Discard => self.volume.discard(offset, len, stability).await,
         };
         match result {
-            Ok(()) => self.model.lock().end(number, changed, fua),
+            Ok(()) => self.model.lock().end(number, changed, stability),
             Err(error) => self.failed("a change", error),
         }
     }
@@ -300,7 +307,7 @@ fn through_crashes(seed: u64, mode: Option<Mode>) -> Result<(), String> {
         drop(volume);
         let how = blocks.world.rng.pick(&[Crash::Kill, Crash::PowerCut, Crash::PowerCut]);
         blocks.world.crash(how);
-        blocks.model.lock().crash();
+        blocks.model.lock().crash(how);
         if session == 3 {
             blocks.world.disks[seed as usize % 2].vanish();
         }

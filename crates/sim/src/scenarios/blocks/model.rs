@@ -1,10 +1,14 @@
 //! The known contents of a block device with a volatile write cache.
 //!
 //! The unit is a sector of 512 bytes. A crash may lose any subset of the changes that no flush followed. So a sector
-//! then has the value of its last durable change, or of any later change. A discarded sector has zeros or its value
-//! from before.
+//! then has the value of its last durable change, or of any later change. If only the server is killed, its logged
+//! changes are durable as well. A discarded sector has zeros or its value from before.
 
 use std::collections::BTreeMap;
+
+use forebay_volume::disk::Stability;
+
+use crate::world::Crash;
 
 /// Bytes of a sector.
 pub(super) const SECTOR: usize = 512;
@@ -36,6 +40,8 @@ pub(super) struct Model {
     sectors: BTreeMap<u64, Sector>,
     /// Answered changes that are not known to be durable: number, first sector, end.
     answered: Vec<(u64, u64, u64)>,
+    /// Those of them that a crash of the server alone does not lose.
+    logged: Vec<u64>,
     last: u64,
     /// True if a failed sync may take back changes in service that no flush followed.
     pub(super) lossy: bool,
@@ -104,11 +110,13 @@ impl Model {
         self.last
     }
 
-    /// Ends a change, which is durable with `fua`.
-    pub(super) fn end(&mut self, number: u64, sectors: std::ops::Range<u64>, fua: bool) {
+    /// Ends a change, which has this stability.
+    pub(super) fn end(&mut self, number: u64, sectors: std::ops::Range<u64>, stability: Stability) {
         self.answered.push((number, sectors.start, sectors.end));
-        if fua {
-            self.durable(&[number]);
+        match stability {
+            Stability::Unstable => {}
+            Stability::Logged => self.logged.push(number),
+            Stability::Durable => self.durable(&[number]),
         }
     }
 
@@ -140,8 +148,12 @@ impl Model {
         }
     }
 
-    /// Notes a crash: every change may be lost.
-    pub(super) fn crash(&mut self) {
+    /// Notes a crash: every change may be lost that is neither durable nor, if the server was killed, logged.
+    pub(super) fn crash(&mut self, how: Crash) {
+        let logged = std::mem::take(&mut self.logged);
+        if how == Crash::Kill {
+            self.durable(&logged);
+        }
         self.answered.clear();
         for (sector, state) in &mut self.sectors {
             state.base = state.after_crash(*sector);
@@ -177,7 +189,7 @@ fn a_crash_may_lose_any_unflushed_change_and_no_flushed_one() {
     let mut model = Model::default();
     let change = |model: &mut Model, change| {
         let number = model.begin(0..1, change);
-        model.end(number, 0..1, false);
+        model.end(number, 0..1, Stability::Unstable);
         number
     };
     let holds = |model: &mut Model, value| {
@@ -190,7 +202,7 @@ fn a_crash_may_lose_any_unflushed_change_and_no_flushed_one() {
     let second = change(&mut model, Change::Put);
     model.durable(&flushed);
     assert!(!holds(&mut model, value(first, 0)) && holds(&mut model, value(second, 0)));
-    model.crash();
+    model.crash(Crash::Kill);
     assert!(!holds(&mut model, ZERO) && holds(&mut model, value(first, 0)));
     assert!(!holds(&mut model, value(second, 0)), "what was read stays");
     let third = change(&mut model, Change::Discard);

@@ -47,6 +47,7 @@ const _: () = assert!(size_of::<Record>() == 104);
 /// The first second that a packed time can state, before 1970; it can state 2^34 of them.
 const FIRST_SECOND: i64 = 1 << 31;
 
+/// Packs a time into 64 bits; `None` if its year is out of range.
 fn pack_time(time: Time) -> Option<u64> {
     let second =
         u64::try_from(time.sec.checked_add(FIRST_SECOND)?).ok().filter(|second| *second < 1 << 34)?;
@@ -95,6 +96,7 @@ impl Record {
         }
     }
 
+    /// Returns the attributes of the record.
     pub(crate) fn known(&self) -> CachedAttr {
         let [atime, mtime, ctime, backing_ctime] = self.times.map(unpack_time);
         let attr = Attr {
@@ -120,6 +122,7 @@ impl Record {
         same && self.len == kernel.len && self.handle[..self.len.into()] == *kernel.as_slice()
     }
 
+    /// Returns the handle of the record's inode.
     pub(crate) fn kernel(&self) -> KernelHandle {
         let mut bytes = [0; KERNEL_HANDLE_MAX];
         bytes[..HANDLE].copy_from_slice(&self.handle);

@@ -54,6 +54,7 @@ impl Run {
         self.entries.push(Entry { cookie, ino, text, name: len, handle: handle.len() as u8, seen });
     }
 
+    /// Returns the entry at a position.
     pub(super) fn get(&self, at: usize) -> Option<ListedEntry<'_>> {
         let entry = self.entries.get(at)?;
         let (name, rest) = self.text[entry.text as usize..].split_at(entry.name.into());

@@ -40,6 +40,7 @@ impl Journal {
         result.inspect_err(|_| self.verifier.lost())
     }
 
+    /// Makes a batch durable in the way of the file system. Returns a result for each entry.
     pub(super) fn sync(&self, batch: &[Entry]) -> Vec<Synced> {
         match self.order {
             Order::Journal => self.sync_journal(batch),
@@ -47,6 +48,7 @@ impl Journal {
         }
     }
 
+    /// Writes the data of the batch back, then commits the journal once.
     fn sync_journal(&self, batch: &[Entry]) -> Vec<Synced> {
         let small = |entry: &Entry| entry.request.data.clone().filter(|data| (1..=SMALL).contains(&data.len));
         let several = batch.iter().filter(|entry| small(entry).is_some()).nth(1).is_some();
@@ -63,6 +65,7 @@ impl Journal {
         results
     }
 
+    /// Changes and syncs an unnamed file, which commits the journal with everything before it.
     fn commit_marker(&self) -> Result<()> {
         let mut marker = self.marker.lock();
         marker.1 = !marker.1;
@@ -98,6 +101,7 @@ impl Journal {
         batch.iter().map(|entry| each(entry).map_err(Failed::Sync)).collect()
     }
 
+    /// Syncs an inode by itself.
     fn sync_object(&self, object: &Inode) -> Result<()> {
         let whole = || rustix::fs::syncfs(self.mount.as_fd());
         // An inode that cannot be opened (a device, or a file without permissions to an unprivileged server) is synced

@@ -1,0 +1,155 @@
+//! The process that gives commands to the ublk driver.
+//!
+//! The driver wants CAP_SYS_ADMIN at the moment of a command. The server gives up this capability before it serves
+//! clients. A separate process keeps it, and does nothing but these commands. Devices without the capability
+//! (`UBLK_F_UNPRIVILEGED_DEV`) do not outlive their server, so they are no choice.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use forebay_block::ublk::{Control, Description, Driver, Order};
+use forebay_common::lock::Mutex;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use serde::{Deserialize, Serialize};
+
+use crate::sandbox;
+
+/// The hidden verb of the `forebay` command that runs [`control_ublk`].
+pub const UBLK_VERB: &str = "control-ublk";
+
+/// The control device of the driver.
+const CONTROL: &str = "/dev/ublk-control";
+
+/// The answer to an [`Order`], or the number of the kernel's error.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer(Result<Option<Description>, i32>);
+
+/// The process that may give commands to the driver, as the server has it.
+#[derive(Debug)]
+pub(crate) struct UblkDriver {
+    process: Child,
+    line: Mutex<BufReader<UnixStream>>,
+}
+
+impl UblkDriver {
+    /// Starts the process while the server still has its privileges.
+    ///
+    /// # Errors
+    /// A sentence: this host has no ublk, or the server lacks the privilege.
+    pub(crate) fn start() -> Result<Self, String> {
+        if !Path::new(CONTROL).exists() {
+            return Err(format!(
+                "this host had no ublk ({CONTROL}) when the server started; with Linux 6.1 or later load it with `modprobe \
+                 ublk_drv`, and restart the server"
+            ));
+        }
+        if !capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_ADMIN)) {
+            return Err("ublk wants CAP_SYS_ADMIN, which this server was started without".to_owned());
+        }
+        let failed = |error: io::Error| format!("the process for ublk cannot be started: {error}");
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(UBLK_VERB).stdin(std::os::fd::OwnedFd::from(theirs));
+        // The process must hold no descriptor of the server open, nor a directory.
+        command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+        let process = command.spawn().map_err(failed)?;
+        Ok(UblkDriver { process, line: Mutex::new(BufReader::new(ours)) })
+    }
+}
+
+impl Driver for UblkDriver {
+    fn carry_out(&self, order: Order) -> io::Result<Option<Description>> {
+        let mut line = self.line.lock();
+        let sent = serde_json::to_string(&order)? + "\n";
+        line.get_mut().write_all(sent.as_bytes())?;
+        let mut answer = String::new();
+        line.read_line(&mut answer)?;
+        let Answer(answer) = serde_json::from_str(&answer)
+            .map_err(|_| io::Error::other("the process for ublk has ended; restart the server"))?;
+        answer.map_err(io::Error::from_raw_os_error)
+    }
+}
+
+impl Drop for UblkDriver {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Carries out the server's orders, which arrive on standard input, a socket, until the socket is closed.
+pub fn control_ublk() -> io::Result<()> {
+    let kept = capabilities(None)?.permitted & CapabilitySet::SYS_ADMIN;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets)?;
+    let mut control = Control::open();
+    // The process has more privileges than the server, so it makes no system call that the server does not make.
+    sandbox::confine()?;
+    let line = UnixStream::from(rustix::io::dup(io::stdin())?);
+    answer_all(line, |order| match &mut control {
+        Ok(control) => control.carry_out(order),
+        Err(error) => {
+            Err(error.raw_os_error().map_or(io::ErrorKind::Unsupported.into(), io::Error::from_raw_os_error))
+        }
+    })
+}
+
+fn answer_all(
+    line: UnixStream,
+    mut carry_out: impl FnMut(Order) -> io::Result<Option<Description>>,
+) -> io::Result<()> {
+    let mut answers = line.try_clone()?;
+    for order in BufReader::new(line).lines() {
+        let order = serde_json::from_str(&order?)?;
+        let done = carry_out(order).map_err(|error| error.raw_os_error().unwrap_or(libc::EOPNOTSUPP));
+        answers.write_all((serde_json::to_string(&Answer(done))? + "\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_block::ublk::State;
+
+    use super::*;
+
+    #[test]
+    fn orders_and_the_kernel_s_errors_pass_between_the_processes() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let device = Description {
+            number: 7,
+            state: State::Waiting,
+            mark: u64::MAX,
+            depth: 64,
+            buffer: 4096,
+            plain: false,
+        };
+        let answering = std::thread::spawn(move || {
+            answer_all(theirs, |order| match order {
+                Order::Describe(7) => Ok(Some(device)),
+                Order::Delete(7) => Ok(None),
+                Order::Add(..) => Err(io::ErrorKind::Unsupported.into()),
+                _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+            })
+        });
+        let process = Command::new("true").spawn().unwrap();
+        let driver = UblkDriver { process, line: Mutex::new(BufReader::new(ours)) };
+        let error = |order| driver.carry_out(order).unwrap_err().raw_os_error();
+        assert_eq!(driver.carry_out(Order::Describe(7)).unwrap(), Some(device));
+        assert_eq!(error(Order::StartRecovery(7)), Some(libc::EBUSY));
+        assert_eq!(driver.carry_out(Order::Delete(7)).unwrap(), None);
+        drop(driver);
+        answering.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_died_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let process = Command::new("true").spawn().unwrap();
+        let driver = UblkDriver { process, line: Mutex::new(BufReader::new(ours)) };
+        assert!(driver.carry_out(Order::Stop(0)).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! Checks volumes as block devices (ublk): file systems on them survive kills of the server under load, and the backing
+//! file has everything after a detach. Everything, including the server, runs in the guest, because the host's kernel
+//! may have no ublk.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+
+use crate::{
+    server,
+    suites::{Counts, Outcome, asset, reported, whole},
+    vm::{Guest, Kernel, Release},
+};
+
+/// The arguments of `cargo x ublk`.
+#[derive(Parser)]
+pub(crate) struct Ublk {
+    /// Number of kills of the server below each file system
+    #[arg(long, default_value_t = 10)]
+    kills: u32,
+    /// Binary to use in place of target/release/forebay
+    #[arg(long, value_name = "PATH")]
+    forebay: Option<PathBuf>,
+    /// Seconds after which the guest is killed
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    timeout: u64,
+}
+
+impl Ublk {
+    /// Runs the cases, prints the failures, and counts. A guest that does not end normally is a failed case.
+    pub(crate) fn run(&self) -> Result<Counts> {
+        let binary = std::path::absolute(server::binary(self.forebay.as_deref()))?;
+        ensure!(binary.is_file(), "{} is missing: build it with `cargo build --release`", binary.display());
+        let kernel = Kernel::ready(Release::V6_12)?;
+        let modules = kernel.block_modules().map(|module| module.to_string_lossy().into_owned());
+        let words = ["/usr/bin/python3".into(), asset("ublk.py"), self.kills.to_string().into(), binary];
+        let words = words.iter().map(|word: &PathBuf| word.to_string_lossy().into_owned());
+        let guest = Guest {
+            nfs: None,
+            shares: Vec::new(),
+            command: words.chain(modules).collect(),
+            limit: Duration::from_secs(self.timeout),
+            // The guest's memory contains the images.
+            memory: 3072,
+            all_modules: true,
+            kernel: Release::V6_12,
+            network: None,
+        };
+        let mut cases = Vec::new();
+        let ended = guest.run(|line| {
+            let line = String::from_utf8_lossy(line);
+            eprint!("{line}");
+            cases.extend(reported(&line));
+        });
+        let problem = match ended {
+            Ok(0) if cases.is_empty() => Some("the guest reported nothing".to_owned()),
+            Ok(0) => None,
+            Ok(status) => Some(format!("the guest ended with {status}")),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        cases.push(whole("the run", problem));
+        let mut counts = Counts::default();
+        for case in cases {
+            match case.outcome {
+                Outcome::Passed => counts.passed += 1,
+                Outcome::Skipped => counts.skipped += 1,
+                Outcome::Failed(why) => {
+                    println!("FAILED {}: {}", case.name, why.trim_end());
+                    counts.failed += 1;
+                }
+            }
+        }
+        println!("ublk: {} passed, {} failed", counts.passed, counts.failed);
+        Ok(counts)
+    }
+}
