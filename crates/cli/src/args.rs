@@ -12,7 +12,7 @@ use forebay_config::parse_http;
 
 use crate::bench::BenchArgs;
 use crate::control_args::{FlushArgs, ModeArgs, PoolArgs, ReloadArgs};
-use crate::data_args::{AdoptArgs, InvalidateArgs, LostArgs, PathArgs};
+use crate::data_args::{AdoptArgs, InvalidateArgs, LostArgs, PathArgs, WarmArgs};
 use crate::monitor_args::{DoctorArgs, EventsArgs, StatArgs, StatusArgs, TopArgs};
 use crate::policy_args::PolicyArgs;
 use crate::serve_args::ServeArgs;
@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Policy(PolicyArgs),
     /// Show how much is cached of a file, or of all files below a directory
     Cached(PathArgs),
+    /// Bring files into the cache before clients ask for them
+    Warm(WarmArgs),
     /// Drop the cached data of a file, or of all files below a directory, after destaging it
     Invalidate(InvalidateArgs),
     /// Show, restore or drop data that was set aside because its file no longer exists
@@ -262,6 +264,8 @@ mod tests {
             "cached P --json",
             "invalidate P",
             "policy set P --cache pin --streams past --json",
+            "warm P --json",
+            "warm --from-profile --state-dir D",
             "policy show",
             "policy show P --state-dir D",
             "policy unset P",
@@ -295,6 +299,8 @@ mod tests {
             "lost drop",
             "adopt",
             "mode fast",
+            "warm",
+            "warm P --from-profile",
             "policy set P",
             "policy set P --cache all",
             "stat 0",

@@ -29,6 +29,30 @@ pub(crate) struct PathArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Files are read from the directory to the cache devices, as long as these have unused space. Nothing else has to leave the \
+cache, unless the files are pinned (`forebay policy`). While clients read and write, half of the time is left to them. Ctrl-C \
+ends the warming; what was brought stays.
+
+Examples:
+  forebay warm /srv/data/results
+  forebay warm --from-profile            # the files that clients have read most since the start")]
+#[group(id = "chosen", required = true, multiple = false, args = ["path", "from_profile"])]
+pub(crate) struct WarmArgs {
+    /// File or directory in a served directory, as this host names it
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) path: Option<PathBuf>,
+    /// Bring the files that `forebay profile` has seen clients read, the busiest first
+    #[arg(long)]
+    from_profile: bool,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Dirty data is first written to the directory, so nothing is lost. Cached names and attributes are dropped as well. Use this \
 after changing files in the served directory directly, to be sure that clients see the changes.
 

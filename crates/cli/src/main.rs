@@ -39,6 +39,7 @@ mod support_args;
 mod top;
 mod volume;
 mod volume_args;
+mod warm;
 mod web;
 
 use std::process::ExitCode;
@@ -101,6 +102,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Config(args) => config::config(args.command),
         Command::Policy(args) => policy::policy(args.command),
         Command::Cached(args) => cached::cached(&args),
+        Command::Warm(args) => warm::warm(&args),
         Command::Invalidate(args) => cached::invalidate(&args),
         Command::Lost(args) => lost::lost(args.command),
         Command::Adopt(args) => adopt::adopt(&args),

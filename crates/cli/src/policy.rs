@@ -65,8 +65,8 @@ fn describe(report: &PolicyReport) -> String {
 
 /// Returns a policy, a line for each part with its reason.
 pub(crate) fn lines(policy: &PolicyInForce) -> String {
-    let PolicyInForce { cache, streams } = policy;
-    [("cache", reason(cache)), ("streams", reason(streams))]
+    let PolicyInForce { cache, streams, mode } = policy;
+    [("cache", reason(cache)), ("streams", reason(streams)), ("mode", reason(mode))]
         .map(|(name, text)| format!("{name:<12} {text}\n"))
         .concat()
 }
@@ -76,6 +76,7 @@ fn reason<T: std::fmt::Display>(chosen: &Chosen<T>) -> String {
     let rule = rule.unwrap_or_default();
     match chosen.source {
         PolicySource::Default => format!("{} (default)", chosen.value),
+        PolicySource::Server => format!("{} (the server's)", chosen.value),
         PolicySource::Configuration => format!("{} (configuration of {rule})", chosen.value),
         PolicySource::Command => format!("{} (rule for {rule})", chosen.value),
     }
@@ -86,6 +87,7 @@ fn table(rules: &[PolicyRule]) -> Table {
         ("PATH", Align::Left),
         ("CACHE", Align::Left),
         ("STREAMS", Align::Left),
+        ("MODE", Align::Left),
         ("FROM", Align::Left),
     ]);
     for PolicyRule { path, rule, source, exists } in rules {
@@ -93,12 +95,13 @@ fn table(rules: &[PolicyRule]) -> Table {
         let source = match (source, exists) {
             (_, false) => "command; the path does not exist any more",
             (PolicySource::Configuration, _) => "configuration",
-            (PolicySource::Command | PolicySource::Default, _) => "command",
+            (PolicySource::Command | PolicySource::Default | PolicySource::Server, _) => "command",
         };
         table.row([
             printable(&path.display().to_string()),
             part(rule.cache.map(|keep| keep.to_string())),
             part(rule.streams.map(|way| way.to_string())),
+            part(rule.mode.map(|mode| mode.to_string())),
             source.to_owned(),
         ]);
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
-use forebay_config::{Keep, Policy, Streams};
+use forebay_config::{Keep, Mode, Policy, Streams};
 
 use crate::args::{Target, one_of};
 
@@ -16,6 +16,7 @@ rule for a whole export.
 Examples:
   forebay policy set /srv/data/reference --cache pin      # stays cached
   forebay policy set /srv/data/scratch --cache never      # written through the log, then dropped
+  forebay policy set /srv/data/logs --mode write-around   # written past the cache
   forebay policy set /srv/data/media --streams cache      # large files are cached as small ones are
   forebay policy show
   forebay policy show /srv/data/reference/genome.fa --json
@@ -65,12 +66,15 @@ pub(crate) struct RuleArgs {
     /// Long sequential reads and writes go past the cache where the directory is as fast (past), or are cached (cache)
     #[arg(long, value_name = "WAY", value_parser = one_of(Streams::ALL))]
     streams: Option<Streams>,
+    /// How writes reach the directory, unless the server or a rule above uses the cache less
+    #[arg(long, value_parser = one_of(Mode::ALL))]
+    mode: Option<Mode>,
 }
 
 impl RuleArgs {
     /// Returns the rule.
     pub(crate) fn rule(&self) -> Policy {
-        Policy { cache: self.cache, streams: self.streams }
+        Policy { cache: self.cache, streams: self.streams, mode: self.mode }
     }
 }
 

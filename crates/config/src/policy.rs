@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::problem::Collector;
-use crate::settings::named;
+use crate::settings::{Mode, named};
 use crate::table::TableReader;
 
 /// The rule for keeping the data of files in the cache.
@@ -43,6 +43,9 @@ pub struct Policy {
     /// The way of streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
+    /// The mode, unless the server's or one above uses the cache less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
 }
 
 impl Policy {
@@ -53,7 +56,11 @@ impl Policy {
 
     /// Returns this policy with its absent parts from `other`.
     pub fn or(self, other: Policy) -> Policy {
-        Policy { cache: self.cache.or(other.cache), streams: self.streams.or(other.streams) }
+        Policy {
+            cache: self.cache.or(other.cache),
+            streams: self.streams.or(other.streams),
+            mode: self.mode.or(other.mode),
+        }
     }
 }
 
@@ -62,6 +69,7 @@ pub(crate) fn read_policy(mut table: TableReader<'_, '_>, problems: &mut Collect
     let policy = Policy {
         cache: table.parsed("cache", problems, str::parse).map(|cache| cache.value),
         streams: table.parsed("streams", problems, str::parse).map(|streams| streams.value),
+        mode: table.parsed("mode", problems, str::parse).map(|mode| mode.value),
     };
     table.finish(problems);
     policy

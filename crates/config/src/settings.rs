@@ -100,8 +100,8 @@ impl Settings {
     }
 }
 
-/// The way in which writes reach the backing store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The way in which writes reach the backing store. A later mode uses the cache less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// A write is acknowledged when two cache devices have it, and destaged later.

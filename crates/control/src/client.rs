@@ -15,7 +15,7 @@ use crate::notify::Delivery;
 use crate::policy::{PolicyReport, PolicyRequest};
 use crate::protocol::{
     CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, ReloadReport,
-    Request, Response,
+    Request, Response, WarmReport,
 };
 use crate::sample::StatSample;
 use crate::socket::short_path;
@@ -253,6 +253,27 @@ impl Client {
     pub fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, ClientError> {
         match self.last_answer(Request::Policy(request), |_| ControlFlow::Continue(()))? {
             Response::Policies(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Brings files to the cache devices: those at and below `path`, or else those that clients have read most.
+    ///
+    /// # Errors
+    /// [`ClientError`] says why there is no answer.
+    pub fn warm(
+        &self,
+        path: Option<&Path>,
+        mut progress: impl FnMut(WarmReport),
+    ) -> Result<WarmReport, ClientError> {
+        let answer = self.last_answer(Request::Warm { path: path.map(Path::to_owned) }, |response| {
+            if let Response::Warming(step) = response {
+                progress(step);
+            }
+            ControlFlow::Continue(())
+        })?;
+        match answer {
+            Response::Warmed(report) => Ok(report),
             other => Err(unexpected(&other)),
         }
     }

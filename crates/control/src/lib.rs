@@ -35,7 +35,7 @@ pub use notify::Delivery;
 pub use policy::{Chosen, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource};
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
-    PoolStatus, ReloadReport, Request, Response, ScrubStatus,
+    PoolStatus, ReloadReport, Request, Response, ScrubStatus, WarmReport,
 };
 pub use rate::RateLimitStatus;
 pub use sample::{CacheCounters, OperationSample, StatSample};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_config::{Keep, Policy, Streams};
+use forebay_config::{Keep, Mode, Policy, Streams};
 use serde::{Deserialize, Serialize};
 
 /// A request about policies. Paths are absolute, without symbolic links.
@@ -63,6 +63,8 @@ pub struct PolicyRule {
 pub enum PolicySource {
     /// No rule says anything.
     Default,
+    /// The mode of the server, which uses the cache less than any rule.
+    Server,
     /// `policy` of an `[[export]]`.
     Configuration,
     /// `forebay policy set`.
@@ -76,6 +78,8 @@ pub struct PolicyInForce {
     pub cache: Chosen<Keep>,
     /// The way of streams.
     pub streams: Chosen<Streams>,
+    /// The mode in force: that of the server or of a rule, whichever uses the cache less.
+    pub mode: Chosen<Mode>,
 }
 
 /// A part of a policy, and where it was chosen.

@@ -88,6 +88,13 @@ pub enum Request {
     Pool(PoolRequest),
     /// Shows or changes what is cached how. The answer is one [`Response::Policies`].
     Policy(PolicyRequest),
+    /// Brings files to the cache devices. The answer is [`Response::Warming`]s, then one [`Response::Warmed`]. The
+    /// warming ends when the client disconnects.
+    Warm {
+        /// File or directory: absolute path without symbolic links. Absent means the files that clients have read most.
+        #[serde(default)]
+        path: Option<PathBuf>,
+    },
     /// Shows or changes block volumes. The answer is one [`Response::Volumes`].
     Volume(VolumeRequest),
     /// Sends a test to targets of notifications. The answer is one [`Response::Delivered`].
@@ -165,6 +172,10 @@ pub enum Response {
     Event(Event),
     /// The progress of a flush; another response follows.
     Progress(FlushProgress),
+    /// The progress of warming; another response follows.
+    Warming(WarmReport),
+    /// The warming has ended.
+    Warmed(WarmReport),
     /// A flush has succeeded.
     Flushed(FlushReport),
     /// The mode, after the change if the request made one.
@@ -205,7 +216,7 @@ pub enum Response {
 impl Response {
     /// Returns true if this line is the last of the answer.
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::Event(_) | Self::Progress(_) | Self::Trace(_))
+        !matches!(self, Self::Event(_) | Self::Progress(_) | Self::Trace(_) | Self::Warming(_))
     }
 }
 
@@ -243,6 +254,27 @@ pub struct FlushReport {
     pub dirty_bytes: u64,
     /// Duration of the flush, in nanoseconds.
     pub elapsed_ns: u64,
+}
+
+/// How far warming has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmReport {
+    /// Files in total.
+    pub total_files: u64,
+    /// Bytes in total.
+    pub total_bytes: u64,
+    /// Files that were looked at.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Bytes that were brought to the cache devices.
+    pub brought_bytes: u64,
+    /// Bytes that the cache devices had before.
+    pub had_bytes: u64,
+    /// Bytes that did not fit into unused space, or that are never kept by their policy.
+    pub left_bytes: u64,
+    /// Files that could not be read.
+    pub failed_files: u64,
 }
 
 /// How much is cached of some files.

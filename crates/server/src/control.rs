@@ -15,7 +15,7 @@ use forebay_control::{
     Activity, Advice, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, Measured,
     MemoryStatus, PolicyReport, PolicyRequest, PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus,
     SandboxStatus, Severity, Starting, StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus,
-    WorkerStatus,
+    WarmReport, WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -39,6 +39,7 @@ use crate::rates::Rates;
 use crate::reload::{Limited, described, lines, reloaded};
 use crate::start::{kerberos_settings, transport_config};
 use crate::under_way::UnderWay;
+use crate::warm::warm;
 
 /// The server as its control socket sees it, from the start on.
 pub(crate) struct Control {
@@ -436,6 +437,16 @@ impl Handler for Control {
                     .into())
             }
         }
+    }
+
+    fn warm(
+        &self,
+        path: Option<&Path>,
+        progress: &mut dyn FnMut(WarmReport) -> bool,
+    ) -> Result<WarmReport, String> {
+        let none = "this server has no cache: it was started in mode pass-through";
+        let cache = self.cache().ok_or_else(|| none.to_owned())?;
+        warm(&self.parts.nfs, &self.parts.vfs, cache, path, progress)
     }
 
     fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {

@@ -10,7 +10,7 @@ use forebay_control::{
     Activity, Advice, CachedFiles, Delivery, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
     FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, PolicyReport, PolicyRequest,
     PoolRequest, PoolStatus, RefusedStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Starting,
-    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WorkerStatus,
+    StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus, WarmReport, WorkerStatus,
 };
 
 use forebay_http::{Format, Gathering, Web, render};
@@ -273,6 +273,14 @@ impl Handler for ControlFront {
 
     fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
         self.opened()?.volume(request)
+    }
+
+    fn warm(
+        &self,
+        path: Option<&Path>,
+        progress: &mut dyn FnMut(WarmReport) -> bool,
+    ) -> Result<WarmReport, String> {
+        self.opened()?.warm(path, progress)
     }
 
     fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {

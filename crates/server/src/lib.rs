@@ -38,6 +38,7 @@ mod ublk_control;
 mod udp;
 mod under_way;
 mod volumes;
+mod warm;
 
 pub use cache::CacheReady;
 pub use error::Error;

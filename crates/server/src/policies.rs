@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
 use forebay_common::state_file;
-use forebay_config::{Export, Keep, Policy, Streams};
+use forebay_config::{Export, Keep, Mode, Policy, Streams};
 use forebay_control::{
     Chosen, EventLog, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, Severity,
 };
@@ -17,6 +17,8 @@ use forebay_engine::Engine;
 use forebay_engine::buffer::BLOCK;
 use forebay_vfs::{PolicyRoot, PolicySettings, Vfs};
 use serde::{Deserialize, Serialize};
+
+use crate::cache::{config_mode, engine_mode};
 
 /// The version of the file. A later version is refused.
 const VERSION: u32 = 1;
@@ -96,7 +98,10 @@ impl Policies {
         let mut rules: Vec<(PolicyRoot, Policy)> = Vec::new();
         for record in records.iter().chain(self.exports.lock().iter()) {
             match rules.iter_mut().find(|(root, _)| *root == record.root) {
-                Some((_, rule)) => *rule = rule.or(record.rule),
+                Some((_, rule)) => {
+                    let mode = rule.mode.max(record.rule.mode);
+                    *rule = Policy { mode, ..rule.or(record.rule) };
+                }
                 None => rules.push((record.root.clone(), record.rule)),
             }
         }
@@ -202,6 +207,7 @@ impl Policies {
         Ok(PolicyInForce {
             cache: chosen(&rules, |rule| rule.cache, Keep::Normal),
             streams: chosen(&rules, |rule| rule.streams, Streams::Past),
+            mode: least_cached(&rules, config_mode(self.engine.effective_mode())),
         })
     }
 
@@ -252,10 +258,22 @@ fn chosen<T>(rules: &[PolicyRule], part: impl Fn(&Policy) -> Option<T>, default:
     }
 }
 
+/// Returns the mode in force: the server's, or that of the nearest rule among those that use the cache least.
+fn least_cached(rules: &[PolicyRule], server: Mode) -> Chosen<Mode> {
+    let modes = rules.iter().rev().filter_map(|rule| Some((rule.rule.mode?, rule)));
+    match modes.max_by_key(|(mode, _)| *mode).filter(|(mode, _)| *mode > server) {
+        Some((value, rule)) => Chosen { value, source: rule.source, path: Some(rule.path.clone()) },
+        None => Chosen { value: server, source: PolicySource::Server, path: None },
+    }
+}
+
 /// Returns the rule for an event.
 fn described(rule: Policy) -> String {
-    let parts =
-        [rule.cache.map(|keep| format!("cache {keep}")), rule.streams.map(|way| format!("streams {way}"))];
+    let parts = [
+        rule.cache.map(|keep| format!("cache {keep}")),
+        rule.streams.map(|way| format!("streams {way}")),
+        rule.mode.map(|mode| format!("mode {mode}")),
+    ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -270,6 +288,7 @@ fn settings(rule: Policy) -> PolicySettings {
             Streams::Past => forebay_engine::Streams::Past,
             Streams::Cache => forebay_engine::Streams::Cache,
         }),
+        mode: rule.mode.map(engine_mode),
     }
 }
 
@@ -319,7 +338,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("policies.json");
         assert_eq!(read(&path).unwrap(), []);
-        let rule = Policy { cache: Some(Keep::Pin), streams: None };
+        let rule = Policy { cache: Some(Keep::Pin), mode: Some(Mode::WriteAround), ..Policy::default() };
         let root = "070000000100aabbccddeeff0011".parse().unwrap();
         let record = Record { root, path: "/srv/data\n1".into(), rule };
         write(&path, std::slice::from_ref(&record)).unwrap();
@@ -337,7 +356,7 @@ mod tests {
     fn the_nearest_rule_with_a_part_counts() {
         let rule = |path: &str, cache, streams| PolicyRule {
             path: path.into(),
-            rule: Policy { cache, streams },
+            rule: Policy { cache, streams, mode: None },
             source: PolicySource::Command,
             exists: true,
         };
@@ -347,6 +366,16 @@ mod tests {
         assert_eq!((cache.value, cache.path), (Keep::Pin, Some("/a".into())));
         let streams = chosen(&rules, |rule| rule.streams, Streams::Past);
         assert_eq!((streams.value, streams.path), (Streams::Cache, Some("/a/b".into())));
+        let with = |path, mode| PolicyRule {
+            rule: Policy { mode: Some(mode), ..Policy::default() },
+            ..rule(path, None, None)
+        };
+        let rules =
+            [with("/a/b", Mode::WriteThrough), with("/a", Mode::WriteAround), with("/", Mode::WriteAround)];
+        let mode = least_cached(&rules, Mode::WriteBack);
+        assert_eq!((mode.value, mode.path), (Mode::WriteAround, Some("/a".into())));
+        let server = least_cached(&rules, Mode::PassThrough);
+        assert_eq!((server.value, server.source), (Mode::PassThrough, PolicySource::Server));
         let none = chosen(&[], |rule| rule.cache, Keep::Normal);
         assert_eq!((none.value, none.source), (Keep::Normal, PolicySource::Default));
     }

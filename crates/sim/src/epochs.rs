@@ -39,6 +39,11 @@ impl Epochs {
         self.legs.lock().clone()
     }
 
+    /// Changes the names of the devices that were in use last.
+    pub fn rename(&self, change: impl Fn(&mut Vec<String>)) {
+        change(&mut self.legs.lock());
+    }
+
     /// Lets notes of an epoch in use fail from now on, or succeed.
     pub fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Ordering::Relaxed);

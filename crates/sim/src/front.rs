@@ -166,6 +166,7 @@ impl Client {
         buffer: &mut [u8],
     ) -> Result<usize, Error> {
         let hits = self.shared.hits.clone();
+        let size = self.size_of(object);
         if self.rng.chance(8000) {
             // An event loop begins only reads that it need not wait for.
             match self.engine.try_read(object, offset, buffer) {
@@ -186,7 +187,10 @@ impl Client {
         match self.engine.try_read(object, offset, buffer) {
             Outcome::Done(len) if len == buffer.len() => return Ok(len),
             Outcome::FromBacking(()) if self.reads_past_the_cache() => {
-                return self.get_plain(object, offset, buffer).await;
+                // As `vfs`, which looks at the size first. A truncation that began since may not be seen yet.
+                let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+                let len = len.min(buffer.len());
+                return self.get_plain(object, offset, &mut buffer[..len]).await;
             }
             _ => {}
         }
@@ -202,6 +206,12 @@ impl Client {
         self.engine.read(object, offset, buffer).await
     }
 
+    /// Returns the size of an object as its attributes have it.
+    fn size_of(&self, object: &CachedObject) -> u64 {
+        let undestaged = object.undestaged_attributes().map(|(size, _)| size);
+        undestaged.unwrap_or_else(|| self.shared.store.size_of(object.key()))
+    }
+
     fn reads_past_the_cache(&mut self) -> bool {
         let keeps = self.engine.mode() != Mode::PassThrough;
         // The second condition is that of a stream.
@@ -211,6 +221,9 @@ impl Client {
     async fn get_plain(&self, object: &CachedObject, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         use forebay_engine::buffer::BLOCK;
         self.shared.hits.hit(Fault::ReadPlain);
+        if buffer.is_empty() {
+            return Ok(0);
+        }
         // The virtual store reads whole blocks.
         let first = offset / BLOCK as u64 * BLOCK as u64;
         let skipped = (offset - first) as usize;

@@ -66,6 +66,8 @@ struct Operation<C> {
     /// The operation must be visible.
     visible: bool,
     durable: bool,
+    /// The operation was lost with the log. The engine may show it from its memory until a crash.
+    in_memory: bool,
 }
 
 /// A reachable value, with the base that it grew from and the operations in it.
@@ -83,6 +85,8 @@ type Survivors<V> = (Vec<(V, Vec<u32>)>, Vec<u32>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shaky {
     No,
+    /// The value may be lost in any crash: the log that had it is lost, and it is in the engine's memory.
+    UntilCrash,
     /// The value may be lost with the page cache in a power cut, not before (P5).
     UntilCut,
     /// Syncs fail, after which a page may be dropped at any time.
@@ -97,7 +101,8 @@ pub struct Register<V, C> {
     /// Set from the last crash until it is known which operations survived.
     survivors: Option<Survivors<V>>,
     shaky: Shaky,
-    /// With [`Shaky::UntilCut`]: all values that may be seen again after a power cut.
+    /// With [`Shaky::UntilCut`]: all values that may be seen again after a power cut. With [`Shaky::UntilCrash`]: all
+    /// values that may be seen again after a crash.
     under: Vec<V>,
     /// True if a value seen before its answer need not stay, since syncs of its page cache fail.
     pub lossy: bool,
@@ -166,7 +171,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
 
     /// Begins operation `id`.
     pub fn begin(&mut self, id: u32, change: C) {
-        let after = self.mask(|operation| operation.accepted || operation.visible);
+        // A durable operation does not make those before it durable that are only in memory.
+        let after = self.mask(|operation| (operation.accepted || operation.visible) && !operation.in_memory);
         let bit = 1 << self.operations.len();
         for operation in &mut self.operations {
             operation.before |= if operation.running { 0 } else { bit };
@@ -180,6 +186,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             running: true,
             visible: false,
             durable: false,
+            in_memory: false,
         };
         self.operations.push(new);
     }
@@ -195,12 +202,13 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     }
 
     /// Marks operation `id`, which was accepted, as lost. Later operations may survive: the log is lost, and clients
-    /// learn of it.
-    pub fn lose(&mut self, id: u32) {
+    /// learn of it. If the operation is `in_memory`, the engine may show it until a crash.
+    pub fn lose(&mut self, id: u32, in_memory: bool) {
         let Some(at) = self.operations.iter().position(|operation| operation.id == id) else { return };
         let lost = &mut self.operations[at];
         if !lost.durable {
             (lost.running, lost.accepted, lost.visible) = (false, false, false);
+            lost.in_memory = in_memory;
             self.operations.iter_mut().for_each(|operation| operation.after &= !(1 << at));
         }
     }
@@ -218,8 +226,9 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         self.mask(|operation| operation.visible)
     }
 
-    fn reachable(&self) -> Vec<State<V>> {
-        let mut states: Vec<State<V>> = (self.base.iter().cloned().enumerate())
+    /// Returns every state that the operations may reach from one of `values`.
+    fn reachable(&self, values: &[V]) -> Vec<State<V>> {
+        let mut states: Vec<State<V>> = (values.iter().cloned().enumerate())
             .map(|(base, value)| State { value, base, mask: 0 })
             .collect();
         let mut known: BTreeMap<(usize, u64), Vec<usize>> = BTreeMap::new();
@@ -246,8 +255,12 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
 
     /// Returns the possible values for a reader that began when `visible` had to be seen already.
     pub fn possible(&self, visible: u64) -> Vec<V> {
+        self.possible_from(&self.base, visible)
+    }
+
+    fn possible_from(&self, base: &[V], visible: u64) -> Vec<V> {
         let mut values: Vec<V> = Vec::new();
-        for state in self.reachable() {
+        for state in self.reachable(base) {
             if state.mask & visible == visible && !values.contains(&state.value) {
                 values.push(state.value);
             }
@@ -266,7 +279,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
                 self.base.retain(&matches);
             }
         } else {
-            let mut states = self.reachable();
+            let mut states = self.reachable(&self.base);
             states.retain(|state| state.mask & visible == visible && matches(&state.value));
             if states.is_empty() {
                 return false;
@@ -293,18 +306,35 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         // Failed operations stay possible until a read shows whether they happened.
         if self.operations.iter().all(|operation| operation.durable || !operation.accepted) {
             let needed = self.mask(|operation| operation.durable);
+            // Syncs do not make durable what is only in memory, and reads do not show what it hides.
+            let hidden = match self.shaky {
+                Shaky::UntilCrash => self.possible_from(&self.under, needed),
+                _ => Vec::new(),
+            };
             self.base = self.possible(needed);
             let failed = self.operations.iter().any(|operation| !operation.accepted);
+            let in_memory = self.operations.iter().any(|operation| operation.in_memory);
             // A durable operation makes everything before it durable: all bytes of a block, or the whole page cache of
             // a file.
             self.shaky = match self.shaky {
+                Shaky::UntilCrash if hidden.iter().any(|value| !self.base.contains(value)) => {
+                    Shaky::UntilCrash
+                }
                 _ if self.base.len() < 2 => Shaky::No,
                 Shaky::Always => Shaky::Always,
+                Shaky::UntilCrash => Shaky::UntilCrash,
                 _ if !failed || logged => Shaky::No,
                 _ if lossy => Shaky::Always,
+                _ if in_memory => Shaky::UntilCrash,
                 _ => Shaky::UntilCut,
             };
-            self.under = if self.shaky == Shaky::UntilCut { self.base.clone() } else { Vec::new() };
+            self.under = match self.shaky {
+                Shaky::UntilCut | Shaky::UntilCrash => self.base.clone(),
+                Shaky::No | Shaky::Always => Vec::new(),
+            };
+            if self.shaky == Shaky::UntilCrash {
+                self.under.extend(hidden);
+            }
             self.operations.clear();
         }
     }
@@ -313,18 +343,18 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     /// operation may also be in a page cache, and be lost later.
     pub fn crash(&mut self, logged: bool, power: bool) {
         self.survivors = None;
-        if power || !self.operations.is_empty() {
+        if power || !self.operations.is_empty() || self.shaky == Shaky::UntilCrash {
             let under = std::mem::take(&mut self.under);
             let again: Vec<V> = under.into_iter().filter(|value| !self.base.contains(value)).collect();
             self.base.extend(again);
-            self.shaky = if self.shaky == Shaky::UntilCut { Shaky::No } else { self.shaky };
+            self.shaky = if self.shaky == Shaky::Always { Shaky::Always } else { Shaky::No };
         }
         if self.operations.is_empty() {
             return;
         }
         let needed = self.mask(|operation| operation.durable);
         let ids: Vec<u32> = self.operations.iter().map(|operation| operation.id).collect();
-        let states = self.reachable().into_iter().filter(|state| state.mask & needed == needed);
+        let states = self.reachable(&self.base).into_iter().filter(|state| state.mask & needed == needed);
         let values: Vec<(V, Vec<u32>)> = states
             .map(|state| {
                 let bits = ids.iter().enumerate().filter(|(bit, _)| state.mask & 1 << bit != 0);

@@ -82,6 +82,7 @@ pub use service::inspect::{Holdings, InspectError};
 pub use service::mount_watch::MountWatch;
 pub use service::policy::PolicyRoot;
 pub use service::stop::Stopped;
+pub use service::warm::{Warming, WarmingStep};
 pub use state::handle_secret;
 pub use state::lost::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
 pub use wait::Wait;

@@ -106,14 +106,8 @@ impl Volume {
 
     /// Returns the mode in force: the volume's own or the engine's, whichever uses the cache less.
     pub fn mode(&self) -> Mode {
-        let rank = |mode: Mode| match mode {
-            Mode::WriteBack => 0,
-            Mode::WriteThrough => 1,
-            Mode::WriteAround => 2,
-            Mode::PassThrough => 3,
-        };
         let engine = self.engine.effective_mode();
-        self.own_mode().filter(|own| rank(*own) > rank(engine)).unwrap_or(engine)
+        self.own_mode().map_or(engine, |own| own.max(engine))
     }
 
     /// Returns the volume's own mode; `None` if it follows the engine's.

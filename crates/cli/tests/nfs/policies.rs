@@ -258,3 +258,95 @@ fn a_rule_for_what_is_not_served_or_not_there_is_refused_and_changes_nothing() {
     std::fs::write(&file, good).unwrap();
     server.start();
 }
+
+#[test]
+fn a_directory_has_a_mode_of_its_own_unless_the_server_uses_the_cache_less() {
+    let server = Serve::unsquashed().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"logs", 0o755);
+    policy(&server, "set", "logs", &["--mode", "write-around"]);
+    let (inside, outside) = (c.new_file(&dir, b"f", 0o644), c.new_file(&root, b"f", 0o644));
+    for file in [&inside, &outside] {
+        fill(&mut c, file, 1);
+    }
+    let dirty = |path: &str| cached(&server, path)["dirty_files"].as_u64().unwrap();
+    assert_eq!((dirty("logs"), dirty("f")), (0, 1));
+    assert_eq!(held(&server, "logs"), (0, 0));
+    assert!(std::fs::read(server.data.join("logs/f")).unwrap() == [1; SIZE]);
+    let why = |path: &str| cached(&server, path)["policy"]["mode"].clone();
+    let rule = json!({"value": "write-around", "source": "command", "path": server.data.join("logs")});
+    assert_eq!(why("logs/f"), rule);
+    assert_eq!(why("f"), json!({"value": "write-back", "source": "server"}));
+    server.ask(&["mode", "pass-through"]);
+    assert_eq!(why("logs/f"), json!({"value": "pass-through", "source": "server"}));
+    server.ask(&["mode", "write-back"]);
+    policy(&server, "unset", "logs", &[]);
+    fill(&mut c, &inside, 2);
+    assert_eq!(dirty("logs"), 1);
+}
+
+/// Returns the report of `forebay warm`.
+fn warm(server: &Server, words: &[&str]) -> Value {
+    serde_json::from_str(&server.ask(&[&["warm", "--json"], words].concat())).unwrap()
+}
+
+#[test]
+fn warming_brings_files_to_the_devices_and_says_what_did_not_fit() {
+    const BIG: usize = 200 << 20;
+    let server = Serve::unsquashed().cached().start_on(|data| {
+        for (file, byte) in [("a", 1), ("b", 2)] {
+            std::fs::create_dir_all(data.join("dir/inner")).unwrap();
+            std::fs::write(data.join("dir/inner").join(file), vec![byte; SIZE - 100]).unwrap();
+        }
+        std::fs::write(data.join("dir/never"), [3; 5000]).unwrap();
+        std::fs::File::create(data.join("big")).unwrap().set_len(BIG as u64).unwrap();
+    });
+    let path = |name: &str| server.data.join(name).to_str().unwrap().to_owned();
+    policy(&server, "set", "dir/never", &["--cache", "never"]);
+    let report = warm(&server, &[&path("dir")]);
+    assert_eq!((&report["files"], &report["brought_bytes"]), (&3.into(), &(2 * SIZE).into()));
+    assert_eq!((&report["left_bytes"], &report["had_bytes"]), (&5000.into(), &0.into()));
+    wait_for(|| held(&server, "dir").0 == 2 * SIZE as u64);
+    assert_eq!(warm(&server, &[&path("dir/inner")])["had_bytes"], 2 * SIZE);
+    // The reads of clients come from the devices.
+    let before = server.status()["pool"]["counters"]["blocks_read_backing"].clone();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.find(&root, b"dir");
+    let inner = c.find(&dir, b"inner");
+    for (name, byte) in [(b"a", 1), (b"b", 2)] {
+        let file = c.find(&inner, name);
+        let read = c.read(&file, 0, 1 << 20).unwrap().data;
+        assert!(read == [byte; SIZE - 100], "{}", read.len());
+    }
+    assert_eq!(server.status()["pool"]["counters"]["blocks_read_backing"], before);
+    // A file that does not fit takes the unused space, and nothing else leaves for it.
+    let report = warm(&server, &[&path("big")]);
+    let [brought, left] = ["brought_bytes", "left_bytes"].map(|name| report[name].as_u64().unwrap());
+    assert!(brought > 32 << 20 && left > 32 << 20 && brought + left == BIG as u64, "{report}");
+    assert_eq!(held(&server, "dir").0, 2 * SIZE as u64);
+    let refused = server.try_ask(&["warm", "/"]);
+    assert!(
+        String::from_utf8(refused.stderr).unwrap().contains("not in a directory that this server serves")
+    );
+}
+
+#[test]
+fn warming_from_the_profile_brings_what_clients_have_read() {
+    let server = Serve::unsquashed().cached().start_on(|data| {
+        for file in ["read", "unread"] {
+            std::fs::write(data.join(file), [1; SIZE]).unwrap();
+        }
+    });
+    let none = server.try_ask(&["warm", "--from-profile"]);
+    assert!(String::from_utf8(none.stderr).unwrap().contains("name a path instead"));
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.find(&root, b"read");
+    assert_eq!(c.read(&file, 0, 4096).unwrap().data, [1; 4096]);
+    let report = warm(&server, &["--from-profile"]);
+    assert_eq!((&report["files"], &report["brought_bytes"]), (&1.into(), &SIZE.into()));
+    wait_for(|| held(&server, "read").0 == SIZE as u64);
+    assert_eq!(held(&server, "unread"), (0, 0));
+}

@@ -123,6 +123,14 @@ pub(super) fn answer(
         Request::Policy(request) => {
             handler.policy(request).map_or_else(|message| Response::Error { message }, Response::Policies)
         }
+        Request::Warm { path } => {
+            let mut progress = |report| {
+                let ended = clients.stopping.load(Ordering::SeqCst) || hung_up(stream).unwrap_or(true);
+                !ended && send(stream, &Response::Warming(report)).is_ok()
+            };
+            let warmed = handler.warm(path.as_deref(), &mut progress);
+            warmed.map_or_else(|message| Response::Error { message }, Response::Warmed)
+        }
         Request::TestNotify { target } => match handler.test_notify(target.as_deref()) {
             Ok(deliveries) => Response::Delivered { deliveries },
             Err(message) => Response::Error { message },
@@ -177,6 +185,7 @@ fn takes_long(request: &Request) -> bool {
         | Request::Pool(_)
         | Request::Volume(_)
         | Request::Policy(_)
+        | Request::Warm { .. }
         | Request::TestNotify { .. }
         | Request::Reload
         | Request::Cached { .. } => true,

@@ -9,7 +9,9 @@ use crate::advice::Advice;
 use crate::event::EventLog;
 use crate::notify::Delivery;
 use crate::policy::{PolicyReport, PolicyRequest};
-use crate::protocol::{CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport};
+use crate::protocol::{
+    CachedFiles, FlushProgress, FlushReport, PoolRequest, PoolStatus, ReloadReport, WarmReport,
+};
 use crate::sample::StatSample;
 use crate::status::Status;
 use crate::trace::TraceBatch;
@@ -98,6 +100,19 @@ pub trait Handler: Send + Sync + 'static {
     /// The error says why the rule cannot be shown or changed.
     fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
         Err(format!("this server has no policies, so it refuses {request:?}"))
+    }
+    /// Brings files to the cache devices: those at and below `path`, or else those that clients have read most. Calls
+    /// `progress` several times a second, and ends when `progress` returns false.
+    ///
+    /// # Errors
+    /// The error says why the files cannot be cached.
+    fn warm(
+        &self,
+        path: Option<&Path>,
+        progress: &mut dyn FnMut(WarmReport) -> bool,
+    ) -> Result<WarmReport, String> {
+        progress(WarmReport::default());
+        Err(format!("this server has no cache for {}", path.unwrap_or(Path::new("files")).display()))
     }
     /// Shows or changes block volumes. Returns the volumes that the request was about, after the change.
     ///

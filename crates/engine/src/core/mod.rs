@@ -18,7 +18,7 @@ use crate::buffer::BLOCK;
 use crate::core::clean_loader::CleanLoader;
 use crate::core::env::Env;
 use crate::core::scrubber::Scrubber;
-use crate::core::settings::{Mode, Settings};
+use crate::core::settings::Settings;
 use crate::counters::Totals;
 use crate::event::Event;
 use crate::format::Place;
@@ -27,6 +27,7 @@ use crate::index::objects::Objects;
 use crate::io::Key;
 use crate::log::Log;
 use crate::log::user_records::UserRecords;
+use crate::mode::Mode;
 use crate::pool::SEGMENTS_START;
 use crate::pool::deadline::{Ticks, Watched};
 use crate::pool::membership::Members;
@@ -208,6 +209,12 @@ impl Core {
             Mode::WriteBack if !self.is_mirrored() => Mode::WriteThrough,
             mode => mode,
         }
+    }
+
+    /// Returns the mode in force for an object: that of the pool or of the object's policy, whichever uses the cache
+    /// less.
+    pub(crate) fn mode_of(&self, object: &CachedObject) -> Mode {
+        self.effective_mode().max(object.policy().mode)
     }
 
     /// Returns true if all dirty data is on two devices, and new writes will be.

@@ -2,25 +2,9 @@
 
 use std::time::Duration;
 
+use crate::mode::Mode;
+
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The rule for acknowledging a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The log has the write on two devices before the reply. The backing store gets it later.
-    WriteBack,
-    /// The backing store has the write before the reply. The cache keeps it as well.
-    WriteThrough,
-    /// The backing store has the write before the reply. The cache does not keep it.
-    WriteAround,
-    /// Neither writes nor reads are cached.
-    PassThrough,
-}
-
-impl Mode {
-    pub(super) const ALL: [Mode; 4] =
-        [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
-}
 
 /// The configurable settings of an engine.
 #[derive(Clone, Copy, Debug)]

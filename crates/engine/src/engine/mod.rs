@@ -10,7 +10,6 @@ use forebay_common::lock::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::core::settings::Mode;
 use crate::destage::destaged::log_destaged;
 use crate::destage::flush::empty_log;
 use crate::destage::start_destage_tasks;
@@ -23,6 +22,7 @@ use crate::maintain::compact::run_compact;
 use crate::maintain::device_watch::{run_device_watch, wake_device_watch, watch_until_stopped};
 use crate::maintain::remirror::run_rewrite;
 use crate::maintain::scrub::run_scrub;
+use crate::mode::Mode;
 use crate::tiers::evict::run_evict;
 use crate::tiers::fill::run_clean;
 use crate::wait::beside;

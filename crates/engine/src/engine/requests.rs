@@ -1,6 +1,7 @@
 //! Requests of clients.
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_mrc::Kind;
@@ -10,8 +11,9 @@ use crate::index::object::{CachedObject, blocks};
 use crate::io::{Key, Time};
 use crate::request::bypass::BypassWrite;
 use crate::request::outcome::Outcome;
+use crate::request::warm::Warmed;
 use crate::request::write::Logged;
-use crate::request::{bypass, external_change, read, sync, truncate, write};
+use crate::request::{bypass, external_change, read, sync, truncate, warm, write};
 use crate::{Result, Seq};
 
 impl Engine {
@@ -46,6 +48,15 @@ impl Engine {
             self.core.saw(object, blocks(offset, len as u64), Kind::Read);
         }
         Ok(read)
+    }
+
+    /// Brings the blocks of `range`, in bytes, to the cache devices that are not there. Other blocks need not leave for
+    /// that, unless the object is pinned. Waits until earlier blocks are written.
+    ///
+    /// # Errors
+    /// The object was removed, or the backing store cannot be read.
+    pub async fn warm(&self, object: &Arc<CachedObject>, range: Range<u64>) -> Result<Warmed> {
+        warm::warm(&self.core, object, range).await
     }
 
     /// Writes if that needs no waiting. `now` becomes the object's modification time.

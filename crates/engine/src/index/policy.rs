@@ -1,6 +1,8 @@
 //! The policy of an object: how the cache treats its blocks. The engine's user sets it, from rules about directories,
 //! which the engine does not know.
 
+use crate::mode::Mode;
+
 /// The rule for keeping clean blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
@@ -30,6 +32,8 @@ pub struct Policy {
     pub keep: Keep,
     /// The way of streams.
     pub streams: Streams,
+    /// The mode, unless that of the pool uses the cache less.
+    pub mode: Mode,
 }
 
 impl Policy {
@@ -38,7 +42,7 @@ impl Policy {
 
     /// Returns the policy as a number below 2^40. The default policy is 0.
     pub fn to_bits(self) -> u64 {
-        self.keep as u64 | (self.streams as u64) << 2
+        self.keep as u64 | (self.streams as u64) << 2 | (self.mode as u64) << 3
     }
 
     /// Returns the policy of a number from [`Policy::to_bits`].
@@ -46,6 +50,7 @@ impl Policy {
         Policy {
             keep: Self::KEEPS.get((bits & 3) as usize).copied().unwrap_or_default(),
             streams: Self::WAYS[(bits >> 2 & 1) as usize],
+            mode: Mode::ALL[(bits >> 3 & 3) as usize],
         }
     }
 
@@ -63,8 +68,9 @@ mod tests {
     fn a_policy_is_the_number_that_it_was_made_of() {
         assert_eq!(Policy::default().to_bits(), 0);
         for keep in Policy::KEEPS {
-            for streams in Policy::WAYS {
-                let policy = Policy { keep, streams };
+            for (streams, mode) in Policy::WAYS.into_iter().flat_map(|way| Mode::ALL.map(|mode| (way, mode)))
+            {
+                let policy = Policy { keep, streams, mode };
                 assert_eq!(Policy::from_bits(policy.to_bits()), policy);
             }
         }

@@ -189,11 +189,11 @@ async fn read_back(
     match next {
         // R17.
         None if pool.newest() > 0 => return Err(OpenError::Hole { frame: read.next_frame }),
-        Some(next) if !end_known => read.next_frame = next.first_frame,
-        // R16: the tail segment is missing.
+        // R16: the tail segment is missing. Without any frame, the tail is that of the superblocks.
         Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
             return Err(OpenError::Hole { frame: next.first_frame.saturating_sub(1) });
         }
+        Some(next) if !end_known => read.next_frame = next.first_frame,
         _ => {}
     }
     // R18.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::core::Core;
-use crate::core::settings::Mode;
 use crate::format::Record;
 use crate::index::leaf::Page;
 use crate::index::object::{CachedObject, State, blocks};
@@ -13,6 +12,7 @@ use crate::index::policy::Keep;
 use crate::io::{BackingError, Time};
 use crate::log::AppendKind;
 use crate::log::records::{append, around, invalidate, try_append};
+use crate::mode::Mode;
 use crate::request::no_device::{disown, disown_copies};
 use crate::request::sync::{Unsynced, sync_file};
 use crate::tiers::blocks::{drop_object, forget_range};
@@ -166,7 +166,7 @@ pub(crate) async fn end_bypass(
             }
         }
     }
-    let caches = caching || core.effective_mode() == Mode::WriteThrough;
+    let caches = caching || core.mode_of(object) == Mode::WriteThrough;
     let cached = written.filter(|_| caches && object.policy().keep != Keep::Never);
     let logged = finish_bypass(core, object, &range, fetch, cached, size, now);
     // Holes and allocations have no contents, and may be as long as a file can be.

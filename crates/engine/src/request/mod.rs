@@ -8,4 +8,5 @@ pub(crate) mod read;
 pub(crate) mod sync;
 pub(crate) mod truncate;
 pub(crate) mod unsynced;
+pub(crate) mod warm;
 pub(crate) mod write;

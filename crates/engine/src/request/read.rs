@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::core::Core;
-use crate::core::settings::Mode;
 use crate::index::leaf::{Entry, Page};
 use crate::index::object::{Busy, CachedObject, Fetch, Source as Origin, State, blocks};
 use crate::index::policy::Keep;
 use crate::io::BackingError;
 use crate::log::mirror_io::{leg_to_read, read_leg};
+use crate::mode::Mode;
 use crate::planted_bugs::threads;
 use crate::request::outcome::Outcome;
 use crate::segments::SegmentId;
@@ -233,7 +233,8 @@ async fn fetch_runs(
     let reads: Vec<_> = runs.iter().enumerate().map(fetch).collect();
     let results = all(reads).await;
     let mut complete = Ok(true);
-    let caches = core.mode() != Mode::PassThrough && object.policy().keep != Keep::Never;
+    let policy = object.policy();
+    let caches = core.mode().max(policy.mode) != Mode::PassThrough && policy.keep != Keep::Never;
     let mut state = object.lock();
     for (run, result) in runs.into_iter().zip(results) {
         let cut = run.copies.is_empty() && state.is_cut(run.fetch);
@@ -304,7 +305,7 @@ async fn fetch_run(
 }
 
 /// Reads whole blocks from the backing store. Bytes beyond its contents are zero.
-async fn fetch_backing(
+pub(super) async fn fetch_backing(
     core: &Core,
     object: &CachedObject,
     range: Range<u64>,

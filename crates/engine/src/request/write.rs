@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use crate::buffer::BLOCK;
 use crate::core::Core;
-use crate::core::settings::Mode;
 use crate::format::{Facts, content_hash};
 use crate::index::leaf::Page;
 use crate::index::object::{Busy, CachedObject, Source, State, blocks};
 use crate::io::{BackingError, Time};
+use crate::mode::Mode;
 use crate::planted_bugs::threads;
 use crate::request::bypass::write_direct;
 use crate::request::outcome::Outcome;
@@ -80,7 +80,7 @@ pub(crate) fn try_write(
     let mut write = Writing { offset, data, now, paced, loaded: SmallVec::new() };
     if data.len() > BLOCK * 64 {
         // The parts of such a write may need several frames.
-        let takes = takes_log(core, object, offset, data.len());
+        let takes = takes_log(core, object);
         return Ok(if takes { Outcome::Wait } else { Outcome::FromBacking(()) });
     }
     match attempt(core, object, &mut write)? {
@@ -190,9 +190,9 @@ fn unload(object: &CachedObject, write: &mut Writing<'_>) {
     object.changed.wake();
 }
 
-/// Returns true if a write of `len` bytes goes to the log in the mode in force.
-fn takes_log(core: &Core, _object: &CachedObject, _offset: u64, _len: usize) -> bool {
-    core.effective_mode() == Mode::WriteBack
+/// Returns true if writes of an object go to the log in the mode in force.
+fn takes_log(core: &Core, object: &CachedObject) -> bool {
+    core.mode_of(object) == Mode::WriteBack
 }
 
 /// Tries to put a write into the log, without waiting. Enters the blocks into the index, and queues the object for
@@ -202,7 +202,7 @@ fn attempt(
     object: &Arc<CachedObject>,
     write: &mut Writing<'_>,
 ) -> Result<std::result::Result<Seq, Blocked>> {
-    if !takes_log(core, object, write.offset, write.data.len()) {
+    if !takes_log(core, object) {
         return Ok(Err(Blocked::Bypass));
     }
     let range = blocks(write.offset, write.data.len() as u64);

@@ -297,11 +297,13 @@ impl Model {
     pub fn lost(&mut self, id: u32) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.open = false;
+        // Blocks that were only in the log are errors from now on. The object keeps its size and time until a crash.
+        let in_memory = operation.seq.is_some();
         let (object, blocks) = (operation.object, operation.blocks.clone());
         let Some(object) = self.objects.get_mut(&object) else { return };
-        object.blocks.range_mut(blocks).for_each(|(_, block)| block.lose(id));
-        object.size.lose(id);
-        object.mtime.lose(id);
+        object.blocks.range_mut(blocks).for_each(|(_, block)| block.lose(id, false));
+        object.size.lose(id, in_memory);
+        object.mtime.lose(id, in_memory);
     }
 
     /// Returns operations accepted up to `seq` and not known to be durable. A commit that begins now covers them.

@@ -142,3 +142,43 @@ fn a_write_in_a_page_cache_is_durable_once_its_file_is_synced_not_once_the_log_i
     assert!(read(&mut model, 0, 0..4096).is_err());
     read(&mut model, 0, 4096..8192).unwrap();
 }
+
+#[test]
+fn a_size_from_a_log_that_was_lost_stays_until_a_crash_and_no_longer() {
+    for (power, folds) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut model = Model::default();
+        model.create(1, 100, 0, NOW);
+        if !folds {
+            let open = model.begin_write(1, 0, 50, NOW);
+            model.accepted_unsynced(open, None, 0);
+        }
+        let lost = model.begin_write(1, 3 * 4096, 4096, NOW);
+        model.accepted(lost, 7);
+        model.log_lost();
+        model.observe_size(1, 4 * 4096).unwrap();
+        assert!(model.observe_size(1, 100).is_err(), "it does not go back before the crash");
+        // A sync of the file does not make a size durable that the file does not have.
+        let direct = model.begin_write(1, 4096, 4096, NOW);
+        model.accepted_unsynced(direct, None, 0);
+        model.synced(direct);
+        model.observe_size(1, 4 * 4096).unwrap();
+        model.crash(power);
+        assert!(model.observe_size(1, 100).is_err(), "the later write is durable");
+        model.observe_size(1, 2 * 4096).unwrap();
+        model.crash(power);
+        assert!(model.observe_size(1, 4 * 4096).is_err(), "it does not come back");
+    }
+}
+
+#[test]
+fn a_size_from_a_page_cache_stays_through_the_death_of_the_process() {
+    let mut model = Model::default();
+    model.create(1, 100, 0, NOW);
+    let failed = model.begin_write(1, 3 * 4096, 4096, NOW);
+    model.failed(failed);
+    model.observe_size(1, 4 * 4096).unwrap();
+    model.crash(false);
+    assert!(model.observe_size(1, 100).is_err());
+    model.crash(true);
+    model.observe_size(1, 100).unwrap();
+}

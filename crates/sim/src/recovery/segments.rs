@@ -135,6 +135,13 @@ fn r16_a_log_without_its_tail_is_a_hole() {
     rig.header(segment(2, 3), &[0, 1]);
     rig.frame(2, &frame_at(3, 1), &[0, 1]);
     assert_eq!(rig.hole(), 2);
+    // No frame says where the log begins. The superblocks do, whether or not they know of the newest segment.
+    for newest in [1, 2] {
+        let rig = Rig::new(2);
+        rig.header(segment(2, 3), &[0, 1]);
+        rig.superblocks(|superblock| (superblock.newest, superblock.durable) = (newest, 2));
+        assert_eq!(rig.hole(), 2, "newest {newest}");
+    }
 }
 
 #[test]

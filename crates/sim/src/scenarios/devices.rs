@@ -71,6 +71,35 @@ fn notes_on_one_device_only_are_asked_for_before_write_back_goes_on() {
     check(&mut world, &engine);
 }
 
+/// A device was lost and another one added. The power fails before a frame is on the new device, which then is there
+/// alone at the start. The log is on the missing device, and nothing on the new device says where the log begins.
+#[test]
+fn a_device_without_a_frame_of_the_log_is_not_opened_alone() {
+    for steps in 1..16 {
+        let mut world = world(1, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 300);
+        world.disks[0].vanish();
+        write(&world, &engine, 300, 1);
+        let spare = world.shared.spares.lock()[0].clone();
+        spare.crash_at_header(Some((1, steps)));
+        let theirs = engine.clone();
+        let added = async move { theirs.add_device(Arc::new(spare), false).await.is_ok() };
+        assert_eq!(world.shared.executor.block_on(LIMIT, added), Ok(true), "it is added before the header");
+        assert_eq!(until(&world, || false), Stop::Crashed);
+        cut(&mut world, engine);
+        let spare = world.shared.spares.lock().pop().unwrap();
+        world.disks.push(spare);
+        world.disks[1].vanish();
+        let error = world.start_through(Vec::new()).err().unwrap();
+        assert!(error.contains("frame"), "{steps}: {error}");
+        world.crash(Crash::Kill);
+        world.disks[1].appear();
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+    }
+}
+
 #[test]
 fn a_lone_device_with_a_damaged_log_opens_without_what_it_cached() {
     let mut world = world(3, 1);

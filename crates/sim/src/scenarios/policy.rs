@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_engine::io::{Key, Time};
-use forebay_engine::{CachedObject, Engine, Keep, Policy, Streams};
+use forebay_engine::{CachedObject, Engine, Keep, Mode, Policy};
 
 use super::{Crash, LIMIT, World, world_with};
 use crate::content::Content;
@@ -13,7 +13,7 @@ const BLOCK: u64 = 4096;
 const RUN: u64 = 64;
 
 fn keep(keep: Keep) -> Policy {
-    Policy { keep, streams: Streams::Past }
+    Policy { keep, ..Policy::default() }
 }
 
 /// Returns a world, its engine, and a new empty object for each of `policies`.
@@ -166,5 +166,71 @@ fn dirty_blocks_stay_when_their_object_is_kept_no_more() {
         assert_eq!(theirs.read(&used, 11 * BLOCK, &mut page).await, Ok(4096));
         assert_eq!(page, [1; 4096]);
     });
+    world.crash(Crash::Kill);
+}
+
+#[test]
+fn an_object_has_the_mode_of_its_policy_unless_the_pool_uses_the_cache_less() {
+    let policy = |mode| Policy { mode, ..Policy::default() };
+    let modes = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
+    let (mut world, engine, objects) = world(&modes.map(policy));
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move {
+        for (mode, object) in modes.into_iter().zip(&used) {
+            let before = theirs.counters();
+            let seq = theirs.write(object, 0, &[5; 8192], Time::default()).await.unwrap();
+            theirs.commit(seq).await.unwrap();
+            let logged = theirs.counters().written - before.written;
+            assert_eq!(
+                (logged, object.dirty_blocks()),
+                if mode == Mode::WriteBack { (2, 2) } else { (0, 0) }
+            );
+            let kept = object.usage().ram_blocks;
+            assert_eq!(kept, if mode <= Mode::WriteThrough { 2 } else { 0 }, "{mode:?}");
+            let mut page = [0; 8192];
+            assert_eq!(theirs.read(object, 0, &mut page).await, Ok(8192));
+            assert_eq!(page, [5; 8192]);
+            assert_eq!(object.usage().ram_blocks, if mode == Mode::PassThrough { 0 } else { 2 }, "{mode:?}");
+        }
+        // A dirty object that gets another mode is destaged before a write goes past the log.
+        theirs.set_policy(&used[0], policy(Mode::WriteThrough));
+        theirs.write(&used[0], 4096, &[6; 4096], Time::default()).await.unwrap();
+        assert_eq!(used[0].dirty_blocks(), 0);
+        theirs.set_mode(Mode::PassThrough);
+        theirs.write(&used[0], 0, &[7; 4096], Time::default()).await.unwrap();
+        assert_eq!((used[0].dirty_blocks(), used[0].usage().ram_blocks), (0, 1));
+        let mut page = [0; 8192];
+        assert_eq!(theirs.read(&used[0], 0, &mut page).await, Ok(8192));
+        assert_eq!(page, [[7; 4096], [6; 4096]].concat()[..]);
+    });
+    world.crash(Crash::Kill);
+}
+
+#[test]
+fn warming_brings_contents_that_changes_meanwhile_make_outdated_nowhere() {
+    let (mut world, engine, objects) = world(&[keep(Keep::Normal)]);
+    let (theirs, used) = (engine.clone(), objects[0].clone());
+    run(&world, async move {
+        fill(&theirs, &used, 300).await;
+        theirs.set_policy(&used, keep(Keep::Never));
+        assert_eq!(theirs.warm(&used, 0..300 * BLOCK).await.unwrap().left, 300, "never means never");
+        theirs.set_policy(&used, keep(Keep::Normal));
+        let warmed = theirs.warm(&used, 0..256 * BLOCK).await.unwrap();
+        assert_eq!((warmed.brought, warmed.had, warmed.left), (256, 0, 0));
+        // The blocks are on their way to the devices when they change.
+        let seq = theirs.write(&used, 7 * BLOCK, &[200; 4096], Time::default()).await.unwrap();
+        theirs.commit(seq).await.unwrap();
+        theirs.truncate(&used, 200 * BLOCK, Time::default()).await.unwrap();
+        theirs.flush().await.unwrap();
+        let warmed = theirs.warm(&used, 0..300 * BLOCK).await.unwrap();
+        assert_eq!((warmed.brought + warmed.had, warmed.left), (200, 0));
+        let mut page = [0; 4096];
+        assert_eq!(theirs.read(&used, 7 * BLOCK, &mut page).await, Ok(4096));
+        assert_eq!(page, [200; 4096]);
+        assert_eq!(theirs.read(&used, 200 * BLOCK, &mut page).await, Ok(0));
+        assert_eq!(theirs.read(&used, 199 * BLOCK, &mut page).await, Ok(4096));
+        assert_eq!(page, [199; 4096]);
+    });
+    assert_eq!(engine.check(), Ok(()));
     world.crash(Crash::Kill);
 }

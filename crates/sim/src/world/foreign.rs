@@ -90,12 +90,15 @@ impl World {
             _ => {}
         }
         let names = [first.name(), second.name()];
-        for list in [&self.shared.outdated, &self.shared.left] {
-            for name in list.lock().iter_mut() {
+        let rename = |list: &mut Vec<String>| {
+            for name in list.iter_mut() {
                 if let Some(at) = names.iter().position(|own| *own == name.as_str()) {
                     *name = names[1 - at].to_owned();
                 }
             }
-        }
+        };
+        rename(&mut self.shared.outdated.lock());
+        rename(&mut self.shared.left.lock());
+        self.shared.epochs.rename(rename);
     }
 }

@@ -1,9 +1,10 @@
 use super::*;
+use forebay_engine::io::Device as _;
 
 /// Seeds that once found bugs of the engine or of the simulator, and some that never found one.
-const SEEDS: [u64; 30] = [
+const SEEDS: [u64; 34] = [
     2, 13, 26, 29, 40, 70, 82, 88, 126, 132, 191, 222, 361, 402, 430, 491, 508, 688, 696, 2060, 2113, 2179,
-    2269, 2291, 2664, 2943, 2985, 3333, 20191, 20463,
+    2269, 2291, 2664, 2943, 2985, 3333, 20191, 20463, 1_200_324, 1_200_550, 1_201_673, 1_201_715,
 ];
 
 #[test]
@@ -31,11 +32,15 @@ fn swapped_names_do_not_pass_the_faults_of_a_restart_to_another_device() {
         let mut world = World::new(plan, rng, false);
         world.victim().make_xfs();
         let marked = world.victim().contents();
+        // Only the sound device was in use, since the other one was left out.
+        let sound = world.disks[1].name().to_owned();
+        world.shared.epochs.rename(|names| names.push(sound.clone()));
         world.between();
         swapped += u32::from(world.plan.victim == 1);
         assert_eq!(world.victim().contents(), marked);
         let sound = &world.disks[1 - world.plan.victim];
         assert!(!sound.is_gone(), "seed {seed}: the sound device is left out");
+        assert_eq!(world.shared.epochs.legs(), [sound.name()], "seed {seed}");
     }
     assert!(swapped > 10, "{swapped}");
 }

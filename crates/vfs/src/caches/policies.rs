@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 
 use foldhash::fast::FixedState;
 use forebay_common::lock::{Mutex, RwLock};
-use forebay_engine::{CachedObject, Engine, Keep, Policy, Streams};
+use forebay_engine::{CachedObject, Engine, Keep, Mode, Policy, Streams};
 
 use crate::caches::inode::Inode;
 use crate::sys::KernelHandle;
@@ -26,12 +26,18 @@ pub struct PolicySettings {
     pub keep: Option<Keep>,
     /// The way of streams.
     pub streams: Option<Streams>,
+    /// The mode, unless one above uses the cache less.
+    pub mode: Option<Mode>,
 }
 
 impl PolicySettings {
     /// Returns the policy of an inode with this rule in a directory with policy `above`.
     pub fn over(self, above: Policy) -> Policy {
-        Policy { keep: self.keep.unwrap_or(above.keep), streams: self.streams.unwrap_or(above.streams) }
+        Policy {
+            keep: self.keep.unwrap_or(above.keep),
+            streams: self.streams.unwrap_or(above.streams),
+            mode: self.mode.unwrap_or_default().max(above.mode),
+        }
     }
 }
 
@@ -173,7 +179,10 @@ mod tests {
         let generation = policies.generation();
         policies.replace([(handle(1), never)]);
         assert_eq!(policies.generation(), generation, "nothing changed");
-        let above = Policy { streams: Streams::Cache, ..Policy::default() };
-        assert_eq!(never.over(above), Policy { keep: Keep::Never, streams: Streams::Cache });
+        let above = Policy { streams: Streams::Cache, mode: Mode::WriteAround, ..Policy::default() };
+        assert_eq!(never.over(above), Policy { keep: Keep::Never, ..above });
+        let through = PolicySettings { mode: Some(Mode::WriteThrough), ..never };
+        assert_eq!(through.over(above).mode, Mode::WriteAround, "the mode above uses the cache less");
+        assert_eq!(through.over(Policy::default()).mode, Mode::WriteThrough);
     }
 }

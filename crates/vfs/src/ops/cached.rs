@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time as CacheTime;
-use forebay_engine::{CachedObject as Cached, Engine, Keep, Logged as Accepted, Outcome};
+use forebay_engine::{CachedObject as Cached, Engine, Keep, Logged as Accepted, Mode, Outcome};
 use forebay_runtime::block_on;
 
 use crate::admission::room::Rooms;
@@ -109,7 +109,8 @@ impl Vfs {
     ) -> Result<CachedRead> {
         let link = &target.object.link;
         let Some(policy) = target.export.policy(&target.object, wait) else { return Ok(Outcome::Wait) };
-        let keeps = linked.cache.keeps_reads() && policy.keep != Keep::Never;
+        let keeps =
+            linked.cache.keeps_reads() && policy.keep != Keep::Never && policy.mode != Mode::PassThrough;
         // While there is room, everything read is worth caching, streams as well.
         let fills = keeps && (policy.caches_streams() || linked.cache.engine.has_room());
         let Some(cached) = link.get() else {
@@ -320,7 +321,7 @@ impl Vfs {
     /// Returns true if a WRITE may be answered without waiting for a disk.
     pub fn writes_in_memory(&self) -> bool {
         let cache = self.cache.get();
-        cache.is_some_and(|cache| cache.engine.effective_mode() == forebay_engine::Mode::WriteBack)
+        cache.is_some_and(|cache| cache.engine.effective_mode() == Mode::WriteBack)
     }
 
     /// Changes the size of a file on behalf of a caller who may do that. The caller's own call follows.

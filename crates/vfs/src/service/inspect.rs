@@ -120,12 +120,12 @@ impl Vfs {
     }
 
     /// Returns the export that contains `path`, and the way from its root.
-    pub(super) fn export_of(&self, path: &Path) -> Option<(&Export, std::path::PathBuf)> {
+    pub(super) fn export_of(&self, path: &Path) -> Option<(&Arc<Export>, std::path::PathBuf)> {
         let below = |export: &Arc<Export>| {
             let root = std::fs::canonicalize(&export.path).ok()?;
             path.strip_prefix(root).ok().map(Path::to_owned)
         };
-        let found = self.exports().iter().filter_map(|export| Some((&**export, below(export)?)));
+        let found = self.exports().iter().filter_map(|export| Some((export, below(export)?)));
         found.min_by_key(|(_, rest)| rest.components().count())
     }
 }

@@ -7,3 +7,4 @@ pub(crate) mod policy;
 pub(crate) mod shown_path;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod warm;
