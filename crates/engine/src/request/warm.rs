@@ -34,7 +34,7 @@ struct Wanted {
 /// Brings the blocks of `range` (bytes) to the cache devices that are not there. No other block has to leave for that,
 /// except for a pinned object. Waits until earlier blocks are written.
 pub(crate) async fn warm(core: &Core, object: &Arc<CachedObject>, range: Range<u64>) -> Result<Warmed> {
-    core.clean.room().await;
+    core.clean.drained().await;
     let mut warmed = Warmed::default();
     let wanted = begin(core, object, range, &mut warmed)?;
     let mut rest = wanted.into_iter().peekable();

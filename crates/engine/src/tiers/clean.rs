@@ -48,6 +48,11 @@ impl Clean {
         self.room.until(|| (!self.is_full()).then_some(())).await;
     }
 
+    /// Waits until no offered block waits. The room on the devices is known exactly then.
+    pub(crate) async fn drained(&self) {
+        self.room.until(|| self.queue.lock().is_empty().then_some(())).await;
+    }
+
     /// Requests that the segment being filled is sealed as it is.
     pub(crate) fn seal(&self) {
         self.seal.store(true, Ordering::Relaxed);
