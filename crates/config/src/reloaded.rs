@@ -81,9 +81,13 @@ impl Settings {
         }
         for table in tables(&wanted).into_iter().filter(|table| of(&now, table).is_empty()) {
             let after = of(&wanted, table);
-            let is_added =
-                is_export(table) && number(table).is_some_and(|at| added.contains(&new.exports[at]));
-            let change = if is_added { Change::InService } else { change(&after) };
+            let export = number(table).filter(|_| is_export(table)).map(|at| &new.exports[at]);
+            let change = match export.filter(|export| named_in(export, self).is_none()) {
+                Some(export) if added.contains(export) => Change::InService,
+                // The rules of an export come with it.
+                Some(_) => Change::NeedsRestart,
+                None => change(&after),
+            };
             add(whole(table, None, Some(&after)), change);
         }
         let mut settings = self.with_changes_of(new);

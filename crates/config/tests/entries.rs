@@ -103,6 +103,9 @@ name = "/data"
 aliases = ["/a \"b\""]
 id = 7
 tls = "mutual"
+policy.cache = "pin"
+policy.streams = "cache"
+policy.mode = "write-around"
 [[export.client]]
 networks = ["127.0.0.0/8", "tls:host.example.org"]
 access = "ro"

@@ -21,11 +21,12 @@ use crate::caches::inode::Inode;
 /// The time in seconds after which an access time moves in any case.
 const DAY: i64 = 24 * 60 * 60;
 /// Files whose access times the thread moves in a row.
-const BATCH: usize = 512;
+const BATCH: usize = 64;
 /// The pause of the thread after each batch, so that it takes little of a processor while clients read many files.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Files that may wait for the thread. The access times of further files do not move.
-const WAITING: usize = 4096;
+/// Files that may wait for the thread. Each stays open meanwhile, beyond the limit on open files. The access times of
+/// further files do not move.
+const WAITING: usize = 64;
 
 /// The access time of a file that clients see before the file system has it.
 #[derive(Debug, Default)]
