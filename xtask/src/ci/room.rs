@@ -9,7 +9,7 @@ use crate::process::target_dir;
 const GIB: u64 = 1 << 30;
 
 /// The size of the build of all steps with their images, in bytes.
-const BUILD: u64 = 24 * GIB;
+const BUILD: u64 = 10 * GIB;
 
 /// The largest space that tests use at a time, in bytes.
 const TESTS: u64 = 4 * GIB;
