@@ -72,7 +72,6 @@ fn a_cut_against_a_rewrite() {
 #[test]
 fn a_write_against_a_repair() {
     holds("write against repair", 100);
-    finds("a change comes between the look and the wait", "write against repair", 300);
 }
 
 #[test]
@@ -107,6 +106,8 @@ fn the_next_segment_against_destaging() {
 #[test]
 fn writes_past_the_log() {
     holds("write past the log", 100);
+    // Eight of 600 orders find it, more than of most scenarios.
+    finds("a change comes between the look and the wait", "write past the log", 600);
 }
 
 /// Returns all failures in this number of orders.
