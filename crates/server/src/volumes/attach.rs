@@ -228,7 +228,7 @@ impl Volumes {
 
     /// Removes a device that could not be put into service.
     fn give_back(&self, name: &str, attached: Attached) {
-        // What is left of it does no harm, and the first error is the one to report.
+        // A device that stays does no harm, and the first error is the one to report.
         let _ = self.forget_device(attached, None);
         let _ = self.update(name, |entry| entry.record.ublk = None);
     }

@@ -53,7 +53,7 @@ impl Filesystem {
             return policy;
         }
         let mut rules = Vec::new();
-        // What cannot be opened ends the way up: the rules below it hold.
+        // A directory that cannot be opened ends the way up: the rules below it hold.
         let _ = self.above(dir, |kernel| rules.extend(self.policies.rule(&kernel)));
         let policy = rules.into_iter().rev().fold(Policy::default(), |above, rule| rule.over(above));
         dir.link.set_policy(generation, policy);
