@@ -210,8 +210,8 @@ impl Drop for Connection {
     }
 }
 
-/// Reads one request from the connection and answers it. The live stream goes on until the client hangs up or the
-/// server stops.
+/// Reads one request from the connection and answers it. The live stream goes on for at most an hour, or until the
+/// client hangs up or the server stops.
 fn serve(stream: &TcpStream, from: SocketAddr, door: &Door, connection: &Connection) {
     let served = &connection.served;
     let request = match Request::read(stream) {
