@@ -353,6 +353,8 @@ impl State {
         Some(((first * BLOCK as u64).saturating_sub(offset) as usize, error))
     }
 
+    /// Panics if a write in progress overlaps this range of the file. The order of two such writes is undefined, so
+    /// the engine must never send them.
     fn assert_apart(&self, object: &Key, range: &Range<u64>) {
         let overlap = self.under_way.values().find(|write| {
             write.object == *object

@@ -21,6 +21,7 @@ const WRITE: u64 = 64 << 10;
 /// More bytes than the log's share of two devices of 64 MiB.
 const MUCH: u64 = 48 << 20;
 
+/// Makes a world with two devices and two volumes with an object each. Destaging begins after 20 s.
 fn world(seed: u64) -> World {
     let world = world_with(seed, 2, |plan| {
         (plan.objects, plan.volumes) = (2, 2);

@@ -217,6 +217,8 @@ impl Harness {
         }
     }
 
+    /// Locks all wanted objects, `alone` or shared with other holders. Returns `None` and locks nothing if one of
+    /// them is not free.
     fn try_lock(&self, wanted: BTreeSet<Identity>, alone: bool) -> Option<Locked<'_>> {
         let locks = &mut self.inner.lock().locks;
         let is_free = |object| locks.get(object).is_none_or(|holders| !alone && *holders != ALONE);
