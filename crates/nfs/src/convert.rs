@@ -16,6 +16,7 @@ pub(crate) fn status(error: Error) -> Nfsstat3 {
     }
 }
 
+/// Returns the NFSv3 status for an error of the kernel. An error without a status of its own becomes NFS3ERR_IO.
 fn errno_status(errno: Errno) -> Nfsstat3 {
     match errno {
         Errno::PERM => Nfsstat3::Perm,
@@ -54,6 +55,7 @@ pub(crate) fn guard_time(time: Nfstime3) -> Time {
     Time { sec: time.seconds.into(), nsec: time.nseconds }
 }
 
+/// Returns the NFSv3 type of an inode. An unknown type counts as a regular file.
 fn ftype(kind: FileType) -> Ftype3 {
     match kind {
         FileType::Directory => Ftype3::Dir,
@@ -66,6 +68,7 @@ fn ftype(kind: FileType) -> Ftype3 {
     }
 }
 
+/// Returns attributes as NFSv3 sends them. `fsid` is the number under which clients know the export.
 pub(crate) fn fattr(attr: &Attr, fsid: u64) -> Fattr3 {
     Fattr3 {
         ftype: ftype(attr.kind),
@@ -84,6 +87,7 @@ pub(crate) fn fattr(attr: &Attr, fsid: u64) -> Fattr3 {
     }
 }
 
+/// Returns the weak cache consistency data of a reply from the attributes before and after the change.
 pub(crate) fn wcc(wcc: &Wcc, fsid: u64) -> WccData {
     WccData {
         before: wcc.before.map(|attr| WccAttr {

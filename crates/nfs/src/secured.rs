@@ -44,6 +44,8 @@ struct Verifier {
 }
 
 impl Secured {
+    /// Opens the keytab, and starts the threads that verify calls. Their number is that of the CPU cores, from 2 to
+    /// 64. Fails if Kerberos is not usable with these settings.
     fn new(settings: &Settings, shared: &Arc<Shared>, pools: &Pools) -> Result<Self, KerberosError> {
         let gss = forebay_gss::Server::open(settings, Box::new(user_called))?;
         // Clients take the name of their realm, in lower case, for the domain of their users.
@@ -126,6 +128,7 @@ impl Verifier {
         self.shared.hand_over(Request { head, record, ticket, arrived, begun: None }, workers);
     }
 
+    /// Sends a reply that has only a header, for a call that cannot be carried out.
     fn answer(&self, ticket: Ticket, header: &ReplyHeader) {
         let mut reply = ticket.reply();
         header.encode(reply.head());

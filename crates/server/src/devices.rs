@@ -57,6 +57,7 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
+    /// Returns the missing device at a path, described as the state directory knows it from its last use.
     fn new(path: &Path, record: Option<Record>) -> Self {
         let name = path.display().to_string();
         match record {

@@ -55,6 +55,8 @@ impl Started {
 }
 
 impl ControlFront {
+    /// Returns the front that answers on the control socket during the start, until the start hands over its
+    /// `Control`.
     pub(crate) fn new(
         settings: &Settings,
         started: Started,

@@ -122,6 +122,8 @@ impl Policies {
         }
     }
 
+    /// Adds `rule` to the rule of a path, durably, and applies it to the files below. Returns the rules that hold for
+    /// the path then.
     fn set(&self, path: &Path, rule: Policy) -> Result<PolicyReport, String> {
         let roots = self.vfs.policy_roots(path).map_err(|error| error.to_string())?;
         let root = roots.into_iter().next().ok_or_else(|| format!("{} is not served", path.display()))?;
@@ -138,6 +140,7 @@ impl Policies {
         self.show(path)
     }
 
+    /// Removes the rule of a path, durably, also if the path is gone. Fails if the rule comes from the configuration.
     fn unset(&self, path: &Path) -> Result<PolicyReport, String> {
         let root = self.vfs.policy_roots(path).ok().and_then(|roots| roots.into_iter().next());
         let mut removed = None;
@@ -211,6 +214,8 @@ impl Policies {
         })
     }
 
+    /// Returns the rules that hold for a path, the nearest directory first; at one directory the command comes before
+    /// the configuration.
     fn holding(&self, path: &Path) -> Result<Vec<PolicyRule>, String> {
         let roots = self.vfs.policy_roots(path).map_err(|error| error.to_string())?;
         let (records, exports) = (self.records.lock().clone(), self.exports.lock().clone());
@@ -224,6 +229,7 @@ impl Policies {
         Ok(roots.iter().flat_map(about).flatten().collect())
     }
 
+    /// Returns all rules: those of the configuration, then those of the command.
     fn all(&self) -> Vec<PolicyRule> {
         let (records, exports) = (self.records.lock().clone(), self.exports.lock().clone());
         let exports = exports.iter().filter(|record| !record.rule.is_empty());
@@ -232,6 +238,8 @@ impl Policies {
         exports.chain(records).collect()
     }
 
+    /// Returns a rule for the report, with the present path of its directory, or the last known path if the directory
+    /// is gone.
     fn shown(&self, record: &Record, source: PolicySource) -> PolicyRule {
         let path = self.vfs.policy_path(&record.root, &record.path);
         let exists = path.is_ok();
@@ -239,6 +247,7 @@ impl Policies {
         PolicyRule { path, rule: record.rule, source, exists }
     }
 
+    /// Returns the answer to a policy request, with the use of the room for pinned data in bytes.
     fn report(&self, rules: Vec<PolicyRule>, in_force: Option<PolicyInForce>) -> PolicyReport {
         PolicyReport {
             rules,
@@ -277,6 +286,7 @@ fn described(rule: Policy) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
+/// Returns a rule in the engine's terms. Parts that the rule leaves open stay open.
 fn settings(rule: Policy) -> PolicySettings {
     PolicySettings {
         keep: rule.cache.map(|keep| match keep {
@@ -292,6 +302,8 @@ fn settings(rule: Policy) -> PolicySettings {
     }
 }
 
+/// Reads the rules from their file. A missing file means no rules. Fails for a damaged file, and for one of a later
+/// version.
 fn read(path: &Path) -> io::Result<Vec<Record>> {
     #[derive(Deserialize)]
     struct Versioned {

@@ -71,6 +71,8 @@ impl Compound {
         }
     }
 
+    /// Carries out COPY within this server. A copy over 64 MiB of open files goes to the copier, and the reply names
+    /// its state id. A shorter copy is made here, for at most 250 ms, and the reply says how many bytes were copied.
     pub(super) fn copy(
         &mut self,
         cx: &Context<'_>,
@@ -145,6 +147,8 @@ impl Compound {
         Ok(true)
     }
 
+    /// Carries out OFFLOAD_STATUS: appends the number of bytes copied so far, and the status of a copy that has
+    /// ended.
     pub(super) fn offload_status(
         &mut self,
         cx: &Context<'_>,
@@ -174,6 +178,8 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out CLONE: lets the current file share a range of the saved file. Fails with [`Stop::Later`] on an
+    /// event loop.
     pub(super) fn clone_data(
         &mut self,
         cx: &Context<'_>,

@@ -135,6 +135,8 @@ impl Pseudo {
         }
     }
 
+    /// Returns the file handle of a directory above the exports. It depends on the path only, so that clients may
+    /// keep it over a restart.
     pub(super) fn handle(&self, number: usize) -> FileHandle {
         let mut bytes = vec![FORMAT];
         bytes.extend_from_slice(&xxh3_64(&self.nodes[number].path).to_be_bytes());

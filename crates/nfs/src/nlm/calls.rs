@@ -107,6 +107,7 @@ impl Calls {
         self.spawn(judge)
     }
 
+    /// Starts a thread that makes calls to clients. The caller has counted the thread already.
     fn spawn(self: &Arc<Self>, judge: Arc<dyn Judge>) -> io::Result<()> {
         let calls = self.clone();
         let thread = std::thread::Builder::new().name("nlm-calls".into());
@@ -134,6 +135,8 @@ impl Calls {
         self.changed.notify_all();
     }
 
+    /// Makes the calls that are due, one after another, and gives each result to the judge. Returns when the queue
+    /// needs this thread no more. A host gets one call at a time.
     fn work(self: &Arc<Self>, judge: &Arc<dyn Judge>) {
         while let Some((job, mut attempts)) = self.take(judge) {
             let mut then = Then::Done;

@@ -169,6 +169,7 @@ fn unusable(shown: &str, front: &[u8], size: u64) -> Option<String> {
         .then(|| format!("{shown} has {size} bytes; a volume needs a multiple of 512 bytes, 4096 or more"))
 }
 
+/// Returns true if both are one block device, under whatever names, or one file.
 fn same(one: &Metadata, other: &Metadata) -> bool {
     match (one.file_type().is_block_device(), other.file_type().is_block_device()) {
         (true, true) => one.rdev() == other.rdev(),
