@@ -104,6 +104,8 @@ impl Line {
 }
 
 impl Calls {
+    /// Keeps the receiver of an answer, and returns the transaction id for the call. Returns the receiver if the
+    /// connection has ended, or has too many calls without an answer.
     fn add(&mut self, answered: Answered) -> Result<u32, Answered> {
         if self.is_lost || self.waiting.len() >= OUTSTANDING {
             return Err(answered);

@@ -74,6 +74,8 @@ pub(crate) struct Stepped {
 }
 
 impl Step {
+    /// Carries out a step of a TLS handshake on a worker, since signatures take too long for an event loop. Sends the
+    /// answer, and posts the result to the connection's loop.
     fn run(self) {
         let Step { link, mut session, mut input } = self;
         let (mut plain, mut answer) = (Vec::new(), Vec::new());

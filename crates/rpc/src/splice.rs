@@ -46,6 +46,8 @@ pub(crate) struct Pipes {
 }
 
 impl Pipes {
+    /// Returns an empty pipe, or `None` if `MOST` pipes are in use or the system gives none. The reply is then
+    /// copied.
     pub(crate) fn lease(&self) -> Option<Pipe> {
         if let Some(pipe) = self.free.lock().pop() {
             return Some(pipe);
@@ -57,6 +59,7 @@ impl Pipes {
         pipe
     }
 
+    /// Takes a pipe back for reuse. A pipe that is not empty is closed, so that no reply sends bytes of another.
     pub(crate) fn give_back(&self, pipe: Pipe, empty: bool) {
         if empty {
             self.free.lock().push(pipe);
