@@ -127,6 +127,8 @@ impl State {
         true
     }
 
+    /// Removes a blocked request from its file's queue. The requests behind it are looked at before the public call
+    /// ends.
     pub(crate) fn dequeue(&mut self, file: u32, ticket: u64) {
         let Some(waiter) = self.waiters.queue.remove(&(file, ticket)) else { return };
         self.waiters.by_owner.remove(&(waiter.owner, file, ticket));
@@ -152,6 +154,7 @@ impl State {
         }
     }
 
+    /// Removes all blocked requests of an NFSv4 client.
     pub(crate) fn remove_waiters_of(&mut self, client: ClientId) {
         let requests = self.waiters.by_client.range((client, 0, 0)..=(client, u32::MAX, u64::MAX));
         let found: Vec<_> = requests.map(|(_, file, ticket)| (*file, *ticket)).collect();
@@ -211,6 +214,8 @@ impl State {
         }
     }
 
+    /// Serves a blocked request whose way is free. An NLM request gets the lock, and its host a GRANTED. An NFSv4
+    /// client is notified once, and has to ask again.
     fn grant(&mut self, file: u32, ticket: u64, waiter: Waiter, fx: &mut Effects) {
         let key = self.files.at(file).key.clone();
         match (self.describe_owner(waiter.owner), waiter.cookie) {

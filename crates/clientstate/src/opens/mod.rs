@@ -231,6 +231,7 @@ impl State {
         number
     }
 
+    /// Returns the record of an open in its present version.
     pub(crate) fn describe_open(&self, number: u32) -> Record {
         let open = &self.opens[number as usize];
         Record::Open {

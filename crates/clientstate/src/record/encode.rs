@@ -41,6 +41,7 @@ impl Writer<'_> {
         self.u64(range.first).u64(range.last)
     }
 
+    /// Appends the kind of a lock, or 0 for no lock.
     fn kind(&mut self, kind: Option<LockKind>) -> &mut Self {
         self.u8(match kind {
             None => 0,
