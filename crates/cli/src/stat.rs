@@ -187,6 +187,7 @@ fn header(columns: &[&Column]) -> String {
     output::paint(HEAD, &format!("{:<TIME$}{}", "TIME", heads.collect::<String>())) + "\n"
 }
 
+/// Returns the line of an interval. Columns about the cache are empty without a cache.
 fn row(columns: &[&Column], rates: &Rates) -> String {
     let cells = columns.iter().map(|column| {
         let shown = match (&column.show, &rates.cache) {
@@ -213,6 +214,7 @@ pub(crate) fn mebibytes(bytes: f64) -> String {
     rate(bytes / f64::from(1 << 20))
 }
 
+/// Returns nanoseconds as milliseconds, with as many digits as fit a column of five characters.
 fn milliseconds(nanos: u64) -> String {
     let value = nanos as f64 / 1e6;
     let digits = if value < 9.9995 { 3 } else { usize::from(value < 999.95) };

@@ -62,6 +62,7 @@ pub(super) fn name(device: &Path) -> String {
     device.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
+/// Checks that the read-ahead of a spinning disk is large enough for streams. Proposes to write a larger one.
 fn read_ahead(device: &Path) -> Check {
     let subject = format!("{}: read-ahead", name(device));
     let kib = queue(device, "read_ahead_kb").and_then(|text| text.parse::<u64>().ok());

@@ -13,6 +13,8 @@ pub(super) struct Screen {
 }
 
 impl Screen {
+    /// Takes over the terminal for full-screen output. A panic or an error here restores the terminal, as dropping
+    /// the screen does.
     pub(super) fn enter() -> anyhow::Result<Self> {
         terminal::enable_raw_mode()?;
         let hook = std::panic::take_hook();
