@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// Returns a copy of this client that has ended, and whose end was not told by OFFLOAD_STATUS. Fails with
+    /// Returns a copy of this client that has ended and whose end the client has not acknowledged. Fails with
     /// `BadStateid` for any other state id.
     fn ended_copy(&self, client: ClientId, stateid: StateId, file: &FileKey) -> Result<&Ended, Error> {
         let ended = self.ended_copies.get(&stateid.other).filter(|ended| {
