@@ -56,7 +56,7 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     service_manager::ready();
 }
 
-/// Returns the TLS policy of an export, as it ends a clause; empty if clients may choose.
+/// Returns the TLS policy of an export as the end of a sentence. The text is empty if clients may choose.
 fn protection(tls: TlsPolicy) -> &'static str {
     match tls {
         TlsPolicy::Off => ", without TLS only",

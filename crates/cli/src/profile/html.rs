@@ -77,7 +77,7 @@ fn request_sizes(activity: &Activity) -> Vec<Bar> {
     sizes(&activity.total).into_iter().map(bar).collect()
 }
 
-/// Returns the bars for the sizes of new files. Empty if none was made.
+/// Returns the bars for the sizes of new files: no bar if no file was made.
 fn new_files(activity: &Activity) -> Vec<Bar> {
     let sizes = new_sizes(&activity.new_files);
     let sum: u64 = sizes.iter().map(|(_, count)| count).sum();

@@ -78,7 +78,7 @@ fn request_sizes(total: &Counters) -> Table {
     table
 }
 
-/// Returns the table of new files by size. Without rows if none was made.
+/// Returns the table of new files by size. The table has no row if no file was made.
 fn new_files(activity: &Activity) -> Table {
     let mut table = Table::new(&[
         ("NEW FILES", Align::Left),
