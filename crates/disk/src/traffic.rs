@@ -46,6 +46,7 @@ impl TrafficCounters {
         self.flushes.fetch_add(1, Relaxed);
     }
 
+    /// Returns the counts since the device was opened. Counts of one moment may differ by operations in progress.
     pub(crate) fn now(&self) -> Traffic {
         Traffic {
             reads: self.reads.load(Relaxed),
