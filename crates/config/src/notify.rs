@@ -108,6 +108,7 @@ impl NotifyKind {
 }
 
 impl NotifyWay {
+    /// Returns the keys that only targets reached in this way have.
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Program => &["command"],
@@ -193,6 +194,7 @@ fn check_name(text: &str) -> Result<String, String> {
     check_volume_name(text).map(|()| text.to_owned()).map_err(wrong)
 }
 
+/// Parses a word of a command. A NUL cannot be passed to a program.
 fn parse_word(text: &str) -> Result<String, String> {
     if text.contains('\0') {
         return Err("a word of a command has no NUL; remove it".to_owned());
@@ -205,6 +207,7 @@ fn parse_rate(text: &str) -> Result<u32, String> {
     rate.ok_or_else(|| format!("`{text}` is no rate; write a whole number from 1 to {MOST_PER_MINUTE}"))
 }
 
+/// Parses the time for a notification, within `TIMEOUTS`.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
     match (TIMEOUTS.0..=TIMEOUTS.1).contains(&timeout) {
