@@ -21,6 +21,7 @@ pub(crate) enum Context {
 impl Context {
     pub(crate) const ALL: [Self; 2] = [Self::Allocation, Self::Cache];
 
+    /// Returns the name by which clients select the context.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Allocation => BASE_ALLOCATION,
