@@ -228,6 +228,7 @@ impl CompoundWriter {
         Self::count(out)
     }
 
+    /// Appends the number of operations, which is 0 until operations are pushed.
     fn count(out: &mut Vec<u8>) -> Self {
         let count_at = out.len();
         0u32.encode(out);
