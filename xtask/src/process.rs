@@ -130,6 +130,8 @@ fn spawn_piped(command: &mut Command) -> Result<Child> {
     child.with_context(|| format!("cannot start {}", line(command)))
 }
 
+/// Passes each line of the child's standard output to `each`, with the line's end. A line longer than 1 MiB arrives
+/// in pieces.
 fn read_lines(child: &mut Child, mut each: impl FnMut(&[u8])) -> Result<()> {
     let mut stdout = BufReader::new(child.stdout.take().context("stdout was not piped")?);
     let mut buffer = Vec::new();

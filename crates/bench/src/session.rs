@@ -100,6 +100,8 @@ impl Session {
         }
     }
 
+    /// Mounts the export and asks for its limits. Ports that the target does not name are tried at the NFS port
+    /// first, and then with the port mapper.
     fn open_nfs3(target: &Target, identity: &Identity) -> Result<Self> {
         let port = match target.port {
             Some(port) => port,

@@ -241,6 +241,8 @@ impl EventLog {
     }
 }
 
+/// Truncates the text of an event to `LONGEST_TEXT` bytes, at a character's boundary, and marks the cut with an
+/// ellipsis.
 fn cut(mut text: String) -> String {
     if text.len() > LONGEST_TEXT {
         text.truncate(text.floor_char_boundary(LONGEST_TEXT));

@@ -182,6 +182,8 @@ impl Session {
     }
 }
 
+/// Appends a record of TLS to the bytes that the caller sends. Asks first for the record's size, which only rustls
+/// knows.
 fn encode<Data>(mut data: EncodeTlsData<'_, Data>, out: &mut Vec<u8>) -> Result<(), SessionError> {
     let start = out.len();
     if let Err(EncodeError::InsufficientSize(more)) = data.encode(&mut []) {

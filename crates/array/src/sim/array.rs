@@ -284,6 +284,8 @@ impl Array {
         self.spindles.iter().map(counters).collect()
     }
 
+    /// Handles an event at its time: the end of a disk's command, a request that has crossed the link, a finished
+    /// request, or a timer.
     fn handle(&mut self, at: Nanos, event: Event) {
         match event {
             Event::Disk(disk) => {

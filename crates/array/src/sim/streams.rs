@@ -70,6 +70,8 @@ impl Streams {
         (stream.seen >= CONFIRM).then_some(slot)
     }
 
+    /// Records a possible new stream that continues at `next`. In a full table it replaces the least recently used
+    /// stream for which no request waits.
     fn begin(&mut self, next: u64, length: u64) {
         let generation = self.clock;
         let fresh = Stream {

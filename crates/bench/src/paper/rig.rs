@@ -92,6 +92,8 @@ impl Rig {
         Ok(vec![report?])
     }
 
+    /// Measures random writes, then random reads of data that were read before. Emulated disks have their delays only
+    /// while a measurement runs.
     fn random(&mut self, system: System, clients: u32) -> Result<Vec<Report>> {
         let plan = self.plan.clone();
         self.prepare("random", &plan.prepare_random())?;

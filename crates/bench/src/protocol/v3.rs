@@ -83,6 +83,7 @@ pub(super) fn encode<'c>(connection: &'c mut Connection, xid: u32, request: &Req
     out
 }
 
+/// Decodes a result of NFSv3. A refusal of the server is a fault with its status.
 #[inline]
 fn result<'a, T: Decode<'a>, F: Decode<'a>>(mut body: Reader<'a>) -> Result<T, Fault> {
     match <Result<T, Failed<F>>>::decode(&mut body)? {
@@ -91,6 +92,7 @@ fn result<'a, T: Decode<'a>, F: Decode<'a>>(mut body: Reader<'a>) -> Result<T, F
     }
 }
 
+/// Decodes the status of a result whose other contents do not matter.
 pub(super) fn done(mut body: Reader<'_>) -> Result<(), Fault> {
     match Nfsstat3::decode(&mut body)? {
         Nfsstat3::Ok => Ok(()),
@@ -132,6 +134,8 @@ pub(super) fn committed(body: Reader<'_>) -> Result<[u8; 8], Fault> {
     result::<CommitOk, WccData>(body).map(|committed| committed.verf)
 }
 
+/// Passes each entry of a READDIRPLUS reply to `each`. Returns the verifier for the next request, and true at the end
+/// of the directory.
 pub(super) fn listing(
     body: Reader<'_>,
     mut each: impl FnMut(u64, &[u8], Option<Attributes>),

@@ -106,6 +106,7 @@ enum Form {
 }
 
 impl Form {
+    /// Returns the form of a report by the ending of its path. Fails for an unknown ending.
     fn of(path: &Path) -> Result<Self> {
         match path.extension().and_then(|end| end.to_str()) {
             Some("svg") => Ok(Self::Drawing),

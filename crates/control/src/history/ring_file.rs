@@ -98,6 +98,7 @@ fn place_of(level: usize, time_ms: u64) -> u64 {
     time_ms / step_ms % kept
 }
 
+/// Returns the record of a point, as the table above describes it.
 fn encoded(point: &Point) -> [u8; RECORD] {
     let mut record = [0; RECORD];
     record[..FIGURES].copy_from_slice(&point.time_ms.to_le_bytes());

@@ -197,6 +197,8 @@ fn mode_of(handler: &dyn Handler) -> Response {
     Response::Mode { mode, effective_mode: (effective != mode).then_some(effective) }
 }
 
+/// Sends past events, and then new ones if the client wants to follow. Ends when the client hangs up or the server
+/// stops.
 fn send_events(
     stream: &UnixStream,
     events: &EventLog,
