@@ -87,6 +87,7 @@ impl CacheMonitor {
         }
     }
 
+    /// Adds a device in use. It takes the place of a lost or missing device, which the health names no more.
     fn add(&self, device: Arc<CacheDevice>) {
         self.replace(device.name());
         self.devices.lock().push(device);
