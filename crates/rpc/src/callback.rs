@@ -50,6 +50,7 @@ pub enum Matched {
 }
 
 impl Line {
+    /// Sets the connection that call-backs are sent on. Called once, when the connection begins.
     pub(crate) fn set(&self, link: Weak<Link>) {
         // A connection has one link for its life.
         let _ = self.link.set(link);

@@ -32,6 +32,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
+    /// Returns a pipe with room for `CAPACITY` bytes, or `None` if the system does not give one.
     fn new() -> Option<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).ok()?;
         (fcntl_setpipe_size(&write, CAPACITY).ok()? >= CAPACITY).then_some(Self { read, write })

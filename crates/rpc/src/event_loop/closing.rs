@@ -45,6 +45,7 @@ impl<S: Service> EventLoop<S> {
         self.io.home.stats.closed[reason as usize].fetch_add(1, Relaxed);
     }
 
+    /// Closes all connections now, because the time for a shutdown has passed.
     pub(super) fn close_all(&mut self) {
         let tokens: Vec<_> = self.conns.iter_mut().map(|(token, _)| token).collect();
         tokens.into_iter().for_each(|token| self.close(token, CloseReason::Shutdown));
