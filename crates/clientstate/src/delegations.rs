@@ -144,6 +144,7 @@ impl State {
         std::mem::replace(place, hash) == hash
     }
 
+    /// Returns the delegations of a file with their clients, also revoked ones.
     pub(crate) fn delegations_of(&self, file: u32) -> impl Iterator<Item = (ClientId, u32)> + '_ {
         let range = (file, ClientId(0))..=(file, ClientId(u64::MAX));
         self.delegation_index.range(range).map(|(key, number)| (key.1, *number))

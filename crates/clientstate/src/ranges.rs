@@ -270,6 +270,8 @@ impl Ranges {
     }
 }
 
+/// Returns the offset behind a write lock, and 0 for a read lock. The largest value of a subtree tells how far its
+/// write locks reach.
 fn write_end(range: Range, kind: LockKind) -> u64 {
     // A value of u64::MAX stands for the last offset and the one before it.
     if kind == LockKind::Write { range.last.saturating_add(1) } else { 0 }

@@ -76,6 +76,7 @@ impl Waiters {
         self.grants.contains_key(&ticket)
     }
 
+    /// Keeps a grant until its host acknowledges it.
     fn add_grant(&mut self, ticket: u64, grant: Grant) {
         self.grants_of.insert((grant.owner, ticket));
         self.grants.insert(ticket, grant);
@@ -268,6 +269,7 @@ impl State {
     }
 }
 
+/// Returns true if two locks of different owners exclude each other.
 fn conflicts(one: Lock, two: Lock) -> bool {
     let excludes = one.kind == LockKind::Write || two.kind == LockKind::Write;
     excludes && one.owner != two.owner && one.range.overlaps(two.range)

@@ -159,6 +159,7 @@ impl State {
         true
     }
 
+    /// Returns the number of an NLM owner that has something.
     pub(super) fn find_nlm_owner(&self, owner: &NlmOwner) -> Option<u32> {
         let host = self.by_host.get(&owner.host)?;
         self.owners.find(&nlm_owner(*host, owner))

@@ -187,6 +187,7 @@ impl State {
         conflicts.find(|open| self.is_courtesy(open.client, now)).map(|open| open.client)
     }
 
+    /// Returns the number of an owner's open of a file.
     pub(crate) fn find_own(&self, key: &OwnerKey, file: &FileKey) -> Option<u32> {
         let (owner, file) = (self.owners.find(key)?, self.files.find(file)?);
         self.open_index.get(&(file, owner)).copied()

@@ -166,6 +166,7 @@ impl Reader<'_> {
         FileKey::new(self.bytes()?)
     }
 
+    /// Reads a range of bytes. Returns `None` if its end is before its beginning.
     fn range(&mut self) -> Option<Range> {
         let range = Range { first: self.u64()?, last: self.u64()? };
         (range.first <= range.last).then_some(range)
