@@ -182,6 +182,7 @@ fn lines_per_header() -> u64 {
     if height > 4 { height - 2 } else { LINES_PER_HEADER }
 }
 
+/// Returns the line with the names of the columns.
 fn header(columns: &[&Column]) -> String {
     let heads = columns.iter().map(|Column { head, width, .. }| format!(" {head:>width$}"));
     output::paint(HEAD, &format!("{:<TIME$}{}", "TIME", heads.collect::<String>())) + "\n"

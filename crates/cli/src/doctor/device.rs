@@ -49,6 +49,7 @@ fn collect_disks(device: &Path, disks: &mut BTreeSet<PathBuf>) {
     below.iter().for_each(|path| collect_disks(path, disks));
 }
 
+/// Returns the trimmed text of a file in a device's `queue` directory of sysfs.
 pub(super) fn queue(device: &Path, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(device.join("queue").join(name)).ok()?;
     Some(text.trim().to_owned())

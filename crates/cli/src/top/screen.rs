@@ -49,6 +49,7 @@ impl Drop for Screen {
     }
 }
 
+/// Gives the terminal back as it was. Errors are ignored, since a panic may be under way.
 fn restore() {
     let _ = execute!(stdout(), terminal::LeaveAlternateScreen, cursor::Show);
     let _ = terminal::disable_raw_mode();
