@@ -183,6 +183,7 @@ impl Observer for Barrier {
 }
 
 impl Behind {
+    /// Counts a device as behind the barrier until the result is dropped.
     fn new(barrier: Arc<Barrier>) -> Self {
         barrier.devices.fetch_add(1, Ordering::Relaxed);
         Behind(barrier)

@@ -28,6 +28,7 @@ pub(crate) struct TrafficCounters {
 }
 
 impl TrafficCounters {
+    /// Counts a READ of this many bytes.
     pub(crate) fn read(&self, bytes: usize) {
         self.reads.fetch_add(1, Relaxed);
         self.bytes_read.fetch_add(bytes as u64, Relaxed);
