@@ -253,6 +253,7 @@ pub(crate) fn parse_realm(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("`{text}` is no realm; write a name such as EXAMPLE.ORG"))
 }
 
+/// Parses the id of an export, which is part of its handles. 0 is no id.
 fn parse_id(text: &str) -> Result<u32, String> {
     let id = text.parse().ok().filter(|id| *id != 0);
     id.ok_or_else(|| format!("`{text}` is not an export id; write a whole number from 1 to {}", u32::MAX))

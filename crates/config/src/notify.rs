@@ -189,6 +189,7 @@ pub(crate) fn check_notify(targets: &[(Origin, Notify)], problems: &mut Collecto
     }
 }
 
+/// Returns the name of a target if it has a valid form, which is that of a volume's name.
 fn check_name(text: &str) -> Result<String, String> {
     let wrong = |error: String| error.replace("of a volume", "of a target");
     check_volume_name(text).map(|()| text.to_owned()).map_err(wrong)
@@ -202,6 +203,7 @@ fn parse_word(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Parses the most notifications of a target in a minute.
 fn parse_rate(text: &str) -> Result<u32, String> {
     let rate = text.parse().ok().filter(|rate| (1..=MOST_PER_MINUTE).contains(rate));
     rate.ok_or_else(|| format!("`{text}` is no rate; write a whole number from 1 to {MOST_PER_MINUTE}"))

@@ -84,6 +84,7 @@ pub(crate) fn check_rate_limits(limits: &[(Origin, RateLimit)], problems: &mut C
     }
 }
 
+/// Returns the name of a limit if it has a valid form, which is that of a volume's name.
 fn check_name(text: &str) -> Result<String, String> {
     let wrong = |error: String| error.replace("of a volume", "of a limit");
     check_volume_name(text).map(|()| text.to_owned()).map_err(wrong)
