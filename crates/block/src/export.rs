@@ -55,6 +55,7 @@ pub(crate) struct Export {
 }
 
 impl Export {
+    /// Returns an export for one connection. The connection uses the shape of this moment, apart from the size.
     pub(crate) fn new(disk: Arc<dyn Disk>, style: Style, contexts: Vec<Context>) -> Self {
         let shape = disk.shape();
         Self { disk, style, contexts, shape }

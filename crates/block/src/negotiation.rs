@@ -172,6 +172,7 @@ impl Negotiation {
         Next::Transmission(export)
     }
 
+    /// Returns the chosen export, with the selected contexts if they were selected for this name.
     fn export(&mut self, name: &str, disk: Arc<dyn Disk>) -> Export {
         let (selected_for, contexts) = std::mem::take(&mut self.contexts);
         Export::new(disk, self.style, if selected_for == name { contexts } else { Vec::new() })
@@ -287,6 +288,7 @@ impl Replies<'_> {
         reply.encode(self.option, self.out);
     }
 
+    /// Refuses the option. The negotiation goes on.
     fn refuse(&mut self, reason: RefusalId, message: &str) -> Next {
         self.push(&OptionReply::refused(reason, message));
         Next::Option

@@ -223,6 +223,7 @@ impl Queue {
         self.push(&entry.build().user_data(tag.into()));
     }
 
+    /// Asks the ring for a completion each time the bell rings, until the kernel ends that.
     fn watch_bell(&mut self) {
         let poll = opcode::PollAdd::new(types::Fd(self.bell.as_raw_fd()), libc::POLLIN as u32).multi(true);
         self.push(&poll.build().user_data(BELL).into());
