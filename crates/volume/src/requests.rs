@@ -215,6 +215,7 @@ impl Volume {
         self.settle(all, stability).await
     }
 
+    /// Writes zeros into a short range of bytes, like data.
     async fn put_zeros(&self, range: Range<u64>) -> Result<Changed> {
         let zeros = vec![0; (range.end - range.start) as usize];
         self.put(range.start, &zeros).await
