@@ -115,6 +115,8 @@ impl<'a, O: Operation<'a>> Operations<'a, O> {
         self.count.saturating_sub(self.index)
     }
 
+    /// Reads the number of an operation. An unknown one, and one of a later minor version, becomes `ILLEGAL`, which
+    /// the receiver refuses.
     fn read_number(&self, input: &mut Reader<'a>) -> Result<O::Number, DecodeError> {
         let number = O::Number::try_from(input.u32()?).unwrap_or(O::ILLEGAL);
         Ok(if number.since() > self.minor_version { O::ILLEGAL } else { number })
