@@ -49,7 +49,7 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back as it was. Errors are ignored, since a panic may be under way.
+/// Gives the terminal back as it was. Errors are ignored, since a panic may be the cause of the call.
 fn restore() {
     let _ = execute!(stdout(), terminal::LeaveAlternateScreen, cursor::Show);
     let _ = terminal::disable_raw_mode();
