@@ -301,8 +301,8 @@ impl Shared {
         put(out, at, result, dir_wcc, changed.intent)
     }
 
-    /// Carries out REMOVE or RMDIR, and encodes the result. The change and its reply go to the log together, so that
-    /// a repetition after a crash finds the reply.
+    /// Carries out REMOVE or RMDIR, and encodes the result. With a cache, the change and its reply become one record
+    /// of the log, so that a repetition after a crash finds the reply.
     fn remove(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: RemoveArgs<'_> = change.call.args()?;
         let at = self.at_to_change(&change.call, &args.dir, Wait::Yes)?;

@@ -91,6 +91,7 @@ impl Clients {
 }
 
 impl ClientStats {
+    /// Records the present time as the last at which the client was seen.
     fn seen(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.last_seen_ns.store(now.as_nanos() as u64, Ordering::Relaxed);

@@ -46,6 +46,7 @@ fn errno_status(errno: Errno) -> Nfsstat3 {
     }
 }
 
+/// Returns a time as NFSv3 sends it. Times that do not fit become the nearest one that does.
 fn time(time: Time) -> Nfstime3 {
     // The protocol's seconds are unsigned 32 bits: times beyond them show as the nearest that fits.
     Nfstime3 { seconds: time.sec.clamp(0, u32::MAX.into()) as u32, nseconds: time.nsec }
@@ -99,6 +100,7 @@ pub(crate) fn wcc(wcc: &Wcc, fsid: u64) -> WccData {
     }
 }
 
+/// Returns the handle of an inode as NFSv3 and NFSv4 send it.
 pub(crate) fn handle(handle: &Handle) -> FileHandle {
     // HANDLE_MAX is below NFS3_FHSIZE.
     FileHandle::new(handle.as_slice()).unwrap_or_else(|| unreachable!("handles fit the protocol"))

@@ -21,6 +21,7 @@ use crate::request::{Call, Request};
 use crate::result::{Stop, garbage, success};
 use crate::shared::Shared;
 
+/// Returns the entries of DUMP. `names` are the addresses of `known` as text, which the entries borrow.
 fn entries<'a>(names: &'a [String], known: &'a VecDeque<(IpAddr, Vec<u8>)>) -> Vec<MountEntry<'a>> {
     let pairs = names.iter().zip(known);
     pairs.map(|(name, (_, path))| MountEntry { hostname: name.as_bytes(), directory: path }).collect()

@@ -78,6 +78,7 @@ impl Secured {
         }
     }
 
+    /// Ends the threads after they have verified all calls that wait for them.
     pub(crate) fn stop(&self) {
         self.calls.stop();
         self.contexts.stop();
@@ -136,6 +137,7 @@ impl Verifier {
     }
 }
 
+/// Returns a ticket whose reply is signed or encrypted before it is sent.
 fn sealed(mut ticket: Ticket, seal: Seal) -> Ticket {
     ticket.seal(Box::new(move |reply| seal.reply(reply)));
     ticket

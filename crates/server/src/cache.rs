@@ -87,6 +87,7 @@ impl CacheMonitor {
         }
     }
 
+    /// Adds a device in use. It takes the place of a lost or missing device, which the health names no more.
     fn add(&self, device: Arc<CacheDevice>) {
         self.replace(device.name());
         self.devices.lock().push(device);
@@ -124,8 +125,8 @@ impl CacheMonitor {
         self.devices.lock().retain(|device| device.name() != name);
     }
 
-    /// Moves a failed device from the devices in use to the lost ones, and ends its I/O. The health names it until a
-    /// device is added.
+    /// Moves a failed device from the devices in use to the lost ones. The health names it until a device is added.
+    /// An NBD server of the device is left, so that it accepts another client.
     pub(crate) fn lose(&self, name: &str) {
         let lost = self.devices().into_iter().find(|device| device.name() == name);
         self.remove(name);

@@ -321,6 +321,7 @@ fn read(path: &Path) -> io::Result<Vec<Record>> {
     Ok(serde_json::from_str::<Records>(&text).map_err(broken)?.rules)
 }
 
+/// Replaces the file of the rules, durably.
 fn write(path: &Path, rules: &[Record]) -> io::Result<()> {
     let text = serde_json::to_string_pretty(&Records { version: VERSION, rules: rules.to_vec() })?;
     state_file::replace(path, text + "\n")
@@ -335,6 +336,7 @@ mod text {
         serializer.collect_str(root)
     }
 
+    /// Reads a directory's identity from the text that `serialize` has written.
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyRoot, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(|()| serde::de::Error::custom("no file or directory"))

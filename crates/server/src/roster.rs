@@ -203,6 +203,7 @@ impl Record {
         utc(self.seen)
     }
 
+    /// Returns the record as a line of the file.
     fn line(&self) -> String {
         let Record { pool, uuid, active, seen, path, stable, serial, mount } = self;
         format!("{pool}\t{uuid}\t{active}\t{seen}\t{path}\t{stable}\t{serial}\t{mount}\n")

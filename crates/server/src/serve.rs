@@ -204,6 +204,7 @@ impl Reloads {
         Ok(Reloads { wanted, wake })
     }
 
+    /// Asks for a reload, which begins at once if clients are served. Does not wait.
     fn want(&self) {
         self.wanted.store(true, Ordering::SeqCst);
         self.wake();

@@ -58,6 +58,8 @@ impl Watches {
         Ok(Watches(opened))
     }
 
+    /// Waits for the watches, one for each export in the order of the configuration. Fails if their thread has
+    /// panicked.
     fn opened(self) -> Result<Vec<Option<Arc<HostWatch>>>, Error> {
         let ended = |_| io::Error::other("the thread that opens the exports has ended");
         Ok(self.0.recv().map_err(ended)?)

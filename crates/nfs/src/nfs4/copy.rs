@@ -71,8 +71,9 @@ impl Compound {
         }
     }
 
-    /// Carries out COPY within this server. A copy over 64 MiB of open files goes to the copier, and the reply names
-    /// its state id. A shorter copy is made here, for at most 250 ms, and the reply says how many bytes were copied.
+    /// Carries out COPY within this server. If the client allows it, a copy over 64 MiB between open files goes to
+    /// the copier, and the reply names its state id. Any other copy is made here, stops after 64 MiB or 250 ms, and
+    /// the reply has the number of bytes copied.
     pub(super) fn copy(
         &mut self,
         cx: &Context<'_>,

@@ -299,6 +299,7 @@ impl Compound {
         answer
     }
 
+    /// Returns the record of the reply to this request, or `None` for a request outside of a session.
     fn reply_record(&self, reply: &[u8]) -> Option<Record> {
         let InSlot { session, slot, .. } = self.slot.as_ref()?;
         session.reply_record(*slot, self.kept_reply(reply))

@@ -43,6 +43,7 @@ pub(super) struct Pseudo {
 }
 
 impl Pseudo {
+    /// Returns the directories above these exports.
     pub(super) fn new(exports: &Exports) -> Self {
         let root = Node { path: b"/".to_vec(), ..Node::default() };
         Pseudo { nodes: vec![root], ..Pseudo::default() }.of(named(exports))

@@ -187,6 +187,8 @@ impl Calls {
         }
     }
 
+    /// Returns the server's address for calls to a client, or `None` if the kernel has to choose one. Clients check
+    /// that calls come from the address that they know.
     fn source(&self, to: IpAddr) -> Option<IpAddr> {
         let mut sources = self.sources.iter().copied();
         sources.find(|source| source.is_ipv4() == to.is_ipv4() && !source.is_unspecified())
@@ -194,6 +196,7 @@ impl Calls {
 }
 
 impl Queue {
+    /// Queues a call for the time `due`. Calls of one moment keep their order.
     fn put(&mut self, due: Instant, job: Job, attempts: Attempts) {
         self.next += 1;
         self.due.insert((due, self.next), (job, attempts));

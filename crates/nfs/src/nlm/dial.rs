@@ -187,6 +187,7 @@ fn read(stream: &mut TcpStream, mut into: &mut [u8], until: Instant) -> io::Resu
     Ok(())
 }
 
+/// Returns the time until `until`. Fails with `TimedOut` if none is left, because a socket takes zero for no limit.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -100,6 +100,7 @@ impl Monitored {
 }
 
 impl Inner {
+    /// Iterates over the names of the hosts of this start at an address.
     fn names(&self, address: IpAddr) -> impl Iterator<Item = &Vec<u8>> {
         let from = (address, Vec::new());
         self.hosts.range(from..).map(|(key, _)| key).take_while(move |key| key.0 == address).map(|key| &key.1)

@@ -115,6 +115,7 @@ impl Control {
         total
     }
 
+    /// Returns the refusals of clients since the start, by reason.
     pub(super) fn refused(&self) -> RefusedStatus {
         let [strangers, crowded, full, exports, ports, auth, tls] = self.parts.nfs.refusals().counts();
         RefusedStatus { strangers, crowded, full, exports, ports, auth, tls }
@@ -310,6 +311,7 @@ pub(crate) fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
+/// Returns the CPU time of the process so far, in nanoseconds.
 pub(crate) fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -116,6 +116,7 @@ impl DeviceFile {
         Ok(())
     }
 
+    /// Runs `work` on a thread of the device's pool, where it may wait for the device.
     fn run<T: Send + 'static>(&self, work: impl FnOnce(&Open) -> T + Send + 'static) -> Io<T> {
         let open = self.open.clone();
         self.pool.run(move || work(&open))
@@ -227,6 +228,7 @@ impl Open {
         }
     }
 
+    /// Makes a hole of a range of bytes, which then reads as zeros.
     fn punch(&self, offset: u64, len: u64) -> Result<(), Errno> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len))

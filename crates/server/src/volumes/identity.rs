@@ -268,6 +268,7 @@ fn sys_of(number: Dev) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)))
 }
 
+/// Returns the trimmed text of a file of sysfs, or `None` if it is empty or cannot be read.
 fn text(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())

@@ -252,6 +252,7 @@ fn shown(record: &Record) -> String {
     format!("volume {} ({})", record.name, record.backing.display())
 }
 
+/// Returns the volume of a record in front of its device, known to the engine.
 fn new_volume(engine: &Arc<Engine>, record: &Record, device: &Arc<dyn OpenDevice>) -> Arc<Volume> {
     let mode = record.mode.map(engine_mode);
     Volume::new(engine, record.uuid, device.clone(), mode, record.read_only)
