@@ -28,6 +28,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// Returns the credentials of AUTH_SYS for the calls of this client. The group has the number of the user.
     pub(crate) fn auth(&self) -> Auth<'_> {
         let machine_name = self.machine_name.as_bytes();
         Auth::Sys(AuthSys { stamp: 0, machine_name, uid: self.uid, gid: self.uid, gids: Gids::default() })

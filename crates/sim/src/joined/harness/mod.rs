@@ -186,6 +186,8 @@ impl Harness {
         self.executor.after(time, move || executor.step().then_some(())).await;
     }
 
+    /// Waits before the next attempt to lock objects or to use the file system: 50 us, or 20 ms if the file system is
+    /// in trouble.
     async fn wait(&self) {
         let time = if self.store.is_troubled() { 20_000 } else { 50 };
         self.executor.sleep(Duration::from_micros(time)).await;
