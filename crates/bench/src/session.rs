@@ -101,8 +101,8 @@ impl Session {
         }
     }
 
-    /// Mounts the export and asks for its limits. Ports that the target does not name are tried at the NFS port
-    /// first, and then with the port mapper.
+    /// Mounts the export and asks for its limits. If the target does not name the port of NFS, the port mapper does.
+    /// MOUNT is tried at the port of NFS first, and then at the port that the port mapper names.
     fn open_nfs3(target: &Target, identity: &Identity) -> Result<Self> {
         let port = match target.port {
             Some(port) => port,
