@@ -37,6 +37,7 @@ fn ask(common: &Common, request: PolicyRequest) -> anyhow::Result<PolicyReport> 
     Ok(control::find(&common.target)?.policy(request)?)
 }
 
+/// Prints the answer to a policy request, as JSON if the user asks for that.
 fn show(common: &Common, report: &PolicyReport) -> anyhow::Result<Exit> {
     if common.json {
         output::json(report)?;
@@ -49,6 +50,7 @@ fn show(common: &Common, report: &PolicyReport) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Returns the policy in force for a path, if one was named, the rules, and the use of the room for pinned data.
 fn describe(report: &PolicyReport) -> String {
     let mut text = String::new();
     if let Some(in_force) = &report.in_force {
@@ -72,6 +74,7 @@ pub(crate) fn lines(policy: &PolicyInForce) -> String {
         .concat()
 }
 
+/// Returns a part of the policy with its origin: the default, the server's mode, or the rule that decides.
 fn reason<T: std::fmt::Display>(chosen: &Chosen<T>) -> String {
     let rule = chosen.path.as_ref().map(|path| printable(&path.display().to_string()));
     let rule = rule.unwrap_or_default();
@@ -83,6 +86,7 @@ fn reason<T: std::fmt::Display>(chosen: &Chosen<T>) -> String {
     }
 }
 
+/// Returns the rules as a table. Parts that a rule leaves open are `-`.
 fn table(rules: &[PolicyRule]) -> Table {
     let mut table = Table::new(&[
         ("PATH", Align::Left),

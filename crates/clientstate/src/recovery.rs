@@ -125,6 +125,8 @@ impl Recovery {
 }
 
 impl State {
+    /// Enters a confirmed client from the log. A record of a client that is known replaces its verifier and
+    /// principal.
     fn recover_client(
         &mut self,
         id: ClientId,
@@ -153,6 +155,7 @@ impl State {
         self.clients.insert(id, client);
     }
 
+    /// Puts a reply from the log into its slot. Ignores the reply if its session has ended.
     fn recover_reply(&mut self, reply: &SlotReply) {
         if let Some(session) = self.sessions.get(&reply.session) {
             session.recover_reply(reply);
@@ -255,6 +258,8 @@ impl State {
         records
     }
 
+    /// Appends the records that bring an open, a lock state or a delegation back after a crash. Revoked states are
+    /// left out.
     fn snapshot_state(&self, state: Ref, records: &mut Vec<Record>) {
         match state {
             Ref::Open(number) if !self.opens[number as usize].is_revoked => {

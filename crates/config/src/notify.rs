@@ -108,6 +108,7 @@ impl NotifyKind {
 }
 
 impl NotifyWay {
+    /// Returns the keys that only targets reached in this way have.
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Program => &["command"],
@@ -188,10 +189,12 @@ pub(crate) fn check_notify(targets: &[(Origin, Notify)], problems: &mut Collecto
     }
 }
 
+/// Returns the name of a target if it has a valid form, which is that of a volume's name.
 fn check_name(text: &str) -> Result<String, String> {
     volume::check_name("target", text).map(|()| text.to_owned())
 }
 
+/// Parses a word of a command. A NUL cannot be passed to a program.
 fn parse_word(text: &str) -> Result<String, String> {
     if text.contains('\0') {
         return Err("a word of a command has no NUL; remove it".to_owned());
@@ -199,11 +202,13 @@ fn parse_word(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Parses the most notifications of a target in a minute.
 fn parse_rate(text: &str) -> Result<u32, String> {
     let rate = text.parse().ok().filter(|rate| (1..=MOST_PER_MINUTE).contains(rate));
     rate.ok_or_else(|| format!("`{text}` is no rate; write a whole number from 1 to {MOST_PER_MINUTE}"))
 }
 
+/// Parses the time for a notification, within `TIMEOUTS`.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
     match (TIMEOUTS.0..=TIMEOUTS.1).contains(&timeout) {

@@ -84,16 +84,19 @@ pub(crate) fn check_rate_limits(limits: &[(Origin, RateLimit)], problems: &mut C
     }
 }
 
+/// Returns the name of a limit if it has a valid form, which is that of a volume's name.
 fn check_name(text: &str) -> Result<String, String> {
     volume::check_name("limit", text).map(|()| text.to_owned())
 }
 
+/// Parses a rate in requests per second, within `REQUESTS`.
 fn parse_requests(text: &str) -> Result<u64, String> {
     let (low, high) = REQUESTS;
     let rate = text.parse().ok().filter(|rate| (low..=high).contains(rate));
     rate.ok_or_else(|| format!("`{text}` is no rate; write a whole number from {low} to {high}"))
 }
 
+/// Parses a rate in bytes per second, within `BYTES`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let (rate, (low, high)) = (parse_size(text)?, BYTES);
     match (low..=high).contains(&rate) {
@@ -107,6 +110,7 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses the time whose worth of requests may come at once, within `BURST`.
 fn parse_burst(text: &str) -> Result<Duration, String> {
     let (burst, (low, high)) = (parse_duration(text)?, BURST);
     match (low..=high).contains(&burst) {

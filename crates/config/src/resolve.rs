@@ -137,6 +137,7 @@ pub fn resolve_text(flags: &Flags, text: Option<&str>) -> Result<Resolved, Probl
     if problems.0.is_empty() { Ok(Resolved { settings, notices }) } else { Err(problems) }
 }
 
+/// Returns the text of the configuration file. The problem names the file.
 fn read_file(path: &Path) -> Result<String, Problems> {
     std::fs::read_to_string(path).map_err(|error| {
         let message = match error.kind() {

@@ -47,6 +47,7 @@ enum Logged {
 }
 
 impl Logged {
+    /// Decodes bytes that a server appended to the log. Returns `None` for other bytes, among them replies of NFSv3.
     fn decode(bytes: &[u8]) -> Option<Self> {
         match *bytes.first()? {
             PIECE => decode_all(&bytes[1..]).map(Logged::Records),
@@ -78,6 +79,8 @@ fn pieces(records: &[Record]) -> Vec<Vec<u8>> {
 }
 
 impl InSlot {
+    /// Returns the key under which the log records the change of this request: a repetition after a crash has an
+    /// equal key.
     fn key(&self) -> Key {
         let mut key = [CHANGE; KEY];
         key[1..17].copy_from_slice(&self.session.id().0);
@@ -209,6 +212,7 @@ impl Passage {
         *stage = Stage::Awaited(Box::new(then));
     }
 
+    /// Opens the passage, and calls the function that waits at it. Later callers of [`Passage::pass`] do not wait.
     fn open(&self) {
         let before = std::mem::replace(&mut *self.0.lock(), Stage::Open);
         if let Stage::Awaited(then) = before {
@@ -295,6 +299,7 @@ impl Compound {
         answer
     }
 
+    /// Returns the record of the reply to this request, or `None` for a request outside of a session.
     fn reply_record(&self, reply: &[u8]) -> Option<Record> {
         let InSlot { session, slot, .. } = self.slot.as_ref()?;
         session.reply_record(*slot, self.kept_reply(reply))

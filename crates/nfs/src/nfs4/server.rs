@@ -253,6 +253,8 @@ impl Server {
         (self.limits.lease / 1_000_000_000) as u32
     }
 
+    /// Returns the session with this id, or `None` if the session does not exist or has ended. Each thread remembers
+    /// recent sessions, so that most requests take no shared lock.
     pub(super) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
         if let Some(session) = recent::session(id) {
             return Some(session).filter(|session| !session.is_destroyed());

@@ -59,6 +59,7 @@ async fn press(engine: &Engine, object: &Arc<CachedObject>) {
     }
 }
 
+/// Reads all blocks of an object. Each must be filled with the lowest byte of its number.
 async fn check_contents(engine: &Engine, object: &Arc<CachedObject>, blocks: u64) {
     let mut page = vec![0; BLOCK as usize];
     for number in 0..blocks {
