@@ -45,7 +45,7 @@ pub struct DirtyTime(u32);
 impl DirtyTime {
     const RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 60 * 60);
 
-    /// Returns the dirty time of so many seconds.
+    /// Returns the dirty time of this number of seconds.
     pub fn from_seconds(seconds: u32) -> Self {
         DirtyTime(seconds)
     }

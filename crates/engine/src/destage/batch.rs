@@ -51,7 +51,7 @@ impl Part {
     }
 }
 
-/// Destages up to `most` blocks of a volume; only lanes with due data, unless `urgent`. Returns the number of blocks
+/// Destages up to `most` blocks of a volume; only queues with due data, unless `urgent`. Returns the number of blocks
 /// destaged, or `None` if the backing store accepted nothing.
 pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize, urgent: bool) -> Option<usize> {
     // Every object taken from the queue is in a batch.
@@ -113,8 +113,8 @@ pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize, urge
     (healthy || done > 0).then_some(done)
 }
 
-/// Takes objects and their dirty blocks from the queue. Up to half of the batch is for due data with a short dirty time,
-/// so that neither that data nor the log's tail waits for a long queue.
+/// Takes objects and their dirty blocks from the queue. Up to half of the batch is for due data with a short dirty
+/// time, so that neither that data nor the log's tail waits for a long queue.
 fn gather(volume: &Volume, most: usize, turn: Turn) -> Vec<Part> {
     let (mut parts, mut busy) = (Vec::<Part>::new(), Vec::new());
     let mut left = most;

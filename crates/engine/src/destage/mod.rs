@@ -1,8 +1,8 @@
 //! Destage: dirty blocks go to the backing store, object by object in order of offset, many at once. Each volume has
 //! its own destage task (`volume/`).
 //!
-//! Objects queue in the order in which their oldest dirty block was written, so that the log's tail follows. A policy
-//! may have another dirty time than the settings: then the queue has a lane for it (`volume/waiting.rs`). A block
+//! Objects queue in the order in which their oldest dirty block was written, so that the log's tail follows. Objects of
+//! which the policy has another dirty time than the settings have a queue of that time (`volume/waiting.rs`). A block
 //! is clean only once the backing store's sync has succeeded. After a failure the block is written again from the
 //! log, never only synced again (Rebello et al., ATC'20).
 

@@ -25,7 +25,7 @@ use crate::index::object::CachedObject;
 use crate::volume::health::Health;
 use crate::volume::service_time::ServiceTime;
 use crate::volume::throttle::Room;
-use crate::volume::waiting::{Turn, Waiting};
+use crate::volume::waiting::{Turn, Waiting, Waits};
 use crate::wait::Gate;
 
 /// A volume as destaging sees it.
@@ -33,7 +33,7 @@ use crate::wait::Gate;
 pub(crate) struct Volume {
     pub(crate) id: u32,
     /// The objects that wait to be destaged.
-    queue: Mutex<Waiting>,
+    queue: Mutex<Waiting<CachedObject>>,
     /// The time since which the oldest object of the batch in progress waits.
     batch: Mutex<Option<Duration>>,
     /// Wakes the volume's destage task.
@@ -66,6 +66,12 @@ pub(crate) struct Volume {
 pub(crate) struct Urgency {
     pressed: bool,
     hurried: bool,
+}
+
+impl Waits for CachedObject {
+    fn dirty_time(&self) -> Option<Duration> {
+        self.policy().dirty_time()
+    }
 }
 
 impl Volume {

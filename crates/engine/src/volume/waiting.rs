@@ -1,19 +1,23 @@
 //! The objects of a volume that wait to be destaged, in the order of their turns.
 //!
-//! Objects whose data may stay dirty equally long share a lane. They stand there in the order of their oldest dirty
-//! block. So the first objects of the few lanes tell which object is due next, and no pass looks at the others.
+//! Objects whose data may stay dirty equally long share a queue. They stand there in the order of their oldest dirty
+//! block. So the first objects of the few queues tell which object is due next, and no pass looks at the others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::index::object::CachedObject;
-
 /// The interval at which changed policies of waiting objects are looked at. Each look goes through all objects.
 const SORT_EVERY: Duration = Duration::from_secs(1);
 
+/// An object that can wait to be destaged.
+pub(crate) trait Waits {
+    /// Returns the dirty time of the object's policy; `None` for the usual one.
+    fn dirty_time(&self) -> Option<Duration>;
+}
+
 /// An object that waits, and the time since which it waits.
-type Entry = (Arc<CachedObject>, Duration);
+type Entry<T> = (Arc<T>, Duration);
 
 /// The choice of the objects of one batch.
 #[derive(Clone, Copy, Debug)]
@@ -26,29 +30,35 @@ pub(crate) struct Turn {
 }
 
 /// The objects of a volume that wait to be destaged.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
+#[derive(Debug)]
+pub(crate) struct Waiting<T> {
     /// Objects that a task waits for, and the object whose pass goes on. Their turn is next.
-    first: VecDeque<Entry>,
-    /// No lane is empty.
-    lanes: Vec<Lane>,
-    /// True if the policy of a waiting object changed since the lanes were sorted.
+    first: VecDeque<Entry<T>>,
+    /// No queue is empty.
+    queues: Vec<TimeQueue<T>>,
+    /// True if the policy of a waiting object changed since the queues were sorted.
     outdated: bool,
-    /// The time at which the lanes were sorted.
+    /// The time at which the queues were sorted.
     sorted: Duration,
 }
 
 /// The objects with one dirty time.
 #[derive(Debug)]
-struct Lane {
+struct TimeQueue<T> {
     /// The dirty time of the policy; `None` for the usual one.
     time: Option<Duration>,
-    objects: VecDeque<Entry>,
-    /// True if the batch that is being gathered takes objects of this lane.
+    objects: VecDeque<Entry<T>>,
+    /// True if the batch that is being gathered takes objects of this queue.
     open: bool,
 }
 
-impl Lane {
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Waiting { first: VecDeque::new(), queues: Vec::new(), outdated: false, sorted: Duration::ZERO }
+    }
+}
+
+impl<T> TimeQueue<T> {
     /// Returns the time since which the first object waits.
     fn since(&self) -> Duration {
         self.objects.front().map_or(Duration::MAX, |(_, since)| *since)
@@ -60,43 +70,43 @@ impl Lane {
     }
 }
 
-impl Waiting {
+impl<T: Waits> Waiting<T> {
     /// Adds an object behind those that wait.
-    pub(crate) fn push(&mut self, object: Arc<CachedObject>, since: Duration) {
-        self.lane(&object).push_back((object, since));
+    pub(crate) fn push(&mut self, object: Arc<T>, since: Duration) {
+        self.queue_of(&object).push_back((object, since));
     }
 
     /// Adds an object whose turn is next.
-    pub(crate) fn push_first(&mut self, object: Arc<CachedObject>, since: Duration) {
+    pub(crate) fn push_first(&mut self, object: Arc<T>, since: Duration) {
         self.first.push_front((object, since));
     }
 
     /// Puts objects back at the places that they had.
-    pub(crate) fn put_back(&mut self, objects: impl IntoIterator<Item = Entry>) {
+    pub(crate) fn put_back(&mut self, objects: impl IntoIterator<Item = Entry<T>>) {
         for (object, since) in objects {
-            let lane = self.lane(&object);
-            lane.insert(lane.partition_point(|(_, other)| *other <= since), (object, since));
+            let queue = self.queue_of(&object);
+            queue.insert(queue.partition_point(|(_, other)| *other <= since), (object, since));
         }
     }
 
     /// Makes the turn of `object` the next one. Adds the object if it does not wait and is `dirty`.
-    pub(crate) fn hurry(&mut self, object: &Arc<CachedObject>, dirty: bool, now: Duration) {
+    pub(crate) fn hurry(&mut self, object: &Arc<T>, dirty: bool, now: Duration) {
         let mut lists =
-            std::iter::once(&mut self.first).chain(self.lanes.iter_mut().map(|lane| &mut lane.objects));
+            std::iter::once(&mut self.first).chain(self.queues.iter_mut().map(|queue| &mut queue.objects));
         let found = lists.find_map(|list| {
             let at = list.iter().position(|(waiting, _)| Arc::ptr_eq(waiting, object))?;
             list.remove(at)
         });
-        self.lanes.retain(|lane| !lane.objects.is_empty());
+        self.queues.retain(|queue| !queue.objects.is_empty());
         if let Some((object, since)) = found.or_else(|| dirty.then(|| (object.clone(), now))) {
             self.push_first(object, since);
         }
     }
 
-    /// Begins a batch. A lane with a due object gives its further objects as well, so that a batch is worth its sync.
+    /// Begins a batch. A queue with a due object gives its further objects as well, so that a batch is worth its sync.
     pub(crate) fn begin(&mut self, turn: Turn) {
-        for lane in &mut self.lanes {
-            lane.open = turn.urgent || lane.due(turn.usual) <= turn.now;
+        for queue in &mut self.queues {
+            queue.open = turn.urgent || queue.due(turn.usual) <= turn.now;
         }
     }
 
@@ -106,26 +116,26 @@ impl Waiting {
     /// - In an urgent batch no object waits longer than the usual time for its turn. So data that may stay dirty for
     ///   long does not hold the log's tail.
     /// - With `short_first`, due objects that may stay dirty for less than the usual time come first.
-    pub(crate) fn next(&mut self, turn: Turn, short_first: bool) -> Option<Entry> {
+    pub(crate) fn next(&mut self, turn: Turn, short_first: bool) -> Option<Entry<T>> {
         if let Some(entry) = self.first.pop_front() {
             return Some(entry);
         }
-        let order = |lane: &Lane| {
-            let time = lane.time.unwrap_or(turn.usual);
-            let short = short_first && time < turn.usual && lane.due(turn.usual) <= turn.now;
+        let order = |queue: &TimeQueue<T>| {
+            let time = queue.time.unwrap_or(turn.usual);
+            let short = short_first && time < turn.usual && queue.due(turn.usual) <= turn.now;
             let wait = if turn.urgent { time.min(turn.usual) } else { time };
-            (!short, if short { time } else { lane.since().saturating_add(wait) })
+            (!short, if short { time } else { queue.since().saturating_add(wait) })
         };
-        let open = self.lanes.iter().enumerate().filter(|(_, lane)| lane.open);
-        let (at, _) = open.min_by_key(|(_, lane)| order(lane))?;
-        let entry = self.lanes[at].objects.pop_front();
-        if self.lanes[at].objects.is_empty() {
-            self.lanes.swap_remove(at);
+        let open = self.queues.iter().enumerate().filter(|(_, queue)| queue.open);
+        let (at, _) = open.min_by_key(|(_, queue)| order(queue))?;
+        let entry = self.queues[at].objects.pop_front();
+        if self.queues[at].objects.is_empty() {
+            self.queues.swap_remove(at);
         }
         entry
     }
 
-    /// Returns the time at which the first object is due, or at which the lanes are to be sorted.
+    /// Returns the time at which the first object is due, or at which the queues are to be sorted.
     pub(crate) fn due(&mut self, usual: Duration, now: Duration) -> Option<Duration> {
         let sort_at = self.sorted.saturating_add(SORT_EVERY);
         if self.outdated && now >= sort_at {
@@ -134,9 +144,9 @@ impl Waiting {
         let first = self
             .first
             .iter()
-            .map(|(object, since)| since.saturating_add(object.policy().dirty_time().unwrap_or(usual)));
-        let lanes = self.lanes.iter().map(|lane| lane.due(usual));
-        first.chain(lanes).chain(self.outdated.then_some(sort_at)).min()
+            .map(|(object, since)| since.saturating_add(object.dirty_time().unwrap_or(usual)));
+        let queues = self.queues.iter().map(|queue| queue.due(usual));
+        first.chain(queues).chain(self.outdated.then_some(sort_at)).min()
     }
 
     /// Notes that the policy of a waiting object has another dirty time.
@@ -146,35 +156,35 @@ impl Waiting {
 
     /// Returns the time since which the first object waits.
     pub(crate) fn oldest(&self) -> Option<Duration> {
-        self.first.iter().map(|(_, since)| *since).chain(self.lanes.iter().map(Lane::since)).min()
+        self.first.iter().map(|(_, since)| *since).chain(self.queues.iter().map(TimeQueue::since)).min()
     }
 
     /// Returns true if no object has waited since `time` or longer.
     pub(crate) fn is_past(&self, time: Duration) -> bool {
         self.first
             .iter()
-            .chain(self.lanes.iter().flat_map(|lane| &lane.objects))
+            .chain(self.queues.iter().flat_map(|queue| &queue.objects))
             .all(|(_, since)| *since > time)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.first.len() + self.lanes.iter().map(|lane| lane.objects.len()).sum::<usize>()
+        self.first.len() + self.queues.iter().map(|queue| queue.objects.len()).sum::<usize>()
     }
 
-    fn lane(&mut self, object: &CachedObject) -> &mut VecDeque<Entry> {
-        let time = object.policy().dirty_time();
-        let at = self.lanes.iter().position(|lane| lane.time == time).unwrap_or_else(|| {
-            self.lanes.push(Lane { time, objects: VecDeque::new(), open: false });
-            self.lanes.len() - 1
+    fn queue_of(&mut self, object: &T) -> &mut VecDeque<Entry<T>> {
+        let time = object.dirty_time();
+        let at = self.queues.iter().position(|queue| queue.time == time).unwrap_or_else(|| {
+            self.queues.push(TimeQueue { time, objects: VecDeque::new(), open: false });
+            self.queues.len() - 1
         });
-        &mut self.lanes[at].objects
+        &mut self.queues[at].objects
     }
 
-    /// Puts every object into the lane of its policy.
+    /// Puts every object into the queue of its policy.
     fn sort(&mut self, now: Duration) {
         (self.outdated, self.sorted) = (false, now);
-        let lanes = std::mem::take(&mut self.lanes);
-        let mut all: Vec<Entry> = lanes.into_iter().flat_map(|lane| lane.objects).collect();
+        let queues = std::mem::take(&mut self.queues);
+        let mut all: Vec<Entry<T>> = queues.into_iter().flat_map(|queue| queue.objects).collect();
         all.sort_by_key(|(_, since)| *since);
         for (object, since) in all {
             self.push(object, since);
@@ -185,9 +195,20 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::policy::Policy;
-    use crate::io::Key;
-    use crate::segments::Segments;
+    use forebay_common::lock::atomic::{AtomicU64, Ordering};
+
+    /// An object with a number and a dirty time in seconds.
+    struct Object {
+        number: u64,
+        dirty_seconds: AtomicU64,
+    }
+
+    impl Waits for Object {
+        fn dirty_time(&self) -> Option<Duration> {
+            let seconds = self.dirty_seconds.load(Ordering::Relaxed);
+            (seconds > 0).then(|| Duration::from_secs(seconds))
+        }
+    }
 
     const USUAL: Duration = Duration::from_secs(5);
 
@@ -195,20 +216,12 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn object(number: u64, dirty_seconds: u32) -> Arc<CachedObject> {
-        let object = Arc::new(CachedObject::new(number, Key::new(b"object").unwrap(), Arc::default()));
-        set_time(&object, dirty_seconds);
-        object
-    }
-
-    fn set_time(object: &Arc<CachedObject>, dirty_seconds: u32) {
-        let segments = Segments::new(1, vec![vec![1, 0], vec![1, 0]], vec![2, 2]);
-        let policy = Policy { dirty_seconds, ..Policy::default() };
-        object.set_policy(&mut object.lock(), policy, &segments);
+    fn object(number: u64, dirty_seconds: u64) -> Arc<Object> {
+        Arc::new(Object { number, dirty_seconds: AtomicU64::new(dirty_seconds) })
     }
 
     /// Returns the numbers of the objects that a batch takes.
-    fn batch(waiting: &mut Waiting, now: u64, urgent: bool, short_first: bool) -> Vec<u64> {
+    fn batch(waiting: &mut Waiting<Object>, now: u64, urgent: bool, short_first: bool) -> Vec<u64> {
         let turn = Turn { now: seconds(now), usual: USUAL, urgent };
         waiting.begin(turn);
         std::iter::from_fn(|| waiting.next(turn, short_first)).map(|(object, _)| object.number).collect()
@@ -216,7 +229,7 @@ mod tests {
 
     /// Returns objects that wait: with the usual dirty time from 0, 4 and 9 s on; one second from 3 and 8 s on; an hour
     /// from 1 s on.
-    fn waiting() -> Waiting {
+    fn waiting() -> Waiting<Object> {
         let mut waiting = Waiting::default();
         let objects = [(1, 0, 0), (2, 3600, 1), (3, 1, 3), (4, 0, 4), (5, 1, 8), (6, 0, 9)];
         for (number, time, since) in objects {
@@ -227,11 +240,11 @@ mod tests {
 
     #[test]
     fn a_batch_takes_the_lanes_with_due_data_in_the_order_of_the_times_at_which_they_are_due() {
-        let due = |waiting: &mut Waiting| waiting.due(USUAL, Duration::ZERO);
+        let due = |waiting: &mut Waiting<Object>| waiting.due(USUAL, Duration::ZERO);
         let mut queue = waiting();
         assert_eq!((due(&mut queue), queue.oldest()), (Some(seconds(4)), Some(seconds(0))));
         assert_eq!(batch(&mut queue, 3, false, false), [0; 0], "nothing is due");
-        assert_eq!(batch(&mut queue, 4, false, false), [3, 5], "objects of the due lane go along");
+        assert_eq!(batch(&mut queue, 4, false, false), [3, 5], "objects of the due queue go along");
         assert_eq!(due(&mut queue), Some(seconds(5)));
         assert_eq!(batch(&mut queue, 5, false, false), [1, 4, 6]);
         assert_eq!(due(&mut queue), Some(seconds(3601)));
@@ -253,7 +266,7 @@ mod tests {
         let mut queue = waiting();
         let turn = Turn { now: seconds(5), usual: USUAL, urgent: true };
         queue.begin(turn);
-        let taken: Vec<Entry> = (0..4).map_while(|_| queue.next(turn, false)).collect();
+        let taken: Vec<Entry<Object>> = (0..4).map_while(|_| queue.next(turn, false)).collect();
         assert_eq!(queue.oldest(), Some(seconds(8)));
         assert!(queue.is_past(seconds(7)) && !queue.is_past(seconds(8)));
         let fourth = taken[3].0.clone();
@@ -278,13 +291,13 @@ mod tests {
         for (since, object) in (10..).zip(&objects) {
             queue.push(object.clone(), seconds(since));
         }
-        set_time(&objects[1], 1);
+        objects[1].dirty_seconds.store(1, Ordering::Relaxed);
         queue.policy_changed();
         assert_eq!(queue.due(USUAL, seconds(13)), Some(seconds(12)));
         assert_eq!(batch(&mut queue, 13, false, false), [2]);
-        set_time(&objects[0], 2);
+        objects[0].dirty_seconds.store(2, Ordering::Relaxed);
         queue.policy_changed();
-        assert_eq!(queue.due(USUAL, seconds(13)), Some(seconds(14)), "the lanes are sorted once a second");
+        assert_eq!(queue.due(USUAL, seconds(13)), Some(seconds(14)), "the queues are sorted once a second");
         assert_eq!(queue.due(USUAL, seconds(14)), Some(seconds(12)));
         assert_eq!(batch(&mut queue, 14, false, false), [1]);
     }
