@@ -10,6 +10,8 @@ use crate::volume::Volume;
 type Result<T> = std::result::Result<T, Error>;
 
 impl Volume {
+    /// Describes a range as at most `most` extents: holes of the backing device, and cached and dirty blocks. A dirty
+    /// block is no hole.
     pub(crate) async fn extents_now(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>> {
         // A dirty block may be destaged meanwhile. It then counts as dirty or as allocated, and never as a hole,
         // because the dirty blocks are found first.
