@@ -4,15 +4,17 @@
 //! |---|---|---|
 //! | the state of its client | in one piece | at the end of the piece |
 //! | names or attributes | | in the record of the change |
-//! | both (OPEN that makes a file) | in the record of the change | in the record of the change |
+//! | both (OPEN that makes a file) | in the record of the change | with them |
 //! | both, and they do not fit | in one piece, for which the reply waits | at the end of the piece |
 //! | nothing | none | not in the log: the client may ask again |
 //!
 //! A piece gets its numbers under the lock of the state, so the order in the log is the order of the state. A change of
-//! names gets its number before the OPEN changes the state. So the records in a change may come before older ones of the
-//! file; recovery keeps the newest. A kill may leave a change without its record. Then the request journal knows the key
-//! of the request, and the client that asks again gets a success ([`Compound::was_carried_out`]) or continues the
-//! creation (`vfs`).
+//! names gets its number before the OPEN changes the state. So the records in a change may come before older ones of
+//! the file; recovery keeps the newest.
+//!
+//! A kill may leave a change without its record. Then the request journal knows the key of the request, and the client
+//! that asks again gets a success ([`Compound::was_carried_out`]) or continues the creation (`vfs`). The log has the
+//! key until the client uses a later number in the slot.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
