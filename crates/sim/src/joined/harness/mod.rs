@@ -139,7 +139,7 @@ impl Harness {
         };
         let served = vec![(0, Arc::downgrade(&files))];
         let clock = Arc::new(executor.clone());
-        let checkpoints = Checkpoints::new(sequence.clone(), clock, served, Vec::new(), Arc::new(tell));
+        let checkpoints = Checkpoints::new(sequence.clone(), clock, served, Arc::new(tell));
         let volume = checkpoints.volume(0).cloned().unwrap_or_else(|| unreachable!("it is served"));
         let (slots, making) = (Arc::new(Slots::new(rng.pick(&SLOTS))), Arc::default());
         let (rng, inner) = (Mutex::new(rng), Mutex::default());
