@@ -38,6 +38,7 @@ impl Array {
         Ok(array)
     }
 
+    /// Runs a verb of `forebay bench array` on this array. Fails with the text of the verb's error.
     fn verb(&self, arguments: &[&OsStr]) -> Result<()> {
         let mut command = Command::new(&self.forebay);
         command.args(["bench", "array"]).args(arguments);
@@ -55,6 +56,7 @@ impl Array {
         if self.quick { self.inject(&["slow", "--factor", "0.01"]) } else { Ok(()) }
     }
 
+    /// Injects a fault into the array, such as `flush-noop`. `forebay bench array` says which faults there are.
     pub(crate) fn inject(&self, fault: &[&str]) -> Result<()> {
         let mut arguments = vec![OsStr::new("inject")];
         arguments.extend(fault.iter().map(OsStr::new));

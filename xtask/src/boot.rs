@@ -141,6 +141,8 @@ impl Boot {
 }
 
 impl Told {
+    /// Takes a line of the guest into account. The lines TRY and DURABLE change the contents that the files may have
+    /// at the next boot.
     fn take(&mut self, line: &str, ledger: &mut Ledger) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
@@ -193,6 +195,8 @@ impl Told {
 }
 
 impl Plan {
+    /// Draws the plan of a boot: the state of each disk, their order, and the unit's dependency. In a `whole` boot
+    /// all disks are there from the start.
     fn new(random: &mut Random, whole: bool) -> Self {
         let mut appears = BTreeMap::new();
         for disk in DISKS {
@@ -212,6 +216,7 @@ impl Plan {
         Plan { appears, order, requires_mount: random.below(2) == 0 }
     }
 
+    /// Returns the disks that the guest has, in the order in which it finds them. A missing disk is left out.
     fn disks(&self, work: &Path) -> Vec<Disk> {
         let disk = |serial: &str| {
             let image = match self.appears[serial] {
@@ -306,6 +311,8 @@ fn ssds(work: &Path) -> Result<u64> {
 struct Random(u64);
 
 impl Random {
+    /// Returns the next number of the sequence, below `bound`. The generator is SplitMix64, so that a seed gives one
+    /// plan on every machine.
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

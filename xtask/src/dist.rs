@@ -20,6 +20,7 @@ pub(crate) struct Dist {
 }
 
 impl Dist {
+    /// Builds the release binary, and writes it and its debug information to the output directory. Prints both paths.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let out = self.out.unwrap_or_else(|| target_dir().join("dist"));
         // Cargo runs in the workspace's root, but this program may run elsewhere, so the path is made absolute.

@@ -37,6 +37,7 @@ pub(crate) fn check() -> Result<Counts> {
     Ok(counts)
 }
 
+/// Returns the paths of all documents in Markdown: in the root, in `docs`, and the decisions.
 fn documents() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for directory in [root().to_owned(), root().join("docs"), root().join("docs/decisions")] {
@@ -62,6 +63,7 @@ fn dead_links(document: &Path, text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Returns true if the target of a link exists: the file relative to the document, and the heading in that file.
 fn leads_somewhere(document: &Path, text: &str, target: &str) -> bool {
     let (file, heading) = target.split_once('#').unwrap_or((target, ""));
     let path = document.with_file_name(file);

@@ -84,6 +84,8 @@ pub(crate) fn check() -> Result<Vec<String>> {
     Ok(compare(&violations()?, &allowed))
 }
 
+/// Compares the violations of each crate with its allowance. Returns a sentence for each difference, also for a crate
+/// that improved.
 fn compare(found: &BTreeMap<String, Vec<String>>, allowed: &BTreeMap<String, usize>) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, violations) in found {
@@ -121,6 +123,7 @@ fn lower(found: &BTreeMap<String, Vec<String>>) -> Result<()> {
     fs::write(root().join(ALLOWANCES), text).with_context(|| format!("cannot write {ALLOWANCES}"))
 }
 
+/// Reads the number of violations that each crate may have.
 fn allowances() -> Result<BTreeMap<String, usize>> {
     let mut allowed = BTreeMap::new();
     for line in read(ALLOWANCES)?.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -190,6 +193,7 @@ fn retired(glossary: &str) -> Result<Vec<Retired>> {
     Ok(found)
 }
 
+/// Returns the violations in paragraphs: openings without a subject, and retired words.
 fn judge(paragraphs: &[Paragraph], retired: &[Retired]) -> Vec<Violation> {
     let mut found = Vec::new();
     for paragraph in paragraphs {
@@ -230,6 +234,7 @@ fn long(paragraphs: &[Paragraph]) -> Vec<Violation> {
     .collect()
 }
 
+/// Returns the comment lines that are wider than `COLUMNS`.
 fn wide(source: &str) -> Vec<Violation> {
     let comment = |line: &str| line.trim_start().starts_with("//");
     source

@@ -193,6 +193,8 @@ fn largest_cycle(graph: &Graph) -> Vec<&str> {
     reached.keys().map(cycle).max_by_key(Vec::len).unwrap_or_default()
 }
 
+/// Returns the files that this file imports, directly or through other files. The file itself is among them only if
+/// it is in a cycle.
 fn reached_from<'a>(graph: &'a Graph, module: &'a str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut left: Vec<&str> = vec![module];

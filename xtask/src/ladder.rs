@@ -147,6 +147,7 @@ fn idle_exceptions(crates: &[Crate], rungs: &BTreeMap<String, usize>) -> Vec<Str
     .collect()
 }
 
+/// Returns true if a crate may use another crate. A crate that is not on the ladder may use each crate that is.
 fn is_below(rungs: &BTreeMap<String, usize>, name: &str, used: &str) -> bool {
     match (rungs.get(name), rungs.get(used)) {
         (Some(of), Some(used)) => used > of,

@@ -191,11 +191,14 @@ fn suite_help() -> String {
     SUITES.map(|suite| format!("{:<10} {}", suite.name, suite.about)).join("\n")
 }
 
+/// Parses `DIR=/GUEST`: a directory of the host and its path in the guest.
 fn share(text: &str) -> Result<(PathBuf, String)> {
     let (directory, guest) = text.split_once('=').context("expected DIR=/GUEST")?;
     Ok((std::path::absolute(directory)?, guest.to_owned()))
 }
 
+/// Runs a command in a guest, with the export mounted if the arguments name a server. The exit status is that of the
+/// command.
 fn vm(arguments: VmArguments) -> Result<ExitCode> {
     let nfs = arguments.nfs.map(|port| vm::NfsMount {
         version: arguments.vers,
@@ -220,6 +223,7 @@ fn vm(arguments: VmArguments) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }
 
+/// Runs a suite against a server that the arguments name, or against a new server.
 fn suite(arguments: SuiteArguments) -> Result<ExitCode> {
     let suite = SUITES.iter().find(|suite| suite.name == arguments.name).context("no such suite")?;
     let version = arguments.vers;
@@ -237,6 +241,7 @@ fn status(counts: &suites::Counts) -> ExitCode {
     if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Runs the chosen steps of CI, or lists them. Checks first that a whole run has enough space on the disks.
 fn steps(all: Vec<ci::Step>, arguments: &CiArguments) -> Result<ExitCode> {
     let CiArguments { only, list, in_turn } = arguments;
     if let Some(unknown) = only.iter().find(|name| all.iter().all(|step| step.name != **name)) {
@@ -262,6 +267,7 @@ fn hostile(minutes: u64) -> Result<ExitCode> {
     process::run(command.env("FOREBAY_TEST_SECONDS", (60 * minutes).to_string())).map(|()| ExitCode::SUCCESS)
 }
 
+/// Parses the command line and carries out the verb. Prints an error to standard error.
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Ci(arguments) => steps(ci::all(), &arguments),

@@ -101,6 +101,8 @@ impl Client<'_> {
         Ok(counts)
     }
 
+    /// Starts the server and a guest on a network of their own, and runs the script in the guest. Kills and restarts
+    /// the server when the script asks for it.
     fn cases(&self, further: &[String]) -> Result<Vec<Case>> {
         let network = Network::new()?;
         let share = tempfile::tempdir()?;

@@ -125,11 +125,14 @@ pub(crate) fn lines_once_begun(
     Ok(in_time.then_some(status))
 }
 
+/// Starts a command without input, whose standard output this program reads.
 fn spawn_piped(command: &mut Command) -> Result<Child> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     child.with_context(|| format!("cannot start {}", line(command)))
 }
 
+/// Passes each line of the child's standard output to `each`, with the line's end. A line longer than 1 MiB arrives
+/// in pieces.
 fn read_lines(child: &mut Child, mut each: impl FnMut(&[u8])) -> Result<()> {
     let mut stdout = BufReader::new(child.stdout.take().context("stdout was not piped")?);
     let mut buffer = Vec::new();

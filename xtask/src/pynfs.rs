@@ -111,6 +111,7 @@ impl Pynfs {
 }
 
 impl Minor {
+    /// Returns the minor version as the number that pynfs takes.
     fn number(self) -> u32 {
         match self {
             Minor::One => 1,

@@ -84,6 +84,7 @@ impl Quota {
         cases
     }
 
+    /// Returns the guest that runs the check on a file system of this kind. It mounts nothing from this host.
     fn guest(&self, fs: &str, binary: &Path) -> Guest {
         let (script, binary) = (asset("quota.py"), binary.to_string_lossy());
         let command = ["/usr/bin/python3", &script.to_string_lossy(), fs, &self.mode, &binary];

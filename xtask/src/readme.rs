@@ -83,6 +83,8 @@ struct Stage {
 }
 
 impl Stage {
+    /// Makes an empty directory with a copy of the release binary, where another user may run it. Chooses a free
+    /// port.
     fn new() -> Result<Self> {
         let stage = Self { work: tempfile::tempdir()?, port: free_port()? };
         fs::set_permissions(stage.work.path(), Permissions::from_mode(0o755))?;
@@ -106,6 +108,8 @@ impl Stage {
         self.work.path().join("log")
     }
 
+    /// Starts the server with the arguments of the transcript, and waits until it accepts connections. Fails with its
+    /// log if it ends before.
     fn serve(&self, arguments: &str) -> Result<Guarded> {
         let line = format!("exec {} {arguments} --listen 127.0.0.1:{}", word(&self.binary()), self.port);
         let log = File::create(self.log())?;

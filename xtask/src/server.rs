@@ -41,6 +41,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Returns the name of the server, which is a part of the names of lists of expected failures.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Forebay => "forebay",
@@ -183,12 +184,15 @@ impl Server {
         self.launch()
     }
 
+    /// Kills the server with SIGKILL and waits for its end, so that its port and its locks are free.
     fn kill(&mut self) -> Result<()> {
         kill_process(self.pid()?, Signal::KILL)?;
         self.process.wait(STOPPED)?.context("the server survived SIGKILL")?;
         Ok(())
     }
 
+    /// Starts the server again with the ports and directories that it had before. The caller has stopped the last
+    /// process.
     fn launch(&mut self) -> Result<()> {
         let Self { port, mount_port, clients, .. } = *self;
         let place = Place { work: self.work.path(), port, mount_port, clients, protection: &self.protection };
@@ -292,6 +296,7 @@ fn launch(kind: Kind, binary: &Path, place: &Place<'_>, mode: &str) -> Result<Gu
     Ok(process)
 }
 
+/// Returns the configuration of nfs-ganesha for one export over NFSv3, on loopback only.
 fn ganesha_config(export: &Path, port: u16, mount_port: u16) -> String {
     format!(
         "NFS_CORE_PARAM {{ NFS_Port = {port}; MNT_Port = {mount_port}; Bind_addr = 127.0.0.1; Protocols = 3;\n\

@@ -84,6 +84,8 @@ pub(crate) fn setup(peers: bool, mutants: bool) -> Result<()> {
     Ok(())
 }
 
+/// Installs the Debian packages that are missing. Without root, fails with the command that an administrator has to
+/// run.
 fn install_packages(wanted: &[&str]) -> Result<()> {
     let installed = output(&mut command("dpkg-query", ["-W", "-f", "${db:Status-Status} ${Package}\n"]))?;
     let missing: Vec<_> = wanted
@@ -107,6 +109,7 @@ fn install_packages(wanted: &[&str]) -> Result<()> {
     apt(&[&["install", "--no-install-recommends"], names.as_slice()].concat())
 }
 
+/// Installs the cargo tools that are missing or have another version.
 fn install_tools(more: Option<Tool>) -> Result<()> {
     let installed = output(&mut command("cargo", ["install", "--list"]))?;
     for Tool { name, version, unoptimized } in TOOLS.into_iter().chain(more) {

@@ -85,6 +85,7 @@ impl Untar {
         Ok(counts)
     }
 
+    /// Makes the emulated arrays and starts the server on them. Only a run with power cuts has an array for the SSDs.
     fn start(&self) -> Result<Server> {
         let (work, binary) = (server::work_dir()?, server::binary(self.forebay.as_deref()));
         let mut arrays = Vec::new();
@@ -98,6 +99,8 @@ impl Untar {
         Server::start_in(work, arrays, self.server, self.forebay.as_deref(), &self.mode)
     }
 
+    /// Runs the client and cuts the power while it works. Cuts further times until recovery has recreated an object,
+    /// since a run without that proves nothing.
     fn cases(&self) -> Result<Vec<Case>> {
         let (script, share) = (asset("untar.py"), tempfile::tempdir()?);
         let script = script.to_string_lossy();
@@ -147,6 +150,7 @@ impl Untar {
         Ok(cases)
     }
 
+    /// Returns the guest that unpacks the tree on a synchronous mount of NFSv3.
     fn guest(&self, server: &Server, script: &str, share: &Path) -> Guest {
         let command = ["/usr/bin/python3", script, "guest", "/mnt", "/share", &self.cuts.to_string()];
         Guest {

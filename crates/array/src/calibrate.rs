@@ -61,6 +61,8 @@ struct Case {
     load: Load,
 }
 
+/// Measures all cases of the named models, or of all shipped models, and prints a table or JSON. With `--check`,
+/// fails if a figure differs too much from the prediction.
 pub(crate) fn run(base: &Path, args: &CalibrateArgs, invocation: &[&str]) -> Result<(), ArrayError> {
     host::program("fio", &["--version"])?;
     let mut names = args.model.clone();
@@ -79,6 +81,7 @@ pub(crate) fn run(base: &Path, args: &CalibrateArgs, invocation: &[&str]) -> Res
     if args.check { check(&figures) } else { Ok(()) }
 }
 
+/// Measures all cases of one model. `via` are the arguments that lead to the verbs of `array` in this program.
 fn model(base: &Path, args: &CalibrateArgs, model: &Model, via: &[&str]) -> Result<Vec<Figure>, ArrayError> {
     let mut figures = Vec::new();
     for case in cases(model, f64::from(args.seconds)) {
@@ -101,6 +104,7 @@ fn model(base: &Path, args: &CalibrateArgs, model: &Model, via: &[&str]) -> Resu
     Ok(figures)
 }
 
+/// Returns the cases of a model: random and sequential, reads and writes, each with its goal and its load.
 fn cases(model: &Model, seconds: f64) -> [Case; 4] {
     let goals = &model.goals;
     // Small writes are measured once the write cache is full.
@@ -139,6 +143,8 @@ fn cases(model: &Model, seconds: f64) -> [Case; 4] {
     ]
 }
 
+/// Measures one case with fio on the device of the array, and predicts it with the model. Returns both, with the
+/// daemon's processor time for each request.
 fn measure(base: &Path, state: &State, case: &Case) -> Result<Figure, ArrayError> {
     note(&format!("{}: {} ...", state.model.name, case.name))?;
     let predicted = workload::run(&state.model, state.size, &case.load);
@@ -160,6 +166,7 @@ fn measure(base: &Path, state: &State, case: &Case) -> Result<Figure, ArrayError
     })
 }
 
+/// Returns the counters of the array's daemon. Fails if the daemon does not answer.
 fn daemon(base: &Path, state: &State) -> Result<Status, ArrayError> {
     let (_, status) = power::status(base, &state.name)?;
     let silent = || ArrayError::Dead(state.name.clone(), std::io::ErrorKind::TimedOut.into());
@@ -198,6 +205,7 @@ fn fio(device: &str, case: &Case) -> Result<(f64, f64), ArrayError> {
     Ok((rate.unwrap_or_default(), p99))
 }
 
+/// Prints the figures as a table for people, one line for each case.
 fn table(figures: &[Figure]) -> Result<(), ArrayError> {
     print(&format!(
         "{:<12}{:<24}{:>8}{:>10}{:>10}{:>7}{:>10}{:>18}",

@@ -168,6 +168,8 @@ pub fn run(args: &ArrayArgs, invocation: &[&str]) -> Result<(), ArrayError> {
     }
 }
 
+/// Makes an array, or restores its power, and prints its device or mount point. Warns if the image may outgrow the
+/// space of its directory.
 fn run_up(base: &Path, name: &str, args: &UpArgs, invocation: &[&str]) -> Result<(), ArrayError> {
     let mut model = Model::load(&args.model)?;
     if let Some(kind) = args.write_cache {
@@ -203,6 +205,8 @@ fn run_up(base: &Path, name: &str, args: &UpArgs, invocation: &[&str]) -> Result
     }
 }
 
+/// Returns the faults that the arguments name. For a file, these are errors in its extents on the device. Fails if
+/// the file has none.
 fn faults(args: &FaultArgs) -> Result<Vec<Fault>, ArrayError> {
     Ok(match args {
         FaultArgs::Eio { file: Some(path), hits, count, .. } => {
@@ -249,6 +253,7 @@ struct Described<'a> {
 }
 
 impl<'a> Described<'a> {
+    /// Describes an array for JSON. `status` is that of its daemon, if the daemon answers.
     fn new(state: &'a State, status: Option<&'a Status>) -> Self {
         Self {
             name: &state.name,
@@ -266,6 +271,7 @@ impl<'a> Described<'a> {
     }
 }
 
+/// Prints the shipped models and all arrays, as lines or as JSON. An array without a living daemon is listed as dead.
 fn list(base: &Path, json: bool) -> Result<(), ArrayError> {
     let mut states = Vec::new();
     for name in state::names(base)? {
@@ -288,6 +294,7 @@ fn list(base: &Path, json: bool) -> Result<(), ArrayError> {
     Ok(())
 }
 
+/// Returns the word that people see for the phase of an array.
 fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::Starting => "starting",
@@ -296,6 +303,8 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
+/// Prints an array's state and its daemon's counters for people. Without `status`, says that the daemon does not
+/// answer.
 fn print_status(state: &State, status: Option<Status>) -> Result<(), ArrayError> {
     print(&format!("{}: {} ({})", state.name, phase(state.phase), state.model.description))?;
     let device = state.device.as_deref().unwrap_or("none");
@@ -336,6 +345,7 @@ pub(crate) fn print(line: &str) -> Result<(), ArrayError> {
     writeln!(io::stdout(), "{line}").doing(|| "write to standard output".to_owned())
 }
 
+/// Prints a value to standard output as JSON.
 pub(crate) fn print_json<T: serde::Serialize>(value: &T) -> Result<(), ArrayError> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other);
     print(&text.doing(|| "make JSON".to_owned())?)

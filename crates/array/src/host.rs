@@ -36,6 +36,7 @@ pub(crate) fn program(name: &str, arguments: &[&str]) -> Result<String, ArrayErr
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Returns the error for a program that the host lacks, with the Debian package that has it.
 fn missing(program: &str) -> ArrayError {
     let remedy = match program {
         "mkfs.xfs" => "install the package xfsprogs",

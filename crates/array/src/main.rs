@@ -13,6 +13,7 @@ struct Cli {
     args: ArrayArgs,
 }
 
+/// Runs the verb and prints an error to standard error. The exit status is 0 or 1; wrong arguments end with 2.
 fn main() -> ExitCode {
     match run(&Cli::parse().args, &[]) {
         Ok(()) => ExitCode::SUCCESS,

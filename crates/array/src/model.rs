@@ -204,6 +204,7 @@ impl Model {
         self.raid.spans * self.raid.disks_per_span
     }
 
+    /// Checks that every parameter is within its range. The error names the first wrong key with the permitted range.
     fn check(&self) -> Result<(), ModelError> {
         let range = |key, value: f64, low: f64, high: f64, range| {
             // The negation also refuses NaN.
@@ -246,6 +247,7 @@ impl Model {
     }
 }
 
+/// Checks that the value of a key is a multiple of `of`. `range` is the condition in words, for the error.
 fn multiple(
     model: &Model,
     key: &'static str,

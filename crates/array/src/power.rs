@@ -81,6 +81,8 @@ pub fn up(plan: &Plan, invocation: &[&str]) -> Result<State, ArrayError> {
     }
 }
 
+/// Returns the state of an array that is to be made. Fails if the size is too small for the file system. Makes
+/// nothing.
 fn wanted(plan: &Plan, home: &Home) -> Result<State, ArrayError> {
     let size = Array::new(&plan.model, plan.size).size();
     let least = if plan.fs == FileSystem::Xfs { 320 << 20 } else { 64 << 20 };
@@ -111,6 +113,8 @@ fn describe(state: &State) -> String {
     format!("model {}, {} MiB, mounted at {}", state.model.name, state.size >> 20, state.mount.display())
 }
 
+/// Starts the daemon, attaches the device, and mounts the file system; makes a file system first if the array is
+/// `fresh`. Records each step, so that `down` can undo it.
 fn build(home: &Home, state: &mut State, fresh: bool, invocation: &[&str]) -> Result<(), ArrayError> {
     let phase = if fresh { Phase::Starting } else { Phase::Cut };
     state.phase = phase;
@@ -327,6 +331,7 @@ pub fn status(base: &Path, name: &str) -> Result<(State, Option<Status>), ArrayE
     Ok((state, status))
 }
 
+/// Injects a fault through the control socket. Fails if the daemon refuses the fault or does not answer.
 fn tell(home: &Home, state: &State, fault: Fault) -> Result<(), ArrayError> {
     match query(&home.directory, &state.name, &Ask::Inject(fault))? {
         Answer::Done => Ok(()),
@@ -338,6 +343,7 @@ fn query(directory: &Path, name: &str, question: &Ask) -> Result<Answer, ArrayEr
     ask(directory, question).map_err(|e| ArrayError::Dead(name.to_owned(), e))
 }
 
+/// Returns the error for a refusal of the daemon, or for an answer that does not fit the request.
 fn unexpected(name: &str, answer: Answer) -> ArrayError {
     let why = if let Answer::Refused(why) = answer {
         why

@@ -163,6 +163,7 @@ pub(crate) fn alive(directory: &Path) -> bool {
     directory.join("daemon.lock").exists() && matches!(daemon_lock(directory), Ok(None))
 }
 
+/// Checks that an array's name can be part of a path: 1 to 32 letters, digits, `-` or `_`.
 fn check_name(name: &str) -> Result<(), ArrayError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || name.len() > 32 || !name.chars().all(fits) {
@@ -172,6 +173,7 @@ fn check_name(name: &str) -> Result<(), ArrayError> {
     Ok(())
 }
 
+/// Makes a directory and its parents, with access for the owner only.
 pub(crate) fn make_directory(path: &Path) -> Result<(), ArrayError> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -180,12 +182,14 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), ArrayError> {
         .doing(|| format!("make {}", path.display()))
 }
 
+/// Opens a lock file, and makes the file if it does not exist. Takes no lock.
 fn open_lock(path: &Path) -> Result<File, ArrayError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     options.open(path).doing(|| format!("open {}", path.display()))
 }
 
+/// Returns true if the path still leads to the open file. Another command may have removed the lock file meanwhile.
 fn same_file(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     match (file.metadata(), fs::metadata(path)) {
@@ -194,6 +198,7 @@ fn same_file(file: &File, path: &Path) -> bool {
     }
 }
 
+/// Turns the result of a removal into success if the file did not exist.
 fn gone(result: io::Result<()>, path: &Path) -> Result<(), ArrayError> {
     match result {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {

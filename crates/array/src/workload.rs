@@ -84,6 +84,8 @@ pub fn run(model: &Model, size: u64, load: &Load) -> Rate {
     rate(latencies, load)
 }
 
+/// Returns rates and latencies of a load that ran for `load.seconds` of virtual time, from the latencies in
+/// nanoseconds.
 fn rate(mut latencies: Vec<Nanos>, load: &Load) -> Rate {
     latencies.sort_unstable();
     let iops = latencies.len() as f64 / load.seconds;
@@ -111,6 +113,7 @@ struct Offsets {
 }
 
 impl Offsets {
+    /// Makes the source of offsets of a load on an array of `size` bytes. Its random offsets are equal in every run.
     fn new(size: u64, load: &Load) -> Self {
         let streams = if let Order::Sequential(n) = load.order { n as usize } else { 0 };
         Self {
@@ -122,6 +125,7 @@ impl Offsets {
         }
     }
 
+    /// Returns the next offset in bytes: random, or the next one in this stream's share of the array.
     fn next(&mut self, stream: u64) -> u64 {
         let Order::Sequential(streams) = self.order else {
             self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(BLOCK + 1);

@@ -199,6 +199,8 @@ pub fn execute(command: BenchCommand) -> Result<()> {
     }
 }
 
+/// Runs a job on this host or on agents, prints a table to standard error, and writes the result if the arguments
+/// name a file.
 fn run(args: RunArgs) -> Result<()> {
     let job = match &args.job {
         Some(path) => Job::load(path)?,
@@ -233,6 +235,7 @@ fn run(args: RunArgs) -> Result<()> {
     }
 }
 
+/// Replays a trace, prints a table to standard error, and writes the result if the arguments name a file.
 fn run_replay(args: &ReplayArgs) -> Result<()> {
     let report = replay::replay(args)?;
     eprint!("{}", table::table(&report));
@@ -242,6 +245,7 @@ fn run_replay(args: &ReplayArgs) -> Result<()> {
     }
 }
 
+/// Writes a value as JSON to a file, or to standard output if the path is `-`.
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
     let what = || format!("the result {} cannot be written", path.display());
     let mut text = serde_json::to_string_pretty(value)?;
@@ -253,6 +257,7 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
     }
 }
 
+/// Prints the ratios of two results, phase by phase, as a table or as JSON. Fails without a common phase.
 fn run_compare(args: &CompareArgs) -> Result<()> {
     let (a, b) = (Report::load(&args.a)?, Report::load(&args.b)?);
     let comparisons = compare::compare(&a, &b);
@@ -267,6 +272,8 @@ fn run_compare(args: &CompareArgs) -> Result<()> {
         .context("the comparison cannot be printed")
 }
 
+/// Checks the files of an earlier run against its state file, after a crash of the server. Fails with the first lost
+/// or torn data, or removed name.
 fn run_verify(args: &VerifyArgs) -> Result<()> {
     let (target, _ganesha) = args.server.start()?;
     let (uid, nfs) = (args.uid, args.server.vers);

@@ -66,12 +66,15 @@ fn options(phase: &PhaseReport) -> Option<String> {
     serde_json::to_string(&phase.groups).ok()
 }
 
+/// Returns the ratio of one figure of a phase between two results, with its confidence interval.
 fn ratio(a: &PhaseReport, b: &PhaseReport, value: impl Fn(&Run) -> f64) -> Ratio {
     let a: Vec<f64> = a.runs.iter().map(&value).collect();
     let b: Vec<f64> = b.runs.iter().map(&value).collect();
     interval(&a, &b)
 }
 
+/// Returns the ratio of the medians and its 95 % interval by bootstrap. With fewer than five values on a side, the
+/// interval is the range of all ratios.
 fn interval(a: &[f64], b: &[f64]) -> Ratio {
     let ratio = median(b) / median(a);
     if a.len().min(b.len()) < 5 {

@@ -73,6 +73,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Makes a client with `depth` slots, each for one request in flight. The client sends nothing yet.
     pub(crate) fn new(number: u32, link: Link, workload: Box<dyn Workload>, depth: u16) -> Self {
         let slot = |index: u16| Slot {
             // Transaction numbers start at random, so that no server takes a request of another client or run for a
@@ -243,6 +244,8 @@ impl Thread<'_> {
         self.pace.limit.is_some_and(|limit| u128::from(now) >= limit.as_nanos())
     }
 
+    /// Runs the clients of this thread until all of them are done, or another thread has failed. Fails with the
+    /// number of the client whose connection or check fails.
     fn run(&mut self) -> Result<()> {
         let mut events = [MaybeUninit::uninit(); 256];
         self.kick(self.now())?;
@@ -329,6 +332,8 @@ impl Thread<'_> {
         }
     }
 
+    /// Receives the replies of a client's connection, and sends the requests that may follow. In an open loop the
+    /// clock decides when further operations begin.
     fn handle(&mut self, index: usize, flags: EventFlags) -> Result<()> {
         let client = &mut self.clients[index];
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
@@ -364,6 +369,8 @@ impl Thread<'_> {
         Ok(())
     }
 
+    /// Fails if a request of some client has waited for `TIMEOUT` and the connection has brought no reply in that
+    /// time.
     fn find_dead(&self, now: u64) -> Result<()> {
         let timeout = TIMEOUT.as_nanos() as u64;
         for client in self.clients.iter().filter(|client| client.in_flight > 0) {

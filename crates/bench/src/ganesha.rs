@@ -95,6 +95,7 @@ impl Ganesha {
         Ok(ganesha)
     }
 
+    /// Starts a program with its output discarded. The end of this value kills it.
     fn spawn(&mut self, command: &mut Command) -> Result<()> {
         let program = command.get_program().to_string_lossy().into_owned();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -144,6 +145,8 @@ impl Drop for Ganesha {
     }
 }
 
+/// Returns the configuration of nfs-ganesha for one export: no locks, no delegations, and no grace period, which
+/// would delay a measurement.
 fn configuration(export: &str) -> String {
     format!(
         "NFS_CORE_PARAM {{ NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Protocols = 3, 4; Enable_NLM = false; \

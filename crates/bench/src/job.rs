@@ -73,6 +73,7 @@ impl Job {
         Ok(job)
     }
 
+    /// Refuses a job that cannot be run or measured. The error is one sentence with the remedy.
     pub(crate) fn check(&self) -> Result<()> {
         if self.steps.is_empty() {
             bail!("the job has no steps, so there is nothing to do; name a pattern, such as randread");

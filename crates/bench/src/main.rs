@@ -13,6 +13,8 @@ struct Cli {
     command: BenchCommand,
 }
 
+/// Carries out the command and prints an error to standard error. The exit status is 0 or 1; wrong arguments end with
+/// 2.
 fn main() -> ExitCode {
     match execute(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,

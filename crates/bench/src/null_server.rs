@@ -45,6 +45,7 @@ struct PutOff {
 }
 
 impl PutOff {
+    /// Counts a request. Returns true for every request that is answered with NFS3ERR_JUKEBOX.
     fn is_due(&mut self) -> bool {
         self.since = self.since.wrapping_add(1);
         let due = self.since == self.every;
@@ -217,6 +218,7 @@ fn reply(record: &[u8], out: &mut Vec<u8>, pieces: &mut Vec<Piece>, pace: &mut P
     Some(())
 }
 
+/// Appends the result of a MOUNT procedure: a handle for MNT, and nothing for any other procedure.
 fn mount_reply(procedure: u32, out: &mut Vec<u8>) -> Option<usize> {
     if procedure == mount3::Procedure::Mnt as u32 {
         let result: MountRes = Ok(MountOk { fhandle: handle(b"root")?, auth_flavors: vec![AUTH_SYS] });

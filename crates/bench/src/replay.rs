@@ -135,6 +135,8 @@ fn fill(sizes: &[u64]) -> Vec<Vec<ReplayStep>> {
 }
 
 impl Runner<'_> {
+    /// Makes the files of a trace, fills them, and then carries out its operations, one connection for each client.
+    /// Keeps the times of the trace unless `--fast`.
     fn replay(&mut self, records: &[TraceRecord], args: &ReplayArgs) -> Result<Report> {
         let sizes = sizes(records);
         let top = self.setup.dir;
@@ -175,6 +177,7 @@ impl Runner<'_> {
     }
 }
 
+/// Returns a workload for each client with its steps, and the number of requests that it may have in flight.
 fn parts(plan: &Arc<ReplayPlan>, clients: Vec<Vec<ReplayStep>>, depth: u16) -> Vec<(Box<dyn Workload>, u16)> {
     let part = |(client, steps)| {
         let replay: Box<dyn Workload> = Box::new(Replay::new(plan.clone(), client, steps, depth));

@@ -220,6 +220,7 @@ fn microseconds(nanoseconds: f64) -> f64 {
 }
 
 impl Latency {
+    /// Returns the mean, the quantiles and the maximum of a histogram, in microseconds.
     fn of(latencies: &Latencies) -> Self {
         let at = |quantile: f64| microseconds(latencies.0.value_at_quantile(quantile) as f64);
         Self {
@@ -235,6 +236,7 @@ impl Latency {
 }
 
 impl Run {
+    /// Computes the figures of one repeat of a phase, as they go into the result.
     pub(crate) fn new(measured: &Measured) -> Self {
         let Measured { stats, began, seconds, client_cpu, server_cpu, other_cpu } = measured;
         let (seconds, client_cpu, server_cpu) = (*seconds, *client_cpu, *server_cpu);

@@ -69,6 +69,8 @@ pub(crate) fn now() -> u64 {
 }
 
 impl<'g> Runner<'g> {
+    /// Connects to the server and prepares the directory of the runs. Finds the server's process if it is on this
+    /// host, to count its processor time.
     pub(crate) fn new(settings: Settings, part: Part, gate: &'g mut dyn Gate) -> Result<Self> {
         let session = Session::open(
             &settings.target,
@@ -112,6 +114,8 @@ impl<'g> Runner<'g> {
         Ok(())
     }
 
+    /// Runs all steps as often as the settings say, and returns the report. The first host also removes what
+    /// interrupted runs have left.
     fn run(&mut self, job: &Job) -> Result<Report> {
         if self.part.leads() {
             self.remove_leftovers()?;
@@ -161,6 +165,8 @@ impl<'g> Runner<'g> {
         step.rate().filter(|_| here > 0).map(|rate| rate * here as f64 / f64::from(total))
     }
 
+    /// Runs the phases of the pattern `meta` on one tree, over the same connections. Leaves out phases that make no
+    /// sense for the options.
     fn meta_step(&mut self, number: usize, name: &str, options: &Options) -> Result<Vec<(String, Measured)>> {
         let trees = self.setup.trees(Pattern::Meta, options)?;
         let mut links = self.connect_all(options)?;
@@ -269,6 +275,8 @@ impl<'g> Runner<'g> {
         self.part.clients(options.clients).map(|client| self.connect(client, options)).collect()
     }
 
+    /// Connects one client, with an identity of its own. In NFSv4.1 its session gets at least as many slots as
+    /// requests in flight.
     pub(crate) fn connect(&self, client: u32, options: &Options) -> Result<Link> {
         let address = self.setup.session.address;
         let slots = options.depth.max(MIN_SLOTS);
@@ -384,6 +392,7 @@ fn in_order(threads: Vec<Vec<Client>>) -> Result<Vec<Link>> {
     }
 }
 
+/// Returns the identity of a client: a machine name of its own, and a user of its own if the options say so.
 fn identity(client: u32, options: &Options) -> Identity {
     let uid = options.uid + if options.distinct_uids { client } else { 0 };
     Identity { uid, machine_name: format!("bench-{client}") }

@@ -65,6 +65,8 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// Makes the directory of the runs below the root, or finds it. `verify` keeps a ledger of the contents of every
+    /// file.
     pub(crate) fn new(mut session: Session, verify: bool, part: Part) -> Result<Self> {
         let root = session.root;
         let dir = session.directory(&root, DIRECTORY)?;

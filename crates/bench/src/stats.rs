@@ -14,6 +14,7 @@ const LONGEST: u64 = 3_600_000_000_000;
 pub(crate) struct Latencies(pub(crate) Histogram<u64>);
 
 impl Latencies {
+    /// Makes an empty histogram from 1 us to `LONGEST`, with three digits.
     pub(crate) fn new() -> Self {
         // A network latency has no meaningful digits below a microsecond. Leaving them out saves three quarters of
         // the memory.
@@ -26,6 +27,7 @@ impl Latencies {
         self.0.saturating_record(nanoseconds.min(LONGEST));
     }
 
+    /// Adds the latencies of another thread.
     fn merge(&mut self, other: &Self) {
         // Both histograms have equal bounds, so adding cannot fail.
         let _ = self.0.add(&other.0);
@@ -73,6 +75,7 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
+    /// Makes empty figures. The histogram of a procedure is made at its first use.
     pub(crate) fn new() -> Self {
         Self {
             operations: Latencies::new(),
@@ -108,6 +111,7 @@ impl Stats {
         second.latency_max = second.latency_max.max(latency);
     }
 
+    /// Returns the figures of a second of the phase, counted from its start.
     #[inline]
     fn second(&mut self, number: usize) -> &mut Second {
         if self.seconds.len() <= number {

@@ -42,6 +42,7 @@ pub fn table(report: &Report) -> String {
     out
 }
 
+/// Returns the line of a phase: medians over its repeats, and the spread of its rate in percent.
 fn line(phase: &PhaseReport, name_width: usize) -> String {
     let of = |value: fn(&Run) -> f64| median(&phase.runs.iter().map(value).collect::<Vec<_>>());
     let rates: Vec<f64> = phase.runs.iter().map(|run| run.operations_per_second).collect();

@@ -108,6 +108,7 @@ impl Target {
     }
 }
 
+/// Splits `HOST[:PORT]`. An IPv6 address is in brackets, which are not part of the result.
 fn split_port(authority: &str) -> Result<(&str, Option<u16>)> {
     if let Some(bracketed) = authority.strip_prefix('[') {
         let (host, rest) = bracketed
@@ -121,6 +122,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<u16>)> {
     }
 }
 
+/// Parses a port from 1 to 65535.
 fn parse_port(text: &str) -> Result<u16> {
     match text.parse() {
         Ok(0) | Err(_) => bail!("{text} is not a port; give a number from 1 to 65535"),

@@ -114,6 +114,8 @@ impl Job {
         Ok(())
     }
 
+    /// Counts the request once it is answered: an error, or a READ, WRITE or FLUSH with its bytes. Other requests are
+    /// counted only if they fail.
     fn count(&self, is_ok: bool) {
         let counts = &self.counts;
         let (number, bytes) = match self.action {

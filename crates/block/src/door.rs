@@ -110,6 +110,8 @@ impl Config {
         Ok(())
     }
 
+    /// Returns the parameters of the transport. Clients are never closed for silence, because a mounted volume may be
+    /// idle.
     fn transport(&self) -> forebay_rpc::Config {
         forebay_rpc::Config {
             threads: self.threads,

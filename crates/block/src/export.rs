@@ -21,6 +21,7 @@ pub(crate) enum Context {
 impl Context {
     pub(crate) const ALL: [Self; 2] = [Self::Allocation, Self::Cache];
 
+    /// Returns the name by which clients select the context.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Allocation => BASE_ALLOCATION,
@@ -54,6 +55,7 @@ pub(crate) struct Export {
 }
 
 impl Export {
+    /// Returns an export for one connection. The connection uses the shape of this moment, apart from the size.
     pub(crate) fn new(disk: Arc<dyn Disk>, style: Style, contexts: Vec<Context>) -> Self {
         let shape = disk.shape();
         Self { disk, style, contexts, shape }

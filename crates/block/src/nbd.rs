@@ -81,6 +81,8 @@ impl Nbd {
         self.workers.stop();
     }
 
+    /// Handles a message before the transmission: the client's flags first, then options. The result says how the
+    /// connection goes on.
     fn negotiate(&self, session: &Session, message: &Message<'_>, out: &mut Vec<u8>) -> Handled {
         let bytes = message.bytes();
         let Some(negotiation) = session.negotiation.get() else {
@@ -105,6 +107,7 @@ impl Nbd {
         }
     }
 
+    /// Returns the state of TLS on the connection, against the rules of this door. A local socket needs no TLS.
     fn tls(&self, message: &Message<'_>) -> Tls {
         let peer = message.peer();
         match peer.security.get() {

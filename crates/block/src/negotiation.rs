@@ -141,6 +141,8 @@ impl Negotiation {
         }
     }
 
+    /// Accepts NBD_OPT_STARTTLS, and forgets the agreements before it. Refuses without a certificate, and on an
+    /// encrypted connection.
     fn start_tls(&mut self, tls: Tls) -> Result<Next, Refusal> {
         match tls {
             Tls::None => Err((RefusalId::Policy, "this server has no certificate".to_owned())),
@@ -155,6 +157,8 @@ impl Negotiation {
         }
     }
 
+    /// Answers NBD_OPT_EXPORT_NAME, the oldest way to choose an export. The protocol has no error for it, so an
+    /// unknown name ends the connection.
     fn export_name(&mut self, data: &[u8], disks: &dyn Disks, out: &mut Vec<u8>) -> Next {
         let found = std::str::from_utf8(data).ok().and_then(|name| find(disks, name));
         // Extended headers exclude this option.
@@ -168,11 +172,13 @@ impl Negotiation {
         Next::Transmission(export)
     }
 
+    /// Returns the chosen export, with the selected contexts if they were selected for this name.
     fn export(&mut self, name: &str, disk: Arc<dyn Disk>) -> Export {
         let (selected_for, contexts) = std::mem::take(&mut self.contexts);
         Export::new(disk, self.style, if selected_for == name { contexts } else { Vec::new() })
     }
 
+    /// Answers NBD_OPT_INFO and NBD_OPT_GO with the description of a volume. GO ends the negotiation.
     fn info(
         &mut self,
         option: OptionId,
@@ -200,6 +206,8 @@ impl Negotiation {
         })
     }
 
+    /// Answers NBD_OPT_LIST_META_CONTEXT and NBD_OPT_SET_META_CONTEXT with the contexts that match the queries. A
+    /// selection replaces the former one.
     fn meta(
         &mut self,
         selects: bool,
@@ -237,6 +245,7 @@ impl Negotiation {
 
 type Refusal = (RefusalId, String);
 
+/// Returns the refusal of an option whose data cannot be decoded.
 fn invalid(error: Malformed) -> Refusal {
     let reason = match error {
         Malformed::TooLong(_) => RefusalId::TooBig,
@@ -245,6 +254,7 @@ fn invalid(error: Malformed) -> Refusal {
     (reason, error.to_string())
 }
 
+/// Returns the refusal of a volume that does not exist. The empty name stands for a default volume.
 fn unknown(name: &str) -> Refusal {
     let message = match name {
         "" => "there is no default volume: more or fewer than one volume is offered".to_owned(),
@@ -278,6 +288,7 @@ impl Replies<'_> {
         reply.encode(self.option, self.out);
     }
 
+    /// Refuses the option. The negotiation goes on.
     fn refuse(&mut self, reason: RefusalId, message: &str) -> Next {
         self.push(&OptionReply::refused(reason, message));
         Next::Option

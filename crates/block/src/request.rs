@@ -79,6 +79,7 @@ fn allowed(command: Command, style: Style) -> u16 {
         }
 }
 
+/// Checks that the range of a request lies in the volume, has whole blocks, and has a payload that the server takes.
 fn in_range(export: &Export, size: u64, command: Command, request: &Request) -> Result<(), Refused> {
     let Request { offset, length, .. } = *request;
     let beyond = match command {

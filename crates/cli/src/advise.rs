@@ -17,6 +17,8 @@ pub(crate) fn advise(args: &AdviseArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Returns the advice as text: the curve's tables if enough requests were sampled, then the advice, the facts, and
+/// the size of the sample.
 fn describe(advice: &Advice) -> String {
     let Advice { curve, best, facts, .. } = advice;
     let mut text = String::new();
@@ -41,6 +43,7 @@ fn describe(advice: &Advice) -> String {
     text
 }
 
+/// Returns the table of hit ratios by the size of the cache devices, with the present size marked.
 fn sizes(curve: &Curve) -> String {
     let columns = [
         ("CACHE DEVICES", Align::Right),
@@ -64,6 +67,7 @@ fn sizes(curve: &Curve) -> String {
     table.render(0) + "\n"
 }
 
+/// Returns the table of hit ratios by the size of the cache's memory. The first row is the present size.
 fn memory(curve: &Curve) -> String {
     let mut table =
         Table::new(&[("MEMORY", Align::Right), ("HITS IN MEMORY", Align::Right), ("", Align::Left)]);

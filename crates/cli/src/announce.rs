@@ -56,6 +56,7 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     service_manager::ready();
 }
 
+/// Returns the TLS policy of an export as the end of a sentence. The text is empty if clients may choose.
 fn protection(tls: TlsPolicy) -> &'static str {
     match tls {
         TlsPolicy::Off => ", without TLS only",
@@ -65,6 +66,7 @@ fn protection(tls: TlsPolicy) -> &'static str {
     }
 }
 
+/// Returns a client rule in words: its networks, the access, the user that root acts as, and the ports.
 fn describe_rule(rule: &ClientRule) -> String {
     let networks: Vec<String> = rule.clients().collect();
     let access = match rule.access {

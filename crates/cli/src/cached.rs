@@ -42,12 +42,15 @@ pub(crate) fn invalidate(args: &InvalidateArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Asks the server about the cached data below a path. With `drop` the server destages and drops the data first.
 fn ask(args: &PathArgs, drop: bool) -> anyhow::Result<CachedFiles> {
     let path = std::fs::canonicalize(&args.path)
         .with_context(|| format!("cannot look at {}", args.path.display()))?;
     Ok(control::find(&args.target)?.cached(&path, drop)?)
 }
 
+/// Returns the cached data of a path as text: the files, the bytes on SSDs and in memory, the dirty bytes, and the
+/// policy.
 fn describe(files: &CachedFiles) -> String {
     let CachedFiles { cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, .. } = *files;
     let policy = files.policy.as_ref().map(policy::lines).unwrap_or_default();

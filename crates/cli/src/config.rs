@@ -34,6 +34,7 @@ fn flags_of(file: &Path) -> Flags {
     Flags { config: Some(file.to_owned()), ..Flags::default() }
 }
 
+/// Prints the settings in force: those of the running server, or those that a file would give.
 fn show(file: Option<PathBuf>, target: &Target, json: bool) -> anyhow::Result<Exit> {
     let entries = match file {
         None => control::find(target)?.config()?,
@@ -49,6 +50,7 @@ fn show(file: Option<PathBuf>, target: &Target, json: bool) -> anyhow::Result<Ex
     Ok(Exit::Done)
 }
 
+/// Prints the mistakes in a configuration file, with exit status 2 if there is one. Asks no server.
 fn check(file: &Path, json: bool) -> anyhow::Result<Exit> {
     let resolved = resolve(&flags_of(file));
     let exit = if resolved.is_ok() { Exit::Done } else { Exit::Usage };

@@ -162,6 +162,7 @@ pub(crate) fn flush(args: &FlushArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Returns the progress of a flush as one line, with the rate since its start and the time that is left.
 fn describe_progress(progress: FlushProgress, elapsed: Duration) -> String {
     let FlushProgress { done, total, bytes } = progress;
     let percent = done.saturating_mul(100).checked_div(total).unwrap_or(0).min(100);
@@ -231,6 +232,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Prints the devices and the state of the cache, or a sentence if none is configured.
 fn show_pool(pool: &PoolStatus) -> anyhow::Result<()> {
     if !pool.configured {
         output::result("no cache is configured: reads and writes go straight to the backing store\n")?;
@@ -282,6 +284,7 @@ pub(crate) fn device_table(pool: &PoolStatus) -> Table {
     table
 }
 
+/// Returns the results of a scrub as one line.
 fn describe_scrub(scrub: &ScrubStatus) -> String {
     let ScrubStatus { blocks_checked, blocks_repaired, blocks_dropped, blocks_lost, .. } = *scrub;
     let (checked, repaired) = (output::count(blocks_checked), output::count(blocks_repaired));

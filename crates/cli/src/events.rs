@@ -26,6 +26,7 @@ pub(crate) fn events(args: &EventsArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Prints an event as one line, with its local time.
 fn show(event: &Event) -> anyhow::Result<()> {
     let style = match event.severity {
         Severity::Info => GOOD,

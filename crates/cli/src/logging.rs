@@ -67,6 +67,7 @@ pub(crate) fn start(log: &Log) {
     }));
 }
 
+/// Returns the filter that lets this level and more severe ones through.
 fn filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -139,12 +140,15 @@ fn unwritten_of(lines: &Lines) -> MutexGuard<'_, Option<Receiver<Line>>> {
 }
 
 impl Lines {
+    /// Queues a line for the thread that writes the log, without waiting. A line that the queue has no room for is
+    /// counted as lost.
     fn add(&self, text: Vec<u8>) {
         if self.send.try_send(Line::Text(text)).is_err() {
             self.lost.fetch_add(1, Relaxed);
         }
     }
 
+    /// Writes the queued lines to stderr until the process ends. Reports lost lines once stderr takes lines again.
     fn write_all(&self, unwritten: &Receiver<Line>) {
         let mut told = 0;
         for line in unwritten {
@@ -159,6 +163,7 @@ impl Lines {
         }
     }
 
+    /// Writes a line to stderr, or tells the thread at a barrier that all lines before it are written.
     fn put(&self, line: Line) {
         match line {
             Line::Text(text) => {

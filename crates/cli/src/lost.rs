@@ -42,6 +42,7 @@ fn state_dir(target: &Target) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// Prints the files whose data is set aside in the state directory, with the number of bytes and the reason.
 fn list(target: &Target, json: bool) -> anyhow::Result<()> {
     let dir = state_dir(target)?;
     let files =
@@ -67,6 +68,7 @@ fn list(target: &Target, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns the last known path of a file, or the exports that it was in.
 fn path(file: &LostFile) -> String {
     match &*file.path {
         "" => format!("not known, in {}", file.exports),
@@ -74,6 +76,7 @@ fn path(file: &LostFile) -> String {
     }
 }
 
+/// Prints one file whose data is set aside, with the byte ranges of that data.
 fn show(id: &str, target: &Target, json: bool) -> anyhow::Result<()> {
     let file = lost_file(&state_dir(target)?, id).with_context(|| format!("cannot show {id}"))?;
     if json {
@@ -92,6 +95,7 @@ fn show(id: &str, target: &Target, json: bool) -> anyhow::Result<()> {
     Ok(output::result(&text)?)
 }
 
+/// Returns a file whose data is set aside, for `--json`.
 fn as_json(file: &LostFile) -> Value {
     let LostFile { id, path, exports, handle, why, since_ns, size, ranges } = file;
     let ranges: Vec<_> = ranges.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect();

@@ -63,6 +63,7 @@ pub(crate) enum Exit {
     Usage = 2,
 }
 
+/// Runs the verb of the command line. An error becomes one line on stderr and exit status 1.
 fn main() -> ExitCode {
     if let Some(served) = std::env::args_os().nth(1).and_then(|verb| serve_server(&verb)) {
         return ExitCode::from(u8::from(served.is_err()));
@@ -91,6 +92,7 @@ fn serve_server(verb: &std::ffi::OsStr) -> Option<std::io::Result<()>> {
     }
 }
 
+/// Carries out a verb. Returns the exit status, or the error to print.
 fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
         Command::Serve(args) => serve::serve(*args),

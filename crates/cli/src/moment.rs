@@ -16,6 +16,7 @@ pub(crate) fn parse(text: &str) -> Result<Moment, String> {
     parse_at(text.trim(), &Timestamp::now().to_zoned(TimeZone::system()))
 }
 
+/// Parses a moment of the past, in local time unless the text has an offset. `now` is the end of a span such as `2h`.
 fn parse_at(text: &str, now: &Zoned) -> Result<Moment, String> {
     let local =
         |moment: DateTime| moment.to_zoned(now.time_zone().clone()).ok().map(|zoned| zoned.timestamp());

@@ -142,6 +142,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
+/// Parses a number of seconds, from a hundredth to a day.
 fn interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
     seconds.ok_or_else(|| "write a number of seconds from 0.01 to 86400".to_owned())

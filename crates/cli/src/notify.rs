@@ -48,6 +48,7 @@ pub(crate) fn notify(command: NotifyCommand) -> anyhow::Result<Exit> {
     Ok(if all_taken { Exit::Done } else { Exit::Failed })
 }
 
+/// Returns the results of a test as a table, with a row for each target.
 fn table(deliveries: &[Delivery]) -> Table {
     let columns =
         [("TARGET", Align::Left), ("KIND", Align::Left), ("TIME", Align::Right), ("RESULT", Align::Left)];

@@ -173,6 +173,7 @@ pub(crate) fn time_of_day(nanos: u64) -> String {
     local(nanos, "%H:%M:%S")
 }
 
+/// Formats a moment, in nanoseconds since 1970, in the host's time zone. A moment beyond the calendar becomes `?`.
 fn local(nanos: u64, format: &str) -> String {
     match Timestamp::from_nanosecond(i128::from(nanos)) {
         Ok(moment) => moment.to_zoned(TimeZone::system()).strftime(format).to_string(),

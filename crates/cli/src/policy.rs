@@ -37,6 +37,7 @@ fn ask(common: &Common, request: PolicyRequest) -> anyhow::Result<PolicyReport> 
     Ok(control::find(&common.target)?.policy(request)?)
 }
 
+/// Prints the answer to a policy request, as JSON if the user asks for that.
 fn show(common: &Common, report: &PolicyReport) -> anyhow::Result<Exit> {
     if common.json {
         output::json(report)?;
@@ -49,6 +50,7 @@ fn show(common: &Common, report: &PolicyReport) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Returns the policy in force for a path, if one was named, the rules, and the use of the room for pinned data.
 fn describe(report: &PolicyReport) -> String {
     let mut text = String::new();
     if let Some(in_force) = &report.in_force {
@@ -65,12 +67,14 @@ fn describe(report: &PolicyReport) -> String {
 
 /// Returns a policy, a line for each part with its reason.
 pub(crate) fn lines(policy: &PolicyInForce) -> String {
-    let PolicyInForce { cache, streams, mode } = policy;
-    [("cache", reason(cache)), ("streams", reason(streams)), ("mode", reason(mode))]
+    let PolicyInForce { cache, streams, mode, dirty_time } = policy;
+    let time = ("dirty time", reason(dirty_time));
+    [("cache", reason(cache)), ("streams", reason(streams)), ("mode", reason(mode)), time]
         .map(|(name, text)| format!("{name:<12} {text}\n"))
         .concat()
 }
 
+/// Returns a part of the policy with its origin: the default, the server's mode, or the rule that decides.
 fn reason<T: std::fmt::Display>(chosen: &Chosen<T>) -> String {
     let rule = chosen.path.as_ref().map(|path| printable(&path.display().to_string()));
     let rule = rule.unwrap_or_default();
@@ -82,12 +86,14 @@ fn reason<T: std::fmt::Display>(chosen: &Chosen<T>) -> String {
     }
 }
 
+/// Returns the rules as a table. Parts that a rule leaves open are `-`.
 fn table(rules: &[PolicyRule]) -> Table {
     let mut table = Table::new(&[
         ("PATH", Align::Left),
         ("CACHE", Align::Left),
         ("STREAMS", Align::Left),
         ("MODE", Align::Left),
+        ("DIRTY TIME", Align::Left),
         ("FROM", Align::Left),
     ]);
     for PolicyRule { path, rule, source, exists } in rules {
@@ -102,6 +108,7 @@ fn table(rules: &[PolicyRule]) -> Table {
             part(rule.cache.map(|keep| keep.to_string())),
             part(rule.streams.map(|way| way.to_string())),
             part(rule.mode.map(|mode| mode.to_string())),
+            part(rule.dirty_time.map(|time| time.to_string())),
             source.to_owned(),
         ]);
     }

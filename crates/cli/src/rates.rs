@@ -56,6 +56,7 @@ pub(crate) struct CacheRates {
 }
 
 impl CacheRates {
+    /// Returns the cache's rates from the counts in an interval of `seconds`. `dirty_bytes` is the amount at its end.
     fn new(counters: &CacheCounters, dirty_bytes: u64, seconds: f64) -> Self {
         let bytes = |blocks: u64| blocks as f64 * 4096.0 / seconds;
         let (ram, ssd) = counters.hit_rates();
@@ -86,6 +87,7 @@ pub(crate) struct OperationRates {
 }
 
 impl OperationRates {
+    /// Returns the rates of a kind of operation from the counts in an interval of `seconds`.
     fn new(sample: &OperationSample, seconds: f64) -> Self {
         let latency = sample.latency.summary();
         Self {

@@ -61,6 +61,8 @@ fn escaped(name: &str) -> String {
     escaped
 }
 
+/// Writes the drop-in by which systemd mounts the directories and device files of a server before its start. White
+/// space and specifiers in paths are quoted.
 fn write(dir: &Path, settings: &Settings) -> anyhow::Result<()> {
     let exports = settings.exports.iter().map(|export| export.path.as_path());
     let devices = settings.cache.devices.iter().map(|device| device.as_path());

@@ -182,11 +182,13 @@ fn lines_per_header() -> u64 {
     if height > 4 { height - 2 } else { LINES_PER_HEADER }
 }
 
+/// Returns the line with the names of the columns.
 fn header(columns: &[&Column]) -> String {
     let heads = columns.iter().map(|Column { head, width, .. }| format!(" {head:>width$}"));
     output::paint(HEAD, &format!("{:<TIME$}{}", "TIME", heads.collect::<String>())) + "\n"
 }
 
+/// Returns the line of an interval. Columns about the cache are empty without a cache.
 fn row(columns: &[&Column], rates: &Rates) -> String {
     let cells = columns.iter().map(|column| {
         let shown = match (&column.show, &rates.cache) {
@@ -213,6 +215,7 @@ pub(crate) fn mebibytes(bytes: f64) -> String {
     rate(bytes / f64::from(1 << 20))
 }
 
+/// Returns nanoseconds as milliseconds, with as many digits as fit a column of five characters.
 fn milliseconds(nanos: u64) -> String {
     let value = nanos as f64 / 1e6;
     let digits = if value < 9.9995 { 3 } else { usize::from(value < 999.95) };

@@ -97,6 +97,7 @@ fn devices(earlier: Option<&Activity>, now: &Activity) -> Vec<DeviceActivity> {
     devices
 }
 
+/// Returns the table of an interval below its time and length. An interval without operations has a row `-`.
 fn describe(interval: &Interval, by: By) -> String {
     let mut table = match &interval.rows {
         Rows::Entries { entries, others } => entry_table(entries, others, by, interval.seconds),
@@ -109,6 +110,7 @@ fn describe(interval: &Interval, by: By) -> String {
     format!("{}\n{}\n", paint(HEAD, &head), table.render(0))
 }
 
+/// Returns the table of clients, exports, users or files, with rates per second.
 fn entry_table(entries: &[ActivityEntry], others: &Counters, by: By, seconds: f64) -> Table {
     let right = |head| (head, Align::Right);
     let of = match by {
@@ -140,6 +142,7 @@ fn entry_table(entries: &[ActivityEntry], others: &Counters, by: By, seconds: f6
     table
 }
 
+/// Returns the cells of a row for counts in an interval of `seconds`. A percentage of nothing is `-`.
 fn row(name: String, counters: &Counters, seconds: f64) -> [String; 13] {
     let per_second = |number: u64| rate(number as f64 / seconds);
     let sum = |is: fn(Kind) -> bool| {
@@ -167,6 +170,7 @@ fn row(name: String, counters: &Counters, seconds: f64) -> [String; 13] {
     ]
 }
 
+/// Returns the table of cache devices, with rates per second.
 fn device_table(devices: &[DeviceActivity], seconds: f64) -> Table {
     let right = |head| (head, Align::Right);
     let mut table = Table::new(&[

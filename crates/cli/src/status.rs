@@ -26,6 +26,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Returns the whole status as text: the head, tables that have rows, and the counters.
 fn describe(status: &Status) -> String {
     let mut text = head(status);
     let devices = status.pool.as_ref().map(control::device_table);
@@ -83,6 +84,7 @@ pub(crate) fn head(status: &Status) -> String {
     text
 }
 
+/// Returns the table of exports. Sizes that the file system has not told are `-`.
 fn exports(status: &Status) -> Table {
     let left = |head| (head, Align::Left);
     let right = |head| (head, Align::Right);
@@ -117,6 +119,7 @@ fn exports(status: &Status) -> Table {
     table
 }
 
+/// Returns the table of the clients with the most operations, `CLIENTS_SHOWN` at most.
 fn clients(status: &Status) -> Table {
     let right = |head| (head, Align::Right);
     let mut table = Table::new(&[
@@ -140,6 +143,7 @@ fn clients(status: &Status) -> Table {
     table
 }
 
+/// Returns the table of procedures with their latencies.
 fn procedures(status: &Status) -> Table {
     let right = |head| (head, Align::Right);
     let mut table = Table::new(&[
@@ -184,6 +188,7 @@ fn rate_limit(limit: &RateLimitStatus) -> String {
     )
 }
 
+/// Returns the server's counters since its start, a line for each subject.
 fn counters(status: &Status) -> String {
     let Status { memory, workers, durability, reply_cache, metadata, .. } = status;
     let shared = match durability.batches {

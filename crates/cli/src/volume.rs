@@ -97,6 +97,7 @@ fn ask(common: &Common, request: VolumeRequest) -> anyhow::Result<VolumeStatus> 
     Ok(volume)
 }
 
+/// Prints a volume as JSON if the user asks for that, else with `human`.
 fn show(
     common: &Common,
     volume: &VolumeStatus,
@@ -160,6 +161,7 @@ fn attach_line(volume: &VolumeStatus) -> anyhow::Result<String> {
     })
 }
 
+/// Returns the mode in force of a volume, with its own mode if that differs.
 fn shown_mode(volume: &VolumeStatus) -> String {
     match volume.own_mode {
         None => format!("{} (the server's)", volume.mode),
@@ -194,6 +196,7 @@ pub(crate) fn table(volumes: &[VolumeStatus]) -> Table {
     table
 }
 
+/// Returns the status of a volume as lines of name and value.
 fn describe(volume: &VolumeStatus) -> String {
     let mut lines = vec![
         ("volume", printable(&volume.name)),

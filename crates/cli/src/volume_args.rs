@@ -134,6 +134,7 @@ fn parse_name(name: &str) -> Result<String, String> {
     check_volume_name(name).map(|()| name.to_owned())
 }
 
+/// Parses a mode, or `server` for the mode of the server.
 fn parse_mode(text: &str) -> Result<ModeChoice, String> {
     if text == "server" {
         return Ok(ModeChoice(None));

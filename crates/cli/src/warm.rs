@@ -36,6 +36,7 @@ pub(crate) fn warm(args: &WarmArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Returns the progress of warming as one line, with the rate since its start and the time that is left.
 fn progress(report: &WarmReport, elapsed: Duration) -> String {
     let WarmReport { total_files, total_bytes, files, bytes, .. } = *report;
     let rate = bytes as f64 / elapsed.as_secs_f64().max(1e-3);
@@ -51,6 +52,7 @@ fn progress(report: &WarmReport, elapsed: Duration) -> String {
     format!("warm: {done}, {}/s{left}; Ctrl-C ends it", format_size(rate as u64))
 }
 
+/// Returns the result of warming in a sentence or two.
 fn describe(report: &WarmReport) -> String {
     let WarmReport { files, brought_bytes, had_bytes, left_bytes, .. } = *report;
     let left = match left_bytes {

@@ -42,6 +42,7 @@ impl Default for Changes {
 pub struct Changing<'a>(&'a AtomicU32);
 
 impl<'a> Changing<'a> {
+    /// Counts a change as in progress until the result is dropped.
     fn begin(count: &'a AtomicU32) -> Self {
         count.fetch_add(1, SeqCst);
         Changing(count)

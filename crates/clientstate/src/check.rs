@@ -23,6 +23,7 @@ impl State {
         self.check_owners()
     }
 
+    /// Checks that clients, their sessions, states and copies refer to each other, and that the counts are right.
     fn check_clients(&self) -> Result<(), String> {
         for (id, client) in &self.clients {
             let states = self.of_client.range((*id, Ref::FIRST)..=(*id, Ref::LAST));
@@ -82,6 +83,7 @@ impl State {
         ensure(found.is_empty(), || format!("opens of unknown files: {found:?}"))
     }
 
+    /// Checks that locks do not conflict, lie in both indexes, and have a holder, and that each grant is held.
     fn check_locks(&self) -> Result<(), String> {
         let mut total = 0;
         for (number, file) in self.files.iter() {
@@ -147,6 +149,7 @@ impl State {
         Ok(())
     }
 
+    /// Checks the counted uses of each owner, and the locks, shares and waiters that each NLM host counts.
     fn check_owners(&self) -> Result<(), String> {
         let mut uses: BTreeMap<u32, u32> = BTreeMap::new();
         self.opens.iter().for_each(|(_, open)| *uses.entry(open.owner).or_default() += 1);

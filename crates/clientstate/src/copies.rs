@@ -276,6 +276,8 @@ impl State {
         }
     }
 
+    /// Returns a copy of this client that has ended and whose end the client has not acknowledged. Fails with
+    /// `BadStateid` for any other state id.
     fn ended_copy(&self, client: ClientId, stateid: StateId, file: &FileKey) -> Result<&Ended, Error> {
         let ended = self.ended_copies.get(&stateid.other).filter(|ended| {
             let is_current = matches!(stateid.seqid, 0 | 1);

@@ -144,6 +144,7 @@ impl State {
         std::mem::replace(place, hash) == hash
     }
 
+    /// Returns the delegations of a file with their clients, also revoked ones.
     pub(crate) fn delegations_of(&self, file: u32) -> impl Iterator<Item = (ClientId, u32)> + '_ {
         let range = (file, ClientId(0))..=(file, ClientId(u64::MAX));
         self.delegation_index.range(range).map(|(key, number)| (key.1, *number))
@@ -162,6 +163,8 @@ impl State {
             && self.delegations_of(file).all(|(holder, _)| holder == client)
     }
 
+    /// Enters a delegation, new or from a record of the log, and returns its number. The caller has found nothing in
+    /// its way.
     pub(crate) fn put_delegation(
         &mut self,
         client: ClientId,
@@ -195,6 +198,8 @@ impl State {
         self.counters.delegations.store(self.delegations.len(), SeqCst);
     }
 
+    /// Returns the number of the client's delegation with this state id. Fails with `BadStateid` for an open or a
+    /// lock.
     pub(crate) fn find_delegation(&self, client: ClientId, stateid: StateId) -> Result<u32, Error> {
         match self.find_state(client, stateid)? {
             Ref::Delegation(delegation) => Ok(delegation),
@@ -257,6 +262,8 @@ impl State {
         change.filter(|_| can_answer).map(|change| Holder { client, change, granted_in })
     }
 
+    /// Returns the delegations of a file that conflict with a look, or with a change if `writes`, by the client `by`.
+    /// A revoked delegation conflicts with nothing.
     fn in_way(&self, file: u32, by: Option<ClientId>, writes: bool) -> impl Iterator<Item = (ClientId, u32)> {
         let leaves_reads = planted_bugs::active("a write open leaves read delegations");
         self.delegations_of(file).filter(move |(holder, at)| {
@@ -324,6 +331,7 @@ impl State {
         Ok(())
     }
 
+    /// Revokes the delegations that their clients have not returned within a lease time after the recall.
     pub(crate) fn revoke_late_delegations(&mut self, now: Now, fx: &mut Effects) {
         while let Some((at, number)) = self.recalled.first().copied()
             && now.saturating_sub(at) > self.limits.lease
@@ -332,6 +340,8 @@ impl State {
         }
     }
 
+    /// Revokes a delegation. Its client learns of that from SEQUENCE, and frees the state id. Requests that waited
+    /// for the file can go on.
     fn revoke_delegation(&mut self, number: u32, fx: &mut Effects) {
         let delegation = &mut self.delegations[number as usize];
         delegation.is_revoked = true;
@@ -347,6 +357,8 @@ impl State {
         }
     }
 
+    /// Removes a delegation with all references to it. Does nothing if it is gone. Requests that waited for the file
+    /// can go on.
     pub(crate) fn remove_delegation(&mut self, number: u32, _fx: &mut Effects) {
         let Some(delegation) = self.delegations.try_remove(number as usize) else { return };
         self.write_delegations -= usize::from(delegation.write);

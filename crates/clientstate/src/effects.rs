@@ -35,6 +35,7 @@ pub struct Effects {
 }
 
 impl Effects {
+    /// Adds a record for the log. The reply waits for it if any record of the call asks for that.
     pub(crate) fn log(&mut self, durability: Durability, record: Record) {
         self.records.push(record);
         self.durability = self.durability.max(durability);

@@ -41,6 +41,8 @@ impl State {
         self.grace.as_ref().is_some_and(|grace| now < grace.until)
     }
 
+    /// Notes that a client has reclaimed its state. The grace period ends when all expected clients have; without a
+    /// list it lasts its full time.
     pub(crate) fn grace_completed(&mut self, owner: &OwnerName, _now: Now) {
         let Some(Grace { expected: Some(expected), .. }) = &mut self.grace else { return };
         expected.remove(owner);

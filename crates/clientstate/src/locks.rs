@@ -152,6 +152,8 @@ impl State {
         Ok(())
     }
 
+    /// Returns the first lock of a file that conflicts with the wanted one, of whatever protocol, also of an expired
+    /// client.
     pub(crate) fn conflict(&self, file: u32, wanted: Lock) -> Option<Lock> {
         let root = self.files.at(file).root;
         if planted_bugs::active("NLM locks are in a table of their own") && wanted.owner != NOBODY {
@@ -166,6 +168,7 @@ impl State {
         self.ranges.conflict(root, wanted)
     }
 
+    /// Replaces an owner's locks in a range by one of `kind`, or by none. Corrects the count of locks of an NLM host.
     pub(crate) fn set_range(&mut self, owner: u32, file: u32, range: Range, kind: Option<LockKind>) {
         let before = self.ranges.len();
         self.ranges.set(&mut self.files.at_mut(file).root, (owner, file), range, kind);
@@ -194,6 +197,7 @@ impl State {
         number
     }
 
+    /// Returns the record of a lock state, with the lock that a request has set in `range`.
     pub(crate) fn describe_lock(&self, number: u32, range: Option<(Range, LockKind)>) -> Record {
         let lock = &self.lock_states[number as usize];
         Record::Lock {
@@ -264,6 +268,8 @@ impl State {
         }
     }
 
+    /// Returns a lock that conflicts with the wanted one, for LOCKT and TEST. Locks of expired clients do not count,
+    /// and stay.
     pub(crate) fn test_range(&self, file: &FileKey, wanted: Lock, now: Now) -> Option<Conflict> {
         let file = self.files.find(file)?;
         let mut first = None;
@@ -278,6 +284,7 @@ impl State {
         Conflict { range: lock.range, kind: lock.kind, owner: self.describe_owner(lock.owner) }
     }
 
+    /// Returns the owner with this number as the protocol of its client names it.
     pub(crate) fn describe_owner(&self, owner: u32) -> LockOwner {
         let OwnerKey { holder, kind, name } = self.owners.key(owner).clone();
         match holder {

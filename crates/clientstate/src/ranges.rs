@@ -129,6 +129,7 @@ impl Ranges {
         found.map(|(key, held)| (Range { first: key.2, last: held.last }, held.kind)).collect()
     }
 
+    /// Adds a lock that overlaps with no other lock of its owner, to the owner's list and to the tree of the file.
     fn insert(&mut self, root: &mut u32, (owner, file): (u32, u32), range: Range, kind: LockKind) {
         let priority = mix(self.seed ^ mix(range.first ^ u64::from(owner) << 32)) as u32;
         let node = Node {
@@ -148,6 +149,8 @@ impl Ranges {
         *root = self.merge(left, right);
     }
 
+    /// Removes the lock of an owner that begins where `range` does, from the list and from the tree. Does nothing
+    /// without such a lock.
     fn remove(&mut self, root: &mut u32, (owner, file): (u32, u32), range: Range) {
         let Some(held) = self.held.remove(&(owner, file, range.first)) else { return };
         let (left, rest) = self.split(*root, (range.first, owner));
@@ -194,6 +197,8 @@ impl Ranges {
         }
     }
 
+    /// Computes the ends that a node stores for its subtree: the last byte of any lock, and of any write lock. Its
+    /// children are up to date.
     fn update(&mut self, node: u32) {
         let at = &self.nodes[node as usize];
         let (mut last, mut last_write) = (at.range.last, write_end(at.range, at.kind));
@@ -265,6 +270,8 @@ impl Ranges {
     }
 }
 
+/// Returns the offset behind a write lock, and 0 for a read lock. The largest value of a subtree tells how far its
+/// write locks reach.
 fn write_end(range: Range, kind: LockKind) -> u64 {
     // A value of u64::MAX stands for the last offset and the one before it.
     if kind == LockKind::Write { range.last.saturating_add(1) } else { 0 }

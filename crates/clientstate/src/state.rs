@@ -156,6 +156,7 @@ pub struct Counts {
 }
 
 impl State {
+    /// Returns a state without clients and without a grace period.
     pub(crate) fn empty(limits: Limits, origin: Origin) -> Self {
         let slots = limits.slots;
         State {
@@ -264,6 +265,7 @@ impl State {
         self.wanted_slots.store(slots.max(1), Relaxed);
     }
 
+    /// Returns the identity of a new state id. The epoch in it makes it differ from those of earlier starts.
     pub(crate) fn next_other(&mut self) -> Other {
         self.counter += 1;
         let mut other = [0; 12];
@@ -272,6 +274,7 @@ impl State {
         other
     }
 
+    /// Returns the id of a new session. Its random half keeps other clients from guessing it.
     pub(crate) fn next_session(&mut self, random: [u8; 8]) -> SessionId {
         let other = self.next_other();
         let mut id = [0; 16];

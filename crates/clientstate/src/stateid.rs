@@ -60,6 +60,8 @@ impl State {
         }
     }
 
+    /// Returns the number of the client's open with this state id. Fails with `BadStateid` for a lock or a
+    /// delegation.
     pub(crate) fn find_open(&self, client: ClientId, stateid: StateId) -> Result<u32, Error> {
         match self.find_state(client, stateid)? {
             Ref::Open(open) => Ok(open),
@@ -67,6 +69,8 @@ impl State {
         }
     }
 
+    /// Returns the number of the client's lock state with this state id. Fails with `BadStateid` for an open or a
+    /// delegation.
     pub(crate) fn find_lock(&self, client: ClientId, stateid: StateId) -> Result<u32, Error> {
         match self.find_state(client, stateid)? {
             Ref::Lock(lock) => Ok(lock),
@@ -163,6 +167,8 @@ impl State {
         if access & WRITE != 0 && !writes { Err(Error::OpenMode) } else { Ok(()) }
     }
 
+    /// Decides on READ or WRITE with a special state id: fails in a grace period, if an open denies the access, and
+    /// while delegations are recalled.
     fn io_without_state(
         &mut self,
         client: Option<ClientId>,

@@ -171,6 +171,7 @@ impl Owners {
         self.slab[number as usize].uses += 1;
     }
 
+    /// Ends one use of an owner. The owner is forgotten with its last use.
     pub(crate) fn remove_use(&mut self, number: u32) {
         if let Some(owner) = self.slab.get_mut(number as usize) {
             owner.uses = owner.uses.saturating_sub(1);
@@ -178,6 +179,7 @@ impl Owners {
         self.remove_if_idle(number);
     }
 
+    /// Forgets an owner that nothing uses, such as one that was only looked up for a refused request.
     pub(crate) fn remove_if_idle(&mut self, number: u32) {
         if self.slab.get(number as usize).is_some_and(|owner| owner.uses == 0) {
             let owner = self.slab.remove(number as usize);

@@ -76,6 +76,7 @@ impl Waiters {
         self.grants.contains_key(&ticket)
     }
 
+    /// Keeps a grant until its host acknowledges it.
     fn add_grant(&mut self, ticket: u64, grant: Grant) {
         self.grants_of.insert((grant.owner, ticket));
         self.grants.insert(ticket, grant);
@@ -127,6 +128,8 @@ impl State {
         true
     }
 
+    /// Removes a blocked request from its file's queue. The requests behind it are looked at before the public call
+    /// ends.
     pub(crate) fn dequeue(&mut self, file: u32, ticket: u64) {
         let Some(waiter) = self.waiters.queue.remove(&(file, ticket)) else { return };
         self.waiters.by_owner.remove(&(waiter.owner, file, ticket));
@@ -152,6 +155,7 @@ impl State {
         }
     }
 
+    /// Removes all blocked requests of an NFSv4 client.
     pub(crate) fn remove_waiters_of(&mut self, client: ClientId) {
         let requests = self.waiters.by_client.range((client, 0, 0)..=(client, u32::MAX, u64::MAX));
         let found: Vec<_> = requests.map(|(_, file, ticket)| (*file, *ticket)).collect();
@@ -211,6 +215,8 @@ impl State {
         }
     }
 
+    /// Serves a blocked request whose way is free. An NLM request gets the lock, and its host a GRANTED. An NFSv4
+    /// client is notified once, and has to ask again.
     fn grant(&mut self, file: u32, ticket: u64, waiter: Waiter, fx: &mut Effects) {
         let key = self.files.at(file).key.clone();
         match (self.describe_owner(waiter.owner), waiter.cookie) {
@@ -263,6 +269,7 @@ impl State {
     }
 }
 
+/// Returns true if two locks of different owners exclude each other.
 fn conflicts(one: Lock, two: Lock) -> bool {
     let excludes = one.kind == LockKind::Write || two.kind == LockKind::Write;
     excludes && one.owner != two.owner && one.range.overlaps(two.range)

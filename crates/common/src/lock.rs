@@ -133,6 +133,7 @@ fn even_if_poisoned<T>(result: LockResult<T>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the guard of a lock if the lock was free. A lock that a panic has poisoned counts as free.
 fn at_once<G>(result: TryLockResult<G>) -> Option<G> {
     match result {
         Ok(guard) => Some(guard),

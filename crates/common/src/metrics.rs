@@ -171,6 +171,7 @@ pub struct LatencySummary {
     pub max_ns: u64,
 }
 
+/// Returns the bucket of a latency. The last bucket has all latencies beyond its bound.
 fn bucket(nanos: u64) -> usize {
     if nanos < SUB {
         return nanos as usize;

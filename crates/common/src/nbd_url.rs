@@ -135,6 +135,8 @@ fn tcp(authority: &str) -> Option<NbdServer> {
     is_good.then(|| NbdServer::Tcp(host.to_owned(), port))
 }
 
+/// Reads the path of a Unix socket from the query of a URL. `None` unless the path is absolute and short enough for a
+/// socket.
 fn unix(query: &str) -> Option<NbdServer> {
     let socket = decoded(query.strip_prefix("socket=")?)?;
     let is_good = socket.starts_with('/') && socket.len() <= LONGEST_SOCKET && !socket.contains('&');

@@ -15,6 +15,7 @@ macro_rules! planted_bugs {
         /// The bugs that a unit test finds.
         pub const IN_UNIT_TESTS: &[&str] = &[$($($unit),*)?];
 
+        /// Returns true if the bug is planted in the code that this thread runs. One of the lists must have the bug.
         pub(crate) fn active(bug: &'static str) -> bool {
             let lists = [PLANTS, IN_SCENARIOS, IN_UNIT_TESTS];
             debug_assert!(lists.iter().any(|list| list.contains(&bug)), "{bug} is not listed");
@@ -28,6 +29,7 @@ macro_rules! planted_bugs {
 #[macro_export]
 macro_rules! planted_bugs {
     ($($bug:literal,)* $(; in scenarios: $($rare:literal,)*)? $(; in unit tests: $($unit:literal,)*)?) => {
+        /// Returns false: this build has no planted bugs.
         pub(crate) const fn active(_bug: &'static str) -> bool {
             false
         }

@@ -63,6 +63,7 @@ pub(crate) fn parse_ram(text: &str) -> Result<u64, String> {
     ram_size(parse_size(text)?)
 }
 
+/// Returns a size in bytes if it is within the range. The error names the range.
 pub(crate) fn within(size: u64, range: RangeInclusive<u64>) -> Result<u64, String> {
     if range.contains(&size) {
         return Ok(size);

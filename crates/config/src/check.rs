@@ -76,6 +76,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     }
 }
 
+/// Reports each address that overlaps with an earlier one: the server could not listen on both.
 fn check_listen(listen: &[Located<SocketAddr>], problems: &mut Collector<'_>) {
     for (index, address) in listen.iter().enumerate() {
         if let Some(earlier) = listen[..index].iter().find(|earlier| overlap(&earlier.value, &address.value))
@@ -88,6 +89,7 @@ fn check_listen(listen: &[Located<SocketAddr>], problems: &mut Collector<'_>) {
     }
 }
 
+/// Reports limits that contradict each other. Each limit alone was checked when it was read.
 fn check_limits(limits: &Limits, connection_memory: Option<&Origin>, problems: &mut Collector<'_>) {
     if limits.connection_memory > limits.memory {
         let origin = connection_memory.cloned().unwrap_or(Origin::flag("--memory"));

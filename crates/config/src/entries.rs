@@ -282,6 +282,7 @@ impl Settings {
 }
 
 impl List<'_> {
+    /// Adds the entries of `[tls]`. Without TLS they have no values.
     fn add_tls(&mut self, files: Option<&TlsFiles>) {
         let table = Table::single("tls");
         let (certificate, key, client_ca) = match files {
@@ -295,6 +296,7 @@ impl List<'_> {
         self.add(&table, "client_ca", client_ca, Change::InService);
     }
 
+    /// Adds the entries of `[http]`. Without HTTP they have no values.
     fn add_http(&mut self, http: Option<&Http>) {
         let table = Table::single("http");
         let (listen, token_file, hosts) = match http {
@@ -308,6 +310,7 @@ impl List<'_> {
         self.add(&table, "hosts", hosts, Change::NeedsRestart);
     }
 
+    /// Adds the entries of an `[[export]]` and of its client rules. `number` is its place in the file, from 0.
     fn add_export(&mut self, number: usize, export: &Export) {
         use Change::{InService, NeedsRestart};
         let Export { path: directory, name, aliases, id, clients, tls, policy } = export;
@@ -317,16 +320,18 @@ impl List<'_> {
         self.add(&table, "aliases", list(aliases), NeedsRestart);
         self.add(&table, "id", Some(id.to_string()), NeedsRestart);
         self.add(&table, "tls", quoted(tls), InService);
-        let Policy { cache, streams, mode } = policy;
+        let Policy { cache, streams, mode, dirty_time } = policy;
         self.add(&table, "policy.cache", cache.and_then(quoted), InService);
         self.add(&table, "policy.streams", streams.and_then(quoted), InService);
         self.add(&table, "policy.mode", mode.and_then(quoted), InService);
+        self.add(&table, "policy.dirty_time", dirty_time.and_then(quoted), InService);
         for (rule, client) in clients.iter().enumerate() {
             let of = format!("{name} rule {}", rule + 1);
             self.add_client(&Table::numbered("export.client", &[number, rule], of), client);
         }
     }
 
+    /// Adds the entries of `[nbd]`.
     fn add_nbd(&mut self, nbd: &Nbd) {
         let (table, places) = (Table::single("nbd"), list(nbd.places()));
         // Without a place there is no door, and nothing else to show.
@@ -337,6 +342,7 @@ impl List<'_> {
         self.add(&table, "client_certificate", certificate, Change::NeedsRestart);
     }
 
+    /// Adds the entries of a `[[notify]]`: the common ones, and those that its kind uses.
     fn add_notify(&mut self, number: usize, target: &Notify) {
         let Notify { name, kind, severity, per_minute, timeout, command, url, token_file, ca_file, socket } =
             target;
@@ -365,6 +371,7 @@ impl List<'_> {
         }
     }
 
+    /// Adds the entries of a `[[rate_limit]]`. A rate without a limit has no value.
     fn add_rate_limit(&mut self, number: usize, limit: &RateLimit) {
         let RateLimit { name, networks, requests, bytes, burst } = limit;
         let table = Table::numbered("rate_limit", &[number], name.clone());
@@ -380,6 +387,7 @@ impl List<'_> {
         }
     }
 
+    /// Adds the entries of a `[[volume]]`.
     fn add_volume(&mut self, number: usize, volume: &Volume) {
         let Volume { name, backing, mode, read_only } = volume;
         let table = Table::numbered("volume", &[number], name.clone());
@@ -389,6 +397,7 @@ impl List<'_> {
         self.add(&table, "read_only", Some(read_only.to_string()), Change::NeedsRestart);
     }
 
+    /// Adds the entries of an `[[export.client]]`. All of them take effect at a reload.
     fn add_client(&mut self, table: &Table, client: &ClientRule) {
         let ClientRule {
             networks: _,

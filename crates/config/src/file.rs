@@ -160,6 +160,8 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     Some(draft)
 }
 
+/// Reads an `[[export]]` with its client rules. Reports mistakes and unknown keys, and returns as much as could be
+/// read.
 fn read_export(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>) -> DraftExport {
     let Located { value: mut table, origin } = table;
     let path = table.parsed("path", problems, absolute_path);
@@ -182,6 +184,7 @@ fn read_export(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     DraftExport { origin, path, name, aliases, id, tls, policy, clients }
 }
 
+/// Reads an `[[export.client]]`. Reports mistakes and unknown keys, and returns as much as could be read.
 fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>) -> DraftClient {
     let Located { value: mut table, origin } = table;
     let networks = table.list("networks", problems, parse_clients);
@@ -218,6 +221,7 @@ fn device_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// Parses an absolute path. The path need not exist.
 pub(crate) fn absolute_path(text: &str) -> Result<PathBuf, String> {
     if text.starts_with('/') && !text.contains('\0') {
         return Ok(PathBuf::from(text));
@@ -249,6 +253,7 @@ pub(crate) fn parse_realm(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("`{text}` is no realm; write a name such as EXAMPLE.ORG"))
 }
 
+/// Parses the id of an export, which is part of its handles. 0 is no id.
 fn parse_id(text: &str) -> Result<u32, String> {
     let id = text.parse().ok().filter(|id| *id != 0);
     id.ok_or_else(|| format!("`{text}` is not an export id; write a whole number from 1 to {}", u32::MAX))

@@ -55,6 +55,7 @@ pub(crate) fn complete(draft: DraftHttp, nfs: &[Located<SocketAddr>], problems: 
     Http { listen, token_file: draft.token_file, hosts: draft.hosts }
 }
 
+/// Returns the message about an address that other hosts reach without a token.
 fn unprotected(listen: &SocketAddr) -> String {
     format!(
         "other hosts reach {listen}, and every user there could read the page; name a file with a token by \
@@ -74,6 +75,7 @@ pub fn parse_http(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// Parses the name of a host for `hosts` under `[http]`, and returns it in lower case.
 fn parse_host(text: &str) -> Result<String, String> {
     let is_part = |part: &str| {
         !part.is_empty() && part.chars().all(|one| one.is_ascii_alphanumeric() || one == '-' || one == '_')

@@ -197,6 +197,7 @@ impl Limit {
     }
 }
 
+/// Returns an error that names the range if a limit is out of it. `show` formats a value in the limit's unit.
 fn within(number: u64, range: &RangeInclusive<u64>, show: impl Fn(u64) -> String) -> Result<(), String> {
     if range.contains(&number) {
         return Ok(());

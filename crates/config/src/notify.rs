@@ -12,7 +12,7 @@ use crate::problem::{Collector, Origin};
 use crate::settings::named;
 use crate::table::{Located, TableReader};
 use crate::units::{format_duration, parse_duration};
-use crate::volume::check_volume_name;
+use crate::volume;
 
 /// The largest number of notifications in a minute that a target may ask for.
 const MOST_PER_MINUTE: u32 = 600;
@@ -108,6 +108,7 @@ impl NotifyKind {
 }
 
 impl NotifyWay {
+    /// Returns the keys that only targets reached in this way have.
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Program => &["command"],
@@ -188,11 +189,12 @@ pub(crate) fn check_notify(targets: &[(Origin, Notify)], problems: &mut Collecto
     }
 }
 
+/// Returns the name of a target if it has a valid form, which is that of a volume's name.
 fn check_name(text: &str) -> Result<String, String> {
-    let wrong = |error: String| error.replace("of a volume", "of a target");
-    check_volume_name(text).map(|()| text.to_owned()).map_err(wrong)
+    volume::check_name("target", text).map(|()| text.to_owned())
 }
 
+/// Parses a word of a command. A NUL cannot be passed to a program.
 fn parse_word(text: &str) -> Result<String, String> {
     if text.contains('\0') {
         return Err("a word of a command has no NUL; remove it".to_owned());
@@ -200,11 +202,13 @@ fn parse_word(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Parses the most notifications of a target in a minute.
 fn parse_rate(text: &str) -> Result<u32, String> {
     let rate = text.parse().ok().filter(|rate| (1..=MOST_PER_MINUTE).contains(rate));
     rate.ok_or_else(|| format!("`{text}` is no rate; write a whole number from 1 to {MOST_PER_MINUTE}"))
 }
 
+/// Parses the time for a notification, within `TIMEOUTS`.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
     match (TIMEOUTS.0..=TIMEOUTS.1).contains(&timeout) {
@@ -289,18 +293,11 @@ fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Flags, resolve_text};
+    use crate::resolve::resolved_from;
 
     /// Returns the targets of a file with this text, or its mistakes.
     fn resolved(text: &str) -> Result<Vec<Notify>, String> {
-        let dir = tempfile::tempdir().unwrap();
-        let flags = Flags {
-            dir: Some(dir.path().to_owned()),
-            config: Some(dir.path().join("f.toml")),
-            ..Flags::default()
-        };
-        let resolved = resolve_text(&flags, Some(text));
-        resolved.map(|resolved| resolved.settings.notify).map_err(|problems| problems.to_string())
+        resolved_from(text).map(|settings| settings.notify)
     }
 
     #[test]
@@ -325,6 +322,7 @@ mod tests {
             ("[[notify]]\nname = \"a\"\nkind = \"syslog\"\nurl = \"/x\"\n".to_owned(), "has no `url`"),
             ("[[notify]]\nname = \"a\"\nkind = \"journal\"\nper_minute = 0\n".to_owned(), "no rate"),
             ("[[notify]]\nname = \"a\"\nkind = \"journal\"\ntimeout = \"1h\"\n".to_owned(), "out of range"),
+            (slack("/a").replace("\"a\"", "\"-\""), "`-` is no name of a target"),
             (slack("/a") + &slack("/b"), "two [[notify]] a"),
         ] {
             let problems = resolved(&text).unwrap_err();

@@ -131,6 +131,7 @@ impl Settings {
 }
 
 impl Limits {
+    /// Returns these limits with those of `new` that a server in service can take over.
     fn with_changes_of(&self, new: &Limits) -> Limits {
         let mut limits = self.clone();
         for limit in LIMITS.iter().filter(|limit| limit.change == Change::InService) {

@@ -137,6 +137,7 @@ pub fn resolve_text(flags: &Flags, text: Option<&str>) -> Result<Resolved, Probl
     if problems.0.is_empty() { Ok(Resolved { settings, notices }) } else { Err(problems) }
 }
 
+/// Returns the text of the configuration file. The problem names the file.
 fn read_file(path: &Path) -> Result<String, Problems> {
     std::fs::read_to_string(path).map_err(|error| {
         let message = match error.kind() {
@@ -324,4 +325,17 @@ fn each<T>(
         }
     }
     values
+}
+
+/// Returns the settings of a file with this text, or its mistakes.
+#[cfg(test)]
+pub(crate) fn resolved_from(text: &str) -> Result<Settings, String> {
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let flags = Flags {
+        dir: Some(dir.path().to_owned()),
+        config: Some(dir.path().join("f.toml")),
+        ..Flags::default()
+    };
+    let resolved = resolve_text(&flags, Some(text));
+    resolved.map(|resolved| resolved.settings).map_err(|problems| problems.to_string())
 }

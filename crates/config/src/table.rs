@@ -164,6 +164,8 @@ impl<'t, 'i> TableReader<'t, 'i> {
     }
 }
 
+/// Parses a string or a whole number with `parse`. Reports any other value, and the error of `parse`, at the value's
+/// place in the file.
 fn parse_scalar<T>(
     key: &str,
     value: &Spanned<DeValue<'_>>,

@@ -18,6 +18,7 @@ pub fn parse_group(text: &str) -> Result<u32, String> {
     parse(text, "group", group_called)
 }
 
+/// Parses the number of a user or group, or looks its name up with `called`. `what` is the word for the message.
 fn parse(text: &str, what: &str, called: fn(&CString) -> Option<u32>) -> Result<u32, String> {
     let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let found = match number {
@@ -36,6 +37,8 @@ fn parse(text: &str, what: &str, called: fn(&CString) -> Option<u32>) -> Result<
 /// counts as absent.
 const ENTRY: usize = 64 << 10;
 
+/// Returns the number of a user from the host's user database, or `None` if there is no such user. May wait for a
+/// server that the host asks.
 fn user_called(name: &CString) -> Option<u32> {
     let mut buffer = vec![0; ENTRY];
     let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
@@ -48,6 +51,8 @@ fn user_called(name: &CString) -> Option<u32> {
     (failed == 0 && !found.is_null()).then(|| unsafe { (*found).pw_uid })
 }
 
+/// Returns the number of a group from the host's user database, or `None` if there is no such group. An entry longer
+/// than `ENTRY` bytes counts as absent.
 fn group_called(name: &CString) -> Option<u32> {
     let mut buffer = vec![0; ENTRY];
     let mut entry = std::mem::MaybeUninit::<libc::group>::uninit();

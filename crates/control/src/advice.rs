@@ -149,6 +149,8 @@ impl Advice {
         Some(Gain { worth, sentence })
     }
 
+    /// Returns the sentence on how often a block is overwritten before it is destaged. `None` before that is
+    /// measured.
     fn coalesced(&self) -> Option<String> {
         self.coalescing.map(|times| {
             format!(
@@ -157,6 +159,8 @@ impl Advice {
         })
     }
 
+    /// Returns a warning if simulated caches from some size on are not full yet. `None` if all of them have been
+    /// filled.
     fn unfilled(&self) -> Option<String> {
         let least = self.curve.points.iter().find(|point| !point.filled)?;
         Some(format!(

@@ -180,6 +180,7 @@ impl Client {
         self.text(Request::Invite { who: who.to_owned() })
     }
 
+    /// Sends a request whose answer is text for people, and returns the text.
     fn text(&self, request: Request) -> Result<String, ClientError> {
         match self.last_answer(request, |_| ControlFlow::Continue(()))? {
             Response::Text { text } => Ok(text),
@@ -368,6 +369,8 @@ impl Client {
         Err(failed(io::ErrorKind::UnexpectedEof.into()))
     }
 
+    /// Connects to the control socket. The error tells whether no server runs in the state directory, or access is
+    /// denied.
     fn connect(&self) -> Result<UnixStream, ClientError> {
         use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound, PermissionDenied};
         let connected = short_path(&self.state_dir).and_then(|(path, _directory)| UnixStream::connect(path));
@@ -395,6 +398,7 @@ fn patience(request: &Request) -> Option<Duration> {
     quick.then_some(Duration::from_secs(10))
 }
 
+/// Returns the error for an answer that does not belong to the request. It names the kind of the answer.
 fn unexpected(response: &Response) -> ClientError {
     let kind = serde_json::to_value(response)
         .ok()

@@ -241,6 +241,8 @@ impl EventLog {
     }
 }
 
+/// Truncates the text of an event to `LONGEST_TEXT` bytes, at a character's boundary, and marks the cut with an
+/// ellipsis.
 fn cut(mut text: String) -> String {
     if text.len() > LONGEST_TEXT {
         text.truncate(text.floor_char_boundary(LONGEST_TEXT));
@@ -249,6 +251,7 @@ fn cut(mut text: String) -> String {
     text
 }
 
+/// Returns the time in nanoseconds since 1970.
 fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

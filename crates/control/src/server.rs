@@ -101,6 +101,8 @@ impl Drop for Server {
     }
 }
 
+/// Accepts control clients until the server stops, and starts a thread for each. A client beyond `MOST_CLIENTS` gets
+/// an error.
 fn accept_clients(listener: &UnixListener, handler: &Arc<dyn Handler>, clients: &Arc<Clients>) {
     while !clients.stopping.load(Ordering::SeqCst) {
         let stream = match listener.accept() {
@@ -131,6 +133,8 @@ fn accept_clients(listener: &UnixListener, handler: &Arc<dyn Handler>, clients: 
     }
 }
 
+/// Serves one client's request. Only root and the server's own user may send one; the kernel names the user of the
+/// socket's other end.
 fn serve_client(stream: &UnixStream, handler: &dyn Handler, clients: &Clients) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -63,6 +63,7 @@ impl CacheDevice {
         }
     }
 
+    /// Returns the device itself, local or on an NBD server.
     fn inner(&self) -> &dyn Device {
         match self {
             CacheDevice::Local(device) => device,

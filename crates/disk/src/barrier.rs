@@ -106,6 +106,8 @@ impl Barrier {
         Some(Behind::new(barrier))
     }
 
+    /// Returns the barrier of a file system. `unchanged` is an unnamed file on it: fdatasync of that file flushes the
+    /// drive, and writes no metadata.
     fn new(unchanged: File) -> Self {
         Barrier {
             unchanged: Arc::new(unchanged),
@@ -121,6 +123,8 @@ impl Barrier {
         poll_fn(|context| self.poll_part(moment, context)).await
     }
 
+    /// Decides about a write that ended at `moment`: covered by a flush that began later, not covered, to flush
+    /// itself, or to wait.
     fn poll_part(&self, moment: u64, context: &mut Context<'_>) -> Poll<Part> {
         let mut state = self.state.lock();
         if state.failed > moment {
@@ -179,6 +183,7 @@ impl Observer for Barrier {
 }
 
 impl Behind {
+    /// Counts a device as behind the barrier until the result is dropped.
     fn new(barrier: Arc<Barrier>) -> Self {
         barrier.devices.fetch_add(1, Ordering::Relaxed);
         Behind(barrier)

@@ -192,6 +192,8 @@ impl Shared {
         Ok(())
     }
 
+    /// Returns true if the device still has its size, and a file still has its name. A system call asks the kernel
+    /// for that.
     fn is_whole(&self) -> bool {
         let file = &self.target.file;
         match self.is_file {
@@ -200,6 +202,7 @@ impl Shared {
         }
     }
 
+    /// Gives the device up for good, and returns the error for its requests. The first call writes to the log.
     fn set_gone(&self) -> DeviceError {
         if !self.gone.swap(true, Ordering::Relaxed) {
             tracing::error!("{}: the device is gone, or smaller than it was", self.path.display());
@@ -238,6 +241,8 @@ impl Shared {
         if self.target.flush_failed() { Err(DeviceError::Io) } else { Ok(()) }
     }
 
+    /// Returns the engine's error for an operation that failed: `Gone` if the device has left or shrunk, else `Io`.
+    /// `what` and `offset` are for the log.
     fn judge(&self, what: &str, offset: u64, result: Result<(), Fault>) -> Result<(), DeviceError> {
         let Err(fault) = result else { return Ok(()) };
         let gone = matches!(fault, Fault::End | Fault::Errno(Errno::NXIO | Errno::NODEV));

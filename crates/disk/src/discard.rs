@@ -54,6 +54,8 @@ impl Discarder {
         }
     }
 
+    /// Starts the thread that discards, since the kernel makes each caller wait. Returns `None` if the system has no
+    /// thread left: then nothing is discarded.
     fn spawn(&self) -> Option<Worker> {
         let (jobs, receiver) = channel();
         let target = self.target.clone();
@@ -93,6 +95,7 @@ fn run(target: &Target, jobs: &Receiver<Job>) {
     }
 }
 
+/// Discards a range of a block device. Waits until the drive has taken the command.
 fn discard(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
     if len == 0 {
         return Ok(());

@@ -113,6 +113,8 @@ pub(crate) fn open_or_create(path: &Path, size: u64) -> Result<Opened, OpenError
     }
 }
 
+/// Opens an existing device for this process alone. A file gets the blocks that it lacks. Fails if another program
+/// uses the device.
 fn open(path: &Path) -> Result<Opened, OpenError> {
     // The path is examined before it is opened: opening has side effects on some character devices.
     let before = std::fs::metadata(path).map_err(|error| from_io("open", path, &error))?;
@@ -277,6 +279,7 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// Returns the error for a file that could not get `size` bytes.
 fn no_room(path: &Path, size: u64, errno: Errno) -> OpenError {
     match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => OpenError::NoSpace { path: path.to_owned(), size },

@@ -28,6 +28,7 @@ pub(crate) struct TrafficCounters {
 }
 
 impl TrafficCounters {
+    /// Counts a READ of this many bytes.
     pub(crate) fn read(&self, bytes: usize) {
         self.reads.fetch_add(1, Relaxed);
         self.bytes_read.fetch_add(bytes as u64, Relaxed);
@@ -46,6 +47,7 @@ impl TrafficCounters {
         self.flushes.fetch_add(1, Relaxed);
     }
 
+    /// Returns the counts since the device was opened. Counts of one moment may differ by operations in progress.
     pub(crate) fn now(&self) -> Traffic {
         Traffic {
             reads: self.reads.load(Relaxed),

@@ -85,6 +85,7 @@ fn disks_below(sys: &Path, number: Dev, path: &Path, layers: usize, disks: &mut 
     disks.extend(place.file_name().map(|name| name.to_string_lossy().into_owned()));
 }
 
+/// Returns the device number in a file of sysfs.
 fn number_in(file: &Path) -> Option<Dev> {
     let text = std::fs::read_to_string(file).ok()?;
     let (major, minor) = text.trim().split_once(':')?;
@@ -128,6 +129,8 @@ fn serial(disk: &Path) -> Option<String> {
     places.iter().find_map(read)
 }
 
+/// Returns the most telling name in `directory` for the block device with this number. Names from vendor and serial
+/// number come first.
 fn by_id(directory: &Path, number: Dev) -> Option<PathBuf> {
     let names = std::fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let is_it = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.rdev() == number);

@@ -106,6 +106,8 @@ impl Out<'_> {
         })
     }
 
+    /// Writes one family of metrics: its description, and a line for each value. Writes nothing if there are no
+    /// values, since a description alone tells a reader nothing.
     fn family<V>(
         &mut self,
         kind: MetricType,

@@ -67,6 +67,7 @@ impl Collector for Gathering {
     }
 }
 
+/// Writes the figures of the server as a whole: health, mode, memory and cached names. Those of its exports follow.
 fn server(out: &mut Out<'_>, status: &Status, sample: &StatSample) -> Result<(), Error> {
     out.gauge("up", "1 if the server answers.", None, 1_u64)?;
     let reasons = match &status.health {

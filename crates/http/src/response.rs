@@ -97,6 +97,7 @@ pub(crate) fn send(mut stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the reason phrase of a status (RFC 9110) that this server sends. Any other status is an internal error.
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

@@ -43,6 +43,8 @@ pub(crate) fn answer(request: &Request, from: SocketAddr, door: &Door, served: &
     route(request, from, door, served).unwrap_or_else(Answer::Whole)
 }
 
+/// Checks the rights of the request and carries it out. Returns the response of a refusal as the error. Only `/enter`
+/// needs no rights, because its invitation gives them.
 fn route(request: &Request, from: SocketAddr, door: &Door, served: &Served) -> Result<Answer, Response> {
     let is_reading = matches!(&*request.method, "GET" | "HEAD");
     if request.path == "/enter" && is_reading {
@@ -85,6 +87,8 @@ fn enter(request: &Request, door: &Door, served: &Served) -> Response {
     Response::ok("text/plain", &b""[..]).status(303).with("Location", "/").with("Set-Cookie", cookie)
 }
 
+/// Ends the administrator's session, if the request belongs to one. A reader without a session gets the answer of
+/// success as well.
 fn leave(request: &Request, rights: &Rights, door: &Door, served: &Served) -> Result<Response, Response> {
     if let Rights::Act(administrator) = rights {
         door.check_action(request, administrator)?;
@@ -93,6 +97,8 @@ fn leave(request: &Request, rights: &Rights, door: &Door, served: &Served) -> Re
     Ok(Response::json(&json!({ "message": "The rights of an administrator are given up." })))
 }
 
+/// Carries out an action of an administrator. Fails with 403 without a session, or if the request may come from a
+/// page of another site.
 fn action(
     request: &Request,
     rights: &Rights,
@@ -108,6 +114,7 @@ fn action(
     Ok(act(request, administrator, from.ip(), served))
 }
 
+/// Returns the administrator's name and the key that actions must send, or null for a reader.
 fn session(rights: &Rights) -> Response {
     match rights {
         Rights::Look => Response::json(&json!({ "administrator": null })),
@@ -123,6 +130,8 @@ fn advice(served: &Served) -> Response {
     }
 }
 
+/// Returns the metrics in the format that the client accepts. The figures may be a second old, because several
+/// readers share a gathering.
 fn metrics(request: &Request, served: &Served) -> Response {
     let accepts = request.field("accept").unwrap_or_default();
     let format = match accepts.contains("application/openmetrics-text") {
@@ -133,6 +142,8 @@ fn metrics(request: &Request, served: &Served) -> Response {
     Response::ok(format.content_type(), render(&gathering, format).into_bytes())
 }
 
+/// Returns the figures of the last `span` seconds, in at most `points` points. By default that is an hour in 600
+/// points.
 fn history(request: &Request, served: &Served) -> Response {
     let span = Duration::from_secs(request.number("span").unwrap_or(3600).min(366 * 86_400));
     let most = request.number("points").unwrap_or(600).clamp(1, MOST_POINTS) as usize;
@@ -144,6 +155,7 @@ fn history(request: &Request, served: &Served) -> Response {
     Response::json(&json!({ "step_ms": series.step_ms, "columns": columns, "points": points }))
 }
 
+/// Returns the last events as JSON: 200, or as many as the request asks for, at most `MOST_EVENTS`.
 fn events(request: &Request, served: &Served) -> Response {
     let last = request.number("last").unwrap_or(200).min(MOST_EVENTS) as usize;
     Response::json(&served.handler.events().past(Past { last: Some(last), since_ns: None }))

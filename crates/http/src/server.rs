@@ -137,6 +137,8 @@ fn open(settings: &Http, served: &Served) -> Result<(TcpListener, Door), String>
     Ok((listener, door))
 }
 
+/// Accepts connections until the server stops, and starts a thread for each. A connection beyond the limits gets the
+/// status 503.
 fn accept(listener: &TcpListener, door: &Arc<Door>, served: &Arc<Served>) {
     while !served.is_stopping() {
         let (stream, from) = match listener.accept() {
@@ -178,6 +180,7 @@ impl Places {
         has_room
     }
 
+    /// Frees the place of a connection that has ended.
     fn give_back(&mut self, address: IpAddr) {
         self.taken -= 1;
         match self.by.get_mut(&address) {
@@ -194,6 +197,7 @@ struct Connection {
 }
 
 impl Connection {
+    /// Takes a place for a connection. `None` if all places are taken, or this address has taken its share.
     fn enter(served: &Arc<Served>, address: IpAddr) -> Option<Self> {
         let has_room = served.shared.connections.lock().take(address, MOST, MOST_OF_ONE);
         has_room.then(|| Connection { served: served.clone(), address })
@@ -207,6 +211,8 @@ impl Drop for Connection {
     }
 }
 
+/// Reads one request from the connection and answers it. The live stream goes on for at most an hour, or until the
+/// client hangs up or the server stops.
 fn serve(stream: &TcpStream, from: SocketAddr, door: &Door, connection: &Connection) {
     let served = &connection.served;
     let request = match Request::read(stream) {

@@ -73,6 +73,7 @@ impl Sessions {
     }
 }
 
+/// Adds an entry. At `MOST` entries the oldest one leaves.
 fn add(entries: &mut Vec<Entry>, entry: Entry) {
     if entries.len() == MOST {
         entries.remove(0);

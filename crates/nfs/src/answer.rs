@@ -15,6 +15,8 @@ pub(crate) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
+    /// Returns the bytes that the cache's log keeps for this answer: client, request key, reply. [`Answer::decode`]
+    /// reads them after a crash.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let RequestKey { xid, procedure, user, hash } = self.key;
         let mut out = Vec::with_capacity(48 + self.reply.len());
@@ -66,6 +68,7 @@ impl<'a> Answer<'a> {
     }
 }
 
+/// Takes `N` bytes from the front of `input`. Returns `None`, and leaves `input` as it was, if fewer are left.
 fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = input.split_first_chunk()?;
     *input = rest;

@@ -42,6 +42,8 @@ struct Validity {
 }
 
 impl Validity {
+    /// Returns true while rights that were found earlier still apply to requests for this export. A changed rule or
+    /// expired groups end that.
     fn holds(&self, export: u32, generation: u64) -> bool {
         self.export == export
             && self.generation == generation
@@ -62,6 +64,8 @@ struct Known {
 }
 
 impl Known {
+    /// Returns true if the rules would treat a request with these credentials as they treated the remembered caller.
+    /// A handshake of TLS in between counts as a difference, because rules may ask for encryption.
     fn is(&self, peer: &Peer, flavor: Flavor, user: Option<&SysUser>) -> bool {
         self.peer == peer.id
             && self.encrypted == peer.security.get().is_some()

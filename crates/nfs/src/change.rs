@@ -148,6 +148,8 @@ impl Shared {
         None
     }
 
+    /// Carries out a procedure that changes something, and encodes its result into `out`. Clients whose delegations
+    /// conflict are called back first. Fails with [`Stop::Later`] where the thread may not wait.
     fn execute(&self, change: &Change<'_>, out: &mut Vec<u8>, wait: Wait) -> Result<Executed, Stop> {
         let _changing = self.begin_change_v3(change.procedure, &change.call, wait)?;
         match change.procedure {
@@ -202,6 +204,8 @@ impl Shared {
         Ok(put(out, &at, result, file_wcc, changed.intent))
     }
 
+    /// Carries out COMMIT: collects the data of the range that is not durable yet, and encodes the result without its
+    /// verifier. The data is durable, and the verifier is appended, after the commit of the returned intent.
     fn commit(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: CommitArgs = call.args()?;
         let at = self.at(call, &args.file, Wait::Yes)?;
@@ -220,6 +224,8 @@ impl Shared {
         Ok(executed)
     }
 
+    /// Carries out SETATTR, and encodes the result. Fails with NFS3ERR_NOT_SYNC if the client's guard is not the
+    /// change time of the inode.
     fn setattr(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: SetattrArgs = call.args()?;
         let at = self.at_to_change(call, &args.object, Wait::Yes)?;
@@ -283,6 +289,8 @@ impl Shared {
         Ok(self.put_made(out, &at, changed))
     }
 
+    /// Encodes the result of a procedure that makes an inode: its handle, its attributes, and the directory's
+    /// attributes around the change.
     fn put_made(&self, out: &mut Vec<u8>, at: &At, changed: Changed<(Target, Attr)>) -> Executed {
         let dir_wcc = wcc(&changed.wcc, at.fsid());
         let result = changed.result.map(|(target, attr)| CreateOk {
@@ -293,6 +301,8 @@ impl Shared {
         put(out, at, result, dir_wcc, changed.intent)
     }
 
+    /// Carries out REMOVE or RMDIR, and encodes the result. With a cache, the change and its reply become one record
+    /// of the log, so that a repetition after a crash finds the reply.
     fn remove(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: RemoveArgs<'_> = change.call.args()?;
         let at = self.at_to_change(&change.call, &args.dir, Wait::Yes)?;
@@ -305,6 +315,8 @@ impl Shared {
         Ok(put(out, &at, changed.result.map(|()| dir_wcc), dir_wcc, changed.intent))
     }
 
+    /// Carries out RENAME, and encodes the result. The caller needs the right to change both exports; the kernel
+    /// refuses a rename between two file systems.
     fn rename(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: RenameArgs<'_> = change.call.args()?;
         let from = self.at_to_change(&change.call, &args.from.dir, Wait::Yes)?;
@@ -319,6 +331,8 @@ impl Shared {
         Ok(put(out, &from, renamed.result.map(|()| around), around, renamed.intent))
     }
 
+    /// Carries out LINK, and encodes the result with the file's attributes and those around the change of the
+    /// directory. A failure reply has the file's attributes as well.
     fn link(&self, change: &Change<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: LinkArgs<'_> = change.call.args()?;
         let file = self.at_to_change(&change.call, &args.file, Wait::Yes)?;

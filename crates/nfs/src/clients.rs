@@ -66,12 +66,14 @@ impl Clients {
         });
     }
 
+    /// Counts a new connection of an address. An address with a connection is not forgotten when too many are known.
     pub(crate) fn connected(&self, address: IpAddr) {
         let client = self.get(address);
         client.connections.fetch_add(1, Ordering::Relaxed);
         client.seen();
     }
 
+    /// Counts the end of a connection of an address, and records the time as the last at which the client was seen.
     pub(crate) fn disconnected(&self, address: IpAddr) {
         let client = self.get(address);
         // An address forgotten in between comes back with no connections.
@@ -79,6 +81,7 @@ impl Clients {
         client.seen();
     }
 
+    /// Returns all known addresses with their counters, in order of address.
     pub(crate) fn all(&self) -> Vec<(IpAddr, Arc<ClientStats>)> {
         let mut all: Vec<_> =
             self.known.lock().iter().map(|(address, client)| (*address, client.clone())).collect();
@@ -88,6 +91,7 @@ impl Clients {
 }
 
 impl ClientStats {
+    /// Records the present time as the last at which the client was seen.
     fn seen(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.last_seen_ns.store(now.as_nanos() as u64, Ordering::Relaxed);

@@ -16,6 +16,7 @@ pub(crate) fn status(error: Error) -> Nfsstat3 {
     }
 }
 
+/// Returns the NFSv3 status for an error of the kernel. An error without a status of its own becomes NFS3ERR_IO.
 fn errno_status(errno: Errno) -> Nfsstat3 {
     match errno {
         Errno::PERM => Nfsstat3::Perm,
@@ -45,6 +46,7 @@ fn errno_status(errno: Errno) -> Nfsstat3 {
     }
 }
 
+/// Returns a time as NFSv3 sends it. Times that do not fit become the nearest one that does.
 fn time(time: Time) -> Nfstime3 {
     // The protocol's seconds are unsigned 32 bits: times beyond them show as the nearest that fits.
     Nfstime3 { seconds: time.sec.clamp(0, u32::MAX.into()) as u32, nseconds: time.nsec }
@@ -54,6 +56,7 @@ pub(crate) fn guard_time(time: Nfstime3) -> Time {
     Time { sec: time.seconds.into(), nsec: time.nseconds }
 }
 
+/// Returns the NFSv3 type of an inode. An unknown type counts as a regular file.
 fn ftype(kind: FileType) -> Ftype3 {
     match kind {
         FileType::Directory => Ftype3::Dir,
@@ -66,6 +69,7 @@ fn ftype(kind: FileType) -> Ftype3 {
     }
 }
 
+/// Returns attributes as NFSv3 sends them. `fsid` is the number under which clients know the export.
 pub(crate) fn fattr(attr: &Attr, fsid: u64) -> Fattr3 {
     Fattr3 {
         ftype: ftype(attr.kind),
@@ -84,6 +88,7 @@ pub(crate) fn fattr(attr: &Attr, fsid: u64) -> Fattr3 {
     }
 }
 
+/// Returns the weak cache consistency data of a reply from the attributes before and after the change.
 pub(crate) fn wcc(wcc: &Wcc, fsid: u64) -> WccData {
     WccData {
         before: wcc.before.map(|attr| WccAttr {
@@ -95,6 +100,7 @@ pub(crate) fn wcc(wcc: &Wcc, fsid: u64) -> WccData {
     }
 }
 
+/// Returns the handle of an inode as NFSv3 and NFSv4 send it.
 pub(crate) fn handle(handle: &Handle) -> FileHandle {
     // HANDLE_MAX is below NFS3_FHSIZE.
     FileHandle::new(handle.as_slice()).unwrap_or_else(|| unreachable!("handles fit the protocol"))

@@ -141,6 +141,8 @@ fn entry<T>(
     }
 }
 
+/// Returns the groups of a user from the host's user database, `group` among them. Waits for the database, which may
+/// ask a server.
 fn groups_of(name: &CStr, group: u32) -> Vec<u32> {
     let mut groups = vec![0u32; SOME];
     loop {

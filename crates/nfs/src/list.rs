@@ -61,6 +61,8 @@ impl Room {
 const SMALL_LISTING: u32 = 64 << 10;
 
 impl Shared {
+    /// Carries out READDIR, and appends the reply. The reply has at most the bytes that the client asks for. May wait
+    /// for the directory.
     pub(crate) fn readdir(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<Nfsstat3, Stop> {
         let args: ReaddirArgs = call.args()?;
         let from = ListFrom { dir: args.dir, cookie: args.cookie, verifier: args.cookieverf };

@@ -62,6 +62,8 @@ impl Shared {
         }
     }
 
+    /// Returns the result of GETATTR. An event loop answers from the attribute cache if the inode is not open.
+    /// Recalls a write delegation first, because its holder knows the size and times.
     fn getattr(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<Fattr3, ()> {
         let args: GetattrArgs = call.args()?;
         if let Err(stop) = self.announce_look_v3(call, &args.object, wait) {
@@ -94,6 +96,7 @@ impl Shared {
         answered.unwrap_or(Err(Stop::Later))
     }
 
+    /// Returns the result of LOOKUP. Leaves out the attributes of a file that a client holds a write delegation for.
     fn lookup(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<LookupOk, PostOpAttr> {
         let args: LookupArgs<'_> = call.args()?;
         let mut dir_attributes = None;
@@ -107,6 +110,8 @@ impl Shared {
         finish(found, dir_attributes)
     }
 
+    /// Returns the result of ACCESS: the kernel's verdict on the rights that the client asks about. Uses the caches
+    /// if the inode is not open and the thread may not wait.
     fn access(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<AccessOk, PostOpAttr> {
         let AccessArgs { object, access } = call.args()?;
         let answer = |attr: &Attr, fsid: u64, may: Access| {
@@ -127,6 +132,7 @@ impl Shared {
         finish(found, None)
     }
 
+    /// Carries out READLINK, and appends the reply with the target of the symbolic link. May wait for the disk.
     fn readlink(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<Nfsstat3, Stop> {
         let args: GetattrArgs = call.args()?;
         let found = self.at(call, &args.object, Wait::Yes).and_then(|at| {
@@ -146,6 +152,8 @@ impl Shared {
         Ok(self.shown(object.as_bytes(), fattr(&self.vfs.getattr(&at.target)?, at.fsid())))
     }
 
+    /// Returns the result of FSSTAT: sizes in bytes, and numbers of inodes. Only a worker asks the file system; on an
+    /// event loop this fails with [`Stop::Later`].
     fn fsstat(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<FsstatOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         if wait == Wait::No {
@@ -168,6 +176,8 @@ impl Shared {
         finish(found, None)
     }
 
+    /// Returns the result of FSINFO: the sizes of transfers that the server takes, and the largest file of the file
+    /// system, in bytes.
     fn fsinfo(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<FsinfoOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         let found = self.at(call, &args.object, wait).and_then(|at| {
@@ -189,6 +199,7 @@ impl Shared {
         finish(found, None)
     }
 
+    /// Returns the result of PATHCONF: the file system's limits on links and on the length of a name.
     fn pathconf(&self, call: &Call<'_>, wait: Wait) -> ProcedureResult<PathconfOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         let found = self.at(call, &args.object, wait).and_then(|at| {

@@ -21,6 +21,7 @@ use crate::request::{Call, Request};
 use crate::result::{Stop, garbage, success};
 use crate::shared::Shared;
 
+/// Returns the entries of DUMP. `names` are the addresses of `known` as text, which the entries borrow.
 fn entries<'a>(names: &'a [String], known: &'a VecDeque<(IpAddr, Vec<u8>)>) -> Vec<MountEntry<'a>> {
     let pairs = names.iter().zip(known);
     pairs.map(|(name, (_, path))| MountEntry { hostname: name.as_bytes(), directory: path }).collect()
@@ -35,6 +36,8 @@ pub(crate) struct Mounts {
 const MAX_MOUNTS: usize = 4096;
 
 impl Mounts {
+    /// Adds a mounted directory of a client to the list, unless the list has that entry. A full list loses its oldest
+    /// entry.
     fn add(&self, client: IpAddr, path: &[u8]) {
         let mut known = self.known.lock();
         if known.iter().any(|(address, mounted)| *address == client && mounted == path) {
@@ -46,6 +49,8 @@ impl Mounts {
         known.push_back((client, path.into()));
     }
 
+    /// Removes one mounted directory of a client from the list. Without a path, removes all directories of the
+    /// client.
     fn remove(&self, client: IpAddr, path: Option<&[u8]>) {
         self.known
             .lock()
@@ -153,6 +158,8 @@ impl Shared {
         Ok(MountOk { fhandle, auth_flavors })
     }
 
+    /// Returns the directory with this name in `dir`. Waits for the disk. Fails with MNT3ERR_NOTDIR for an inode of
+    /// another type.
     fn step(&self, dir: &Target, name: &[u8], server: &Cred) -> Result<Target, Mountstat3> {
         let found = self.vfs.lookup(dir, name, server, Wait::Yes).0.map_err(mount_status)?;
         let target = self.vfs.target(found.handle.as_slice(), Wait::Yes).map_err(mount_status)?;
@@ -189,6 +196,8 @@ fn find_export<'a, 'e>(
     best.map(|(export, below, _)| (export, below))
 }
 
+/// Returns the status of MOUNT for an error of the file system. An error without a status of its own becomes
+/// MNT3ERR_IO.
 fn mount_status(error: Error) -> Mountstat3 {
     match error {
         Error::Os(Errno::NOENT) | Error::Stale => Mountstat3::Noent,

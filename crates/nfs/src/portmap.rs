@@ -70,6 +70,7 @@ impl Ports {
         }
     }
 
+    /// Answers a call of rpcbind version 3 or 4 from the ports that this server serves. Appends the whole reply.
     fn answer_rpcbind(&self, header: &CallHeader<'_>, args: &mut Reader<'_>, out: &mut Vec<u8>) {
         let registered = [&OWN[..], &self.mappings()].concat();
         let mut result = Vec::new();
@@ -78,6 +79,8 @@ impl Ports {
         out.extend_from_slice(&result);
     }
 
+    /// Carries out a procedure of portmapper version 2, and appends the whole reply. `head` makes the reply's header
+    /// from a status.
     fn execute(
         &self,
         procedure: Procedure,

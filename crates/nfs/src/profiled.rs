@@ -130,6 +130,7 @@ fn handle_in(call: &Call<'_>, file: u64) -> FileId {
     FileId::new(handle.as_ref().map_or(&[], FileHandle::as_bytes))
 }
 
+/// Returns the kind under which the profile counts a procedure of NFSv3.
 fn kind_of_procedure(procedure: Procedure) -> Kind {
     match procedure {
         Procedure::Read => Kind::Read,

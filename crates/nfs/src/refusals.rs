@@ -105,6 +105,8 @@ impl Refusals {
         self.add_at(address, why, Instant::now());
     }
 
+    /// Counts a refusal at the time `now`. Calls `tell` unless the network of the address was reported in the last
+    /// ten minutes, or too many networks were.
     fn add_at(&self, address: IpAddr, why: Refusal, now: Instant) {
         self.counts[why as usize].fetch_add(1, Relaxed);
         let mut told = self.told.lock();

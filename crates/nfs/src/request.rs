@@ -142,6 +142,8 @@ impl Head {
         Ok(Head { gss: Some(gss), ..Self::new(header, served, user, args)? })
     }
 
+    /// Finds the program and procedure of a call. `args` is the offset of the arguments in the record. Fails with the
+    /// status of the reply to a call that no program takes.
     fn new(
         header: &CallHeader<'_>,
         served: Served,

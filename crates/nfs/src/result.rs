@@ -79,6 +79,7 @@ fn nothing(out: &mut Vec<u8>, things: usize) {
     (0..things).for_each(|_| false.encode(out));
 }
 
+/// Returns the number of absent attributes in the failure arm of a procedure.
 fn attributes_of_failure(procedure: Procedure) -> usize {
     // Words of "no attributes": one for post_op_attr, two for wcc_data (RFC 1813 section 3.3).
     match procedure {

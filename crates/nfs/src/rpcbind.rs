@@ -65,6 +65,7 @@ fn address_of(registered: &[Mapping], asked: &Rpcb<'_>, is_exact: bool) -> Strin
     found.unwrap_or_default()
 }
 
+/// Appends the result of DUMP: each registered program once for IPv4 and once for IPv6, at the wildcard address.
 fn dump(registered: &[Mapping], result: &mut Vec<u8>) {
     let mut entries = Vec::new();
     for mapping in registered {

@@ -44,6 +44,8 @@ struct Verifier {
 }
 
 impl Secured {
+    /// Opens the keytab, and starts the threads that verify calls. Their number is that of the CPU cores, from 2 to
+    /// 64. Fails if Kerberos is not usable with these settings.
     fn new(settings: &Settings, shared: &Arc<Shared>, pools: &Pools) -> Result<Self, KerberosError> {
         let gss = forebay_gss::Server::open(settings, Box::new(user_called))?;
         // Clients take the name of their realm, in lower case, for the domain of their users.
@@ -76,6 +78,7 @@ impl Secured {
         }
     }
 
+    /// Ends the threads after they have verified all calls that wait for them.
     pub(crate) fn stop(&self) {
         self.calls.stop();
         self.contexts.stop();
@@ -126,6 +129,7 @@ impl Verifier {
         self.shared.hand_over(Request { head, record, ticket, arrived, begun: None }, workers);
     }
 
+    /// Sends a reply that has only a header, for a call that cannot be carried out.
     fn answer(&self, ticket: Ticket, header: &ReplyHeader) {
         let mut reply = ticket.reply();
         header.encode(reply.head());
@@ -133,6 +137,7 @@ impl Verifier {
     }
 }
 
+/// Returns a ticket whose reply is signed or encrypted before it is sent.
 fn sealed(mut ticket: Ticket, seal: Seal) -> Ticket {
     ticket.seal(Box::new(move |reply| seal.reply(reply)));
     ticket

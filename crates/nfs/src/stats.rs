@@ -69,6 +69,7 @@ impl Stats {
 }
 
 impl ProcedureStats {
+    /// Counts one answered request, with the time that it took and its failure.
     fn add(&self, took: Duration, failed: bool) {
         self.latency.record(took);
         if failed {

@@ -106,6 +106,8 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
+    /// Returns an acceptor that gives each new connection to one of the event loops in `homes`. The caller watches
+    /// the sockets.
     pub(crate) fn new(
         sockets: Vec<Listener>,
         homes: Arc<[Arc<Home>]>,
@@ -182,6 +184,8 @@ impl Acceptor {
         Ok(())
     }
 
+    /// Stops accepting for `PAUSE`, because the process lacks descriptors or memory. Warns of that at most once per
+    /// `WARN_EVERY`.
     fn pause(&mut self, error: Errno, now: Instant) {
         self.paused_until = Some(now + PAUSE);
         if self.warned.is_none_or(|at| now.duration_since(at) >= WARN_EVERY) {

@@ -181,6 +181,7 @@ impl Assembler {
         self.complete()
     }
 
+    /// Takes over a complete record mark. Fails if the record would be longer than `max_record` bytes, or is empty.
     fn begin_fragment(&mut self, max_record: usize) -> Result<(), CloseReason> {
         let (last, len) = parse_mark(self.mark);
         self.mark_len = 0;
@@ -215,6 +216,7 @@ impl Assembler {
         true
     }
 
+    /// Returns the record if its last fragment is whole, and is then ready for the next record.
     fn complete(&mut self) -> Option<RecordBuf> {
         if self.left > 0 || !self.last || !self.begun {
             return None;

@@ -39,6 +39,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// Returns an empty batch with its arena, which an event loop uses for all of its connections.
     pub(crate) fn new() -> Self {
         Self {
             arena: vec![0; ARENA].into_boxed_slice(),
@@ -101,6 +102,8 @@ impl Batch {
         }
     }
 
+    /// Adds mark and head without a payload, in the arena. If the arena is full, they stay in the head's own memory,
+    /// and `head` is left empty.
     fn push_head(&mut self, mark: &[u8], head: &mut Vec<u8>) {
         let (from, to) = (self.used, self.used + mark.len() + head.len());
         if to > ARENA {
@@ -123,12 +126,14 @@ impl Batch {
         }
     }
 
+    /// Copies mark and head into the arena at `at`, where the caller has found room.
     fn copy_head(&mut self, at: usize, mark: &[u8], head: &[u8]) {
         let body = at + mark.len();
         self.arena[at..body].copy_from_slice(mark);
         self.arena[body..body + head.len()].copy_from_slice(head);
     }
 
+    /// Returns the bytes of a piece.
     fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
         match piece {
             Piece::Arena { from, to } => &self.arena[*from..*to],
@@ -194,6 +199,7 @@ impl Batch {
         rest
     }
 
+    /// Drops everything that is gathered, and returns pooled buffers to their pool.
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
         self.used = 0;

@@ -50,6 +50,7 @@ pub enum Matched {
 }
 
 impl Line {
+    /// Sets the connection that call-backs are sent on. Called once, when the connection begins.
     pub(crate) fn set(&self, link: Weak<Link>) {
         // A connection has one link for its life.
         let _ = self.link.set(link);
@@ -104,6 +105,8 @@ impl Line {
 }
 
 impl Calls {
+    /// Keeps the receiver of an answer, and returns the transaction id for the call. Returns the receiver if the
+    /// connection has ended, or has too many calls without an answer.
     fn add(&mut self, answered: Answered) -> Result<u32, Answered> {
         if self.is_lost || self.waiting.len() >= OUTSTANDING {
             return Err(answered);

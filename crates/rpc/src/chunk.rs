@@ -33,6 +33,7 @@ impl Chunk {
         Self { head, payload, done, _charge: charge }
     }
 
+    /// Returns the reply as output, behind its record mark if it is a record of ONC RPC.
     pub(crate) fn from_reply(reply: OwnedReply, account: &Arc<Account>) -> Self {
         let is_marked = reply.is_marked();
         let (mut head, payload) = reply.into_parts();
@@ -42,6 +43,7 @@ impl Chunk {
         Self::new(head, payload, 0, account)
     }
 
+    /// Returns the bytes in memory that are not sent yet. A spliced payload is not among them.
     fn slices(&self) -> [&[u8]; 2] {
         let head = &self.head[self.done.min(self.head.len())..];
         let payload = match &self.payload {
@@ -88,6 +90,7 @@ pub(crate) fn send_front(link: &Link, batch: &mut VecDeque<Chunk>) -> Result<usi
     Ok(sent)
 }
 
+/// Removes `n` sent bytes from the front of the batch. A chunk that is sent in part stays with its progress.
 fn advance(batch: &mut VecDeque<Chunk>, mut n: usize) {
     while let Some(front) = batch.front_mut() {
         let weight = front.weight();

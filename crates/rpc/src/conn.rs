@@ -54,6 +54,7 @@ pub(crate) struct Io<S> {
 }
 
 impl<S: Service> Io<S> {
+    /// Returns the parts of an event loop that its connections share: buffers, limits, and the service.
     pub(crate) fn new(
         service: Arc<S>,
         config: Arc<Config>,
@@ -144,6 +145,8 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
+    /// Returns a connection that has received nothing yet. `seat` counts the connection for its address until it is
+    /// dropped.
     pub(crate) fn new(link: Arc<Link>, seat: Seat, now: Instant) -> Self {
         Self {
             link,
@@ -258,6 +261,8 @@ impl Conn {
         })
     }
 
+    /// Handles the records in `input` until a limit stops the connection or the input ends. Takes handled bytes away
+    /// from `input`; the caller keeps the rest.
     fn consume<S: Service>(&mut self, input: &mut &[u8], io: &mut Io<S>) -> Result<(), CloseReason> {
         while !input.is_empty() && self.may_handle(io) {
             match self.assembler.next(

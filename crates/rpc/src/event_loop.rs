@@ -60,6 +60,7 @@ pub(crate) struct EventLoop<S> {
 }
 
 impl<S: Service> EventLoop<S> {
+    /// Returns an event loop without connections. One loop of the server has the acceptor, and accepts for all loops.
     pub(crate) fn new(io: Io<S>, acceptor: Option<Acceptor>) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, io.home.event(), EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
@@ -212,6 +213,7 @@ impl<S: Service> EventLoop<S> {
         Some(first.saturating_duration_since(Instant::now()))
     }
 
+    /// Notes an event of epoll. A connection with news gets its turn after the other events of this wake-up.
     fn dispatch(&mut self, event: Event) {
         match event.data.u64() {
             WAKE | SERVICE => {}
@@ -229,6 +231,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
+    /// Puts a connection in the queue for a turn, unless it waits there already or has ended.
     fn enqueue(&mut self, token: u64) {
         if let Some(conn) = self.conns.get_mut(token)
             && !std::mem::replace(&mut conn.queued, true)
@@ -237,6 +240,8 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
+    /// Carries out a message from another thread. A shutdown closes the listening sockets at once, and each
+    /// connection when its requests are answered.
     fn receive_post(&mut self, post: Post) {
         match post {
             Post::Adopt { fd, peer, seat, evict } => self.adopt(fd, peer, seat, evict),
@@ -273,6 +278,8 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
+    /// Gives a connection one turn, and charges its address for the work. Then the connection is queued again, waits
+    /// for news, memory or its rate, or is closed.
     fn turn(&mut self, token: u64) {
         let Some(conn) = self.conns.get_mut(token) else { return };
         conn.queued = false;

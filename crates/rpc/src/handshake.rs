@@ -32,6 +32,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
+    /// Starts the workers that carry out handshakes with the server's certificates.
     pub(crate) fn new(keyring: Arc<Keyring>) -> std::io::Result<Arc<Self>> {
         let workers = Workers::new(THREADS, QUEUE, Duration::ZERO, Step::run)?;
         Ok(Arc::new(Self { keyring, workers }))
@@ -51,6 +52,7 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
+    /// Begins a handshake. Its memory counts for the address of the client until it ends.
     pub(crate) fn new(session: Session, link: &Link, now: Instant) -> Self {
         let charge = link.account().charge(MEMORY);
         Self { session: Some(Box::new(session)), input: Vec::new(), received: 0, begun: now, _charge: charge }
@@ -74,6 +76,8 @@ pub(crate) struct Stepped {
 }
 
 impl Step {
+    /// Carries out a step of a TLS handshake on a worker, since signatures take too long for an event loop. Sends the
+    /// answer, and posts the result to the connection's loop.
     fn run(self) {
         let Step { link, mut session, mut input } = self;
         let (mut plain, mut answer) = (Vec::new(), Vec::new());

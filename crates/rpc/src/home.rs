@@ -41,6 +41,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
+    /// Returns the inbox and counters of an event loop. Fails if the system gives no eventfd.
     pub(crate) fn new(tls: Option<Arc<Tls>>) -> rustix::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             inbox: Mutex::new(Vec::new()),

@@ -48,6 +48,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// Returns the part of a connection that workers share with its event loop, and gives the peer the way for
+    /// call-backs.
     pub(crate) fn new(
         fd: OwnedFd,
         peer: Arc<Peer>,

@@ -34,6 +34,7 @@ enum AccountRef<'a> {
 }
 
 impl AccountRef<'_> {
+    /// Returns the account that buffers of the reply are charged to.
     fn get(&self) -> &Arc<Account> {
         match self {
             Self::Loop(account) => account,
@@ -116,6 +117,7 @@ impl<'a> Reply<'a> {
         self.forget_payload();
     }
 
+    /// Drops the payload. The loop's region becomes free for another one.
     fn forget_payload(&mut self) {
         self.spliced = None;
         if let Some(PayloadBuf { space: Space::Region(region), .. }) = self.payload.take() {
@@ -157,6 +159,7 @@ impl Payload {
 }
 
 impl OwnedReply {
+    /// Returns an empty reply for a worker, which has no region of an event loop. `account` pays for payload buffers.
     pub(crate) fn on_ticket(account: Arc<Account>, may_splice: bool, is_marked: bool) -> Self {
         // The capacity holds the record mark and any reply head without a payload, except READDIR's.
         let head = Vec::with_capacity(256);
@@ -187,6 +190,7 @@ pub(crate) enum Space<'a> {
 }
 
 impl Space<'_> {
+    /// Returns the capacity of the space in bytes.
     fn len(&self) -> usize {
         match self {
             Self::Region(_) => SMALL,
@@ -240,6 +244,7 @@ impl PayloadBuf<'_> {
         &mut self.all()[..len]
     }
 
+    /// Returns the whole space. Its contents may be left over from earlier requests.
     fn all(&mut self) -> &mut [u8] {
         match &mut self.space {
             Space::Region(region) => region,

@@ -275,6 +275,7 @@ impl Ticket {
         }
     }
 
+    /// Queues the reply and ends the ticket. Writes to the socket if no other thread does so; never blocks.
     fn send_now(mut self, reply: OwnedReply) {
         self.open = false;
         if self.link.leave(self.held, Some(reply)) {

@@ -20,6 +20,7 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// Adds the value that `make` returns for its token, and returns the token.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u64) -> T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, value: None });
@@ -31,6 +32,7 @@ impl<T> Slab<T> {
         token
     }
 
+    /// Returns the value of a token, or `None` if the value was removed.
     pub(crate) fn get_mut(&mut self, token: u64) -> Option<&mut T> {
         let slot = self.slots.get_mut(token as u32 as usize)?;
         if u64::from(slot.generation) != token >> 32 {
@@ -39,6 +41,7 @@ impl<T> Slab<T> {
         slot.value.as_deref_mut()
     }
 
+    /// Removes and returns the value of a token. The slot is used again, with tokens that differ.
     pub(crate) fn remove(&mut self, token: u64) -> Option<Box<T>> {
         self.get_mut(token)?;
         let slot = &mut self.slots[token as u32 as usize];
@@ -47,6 +50,7 @@ impl<T> Slab<T> {
         slot.value.take()
     }
 
+    /// Iterates over all values with their tokens.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut T)> {
         self.slots.iter_mut().enumerate().filter_map(|(index, slot)| {
             let token = u64::from(slot.generation) << 32 | index as u64;

@@ -32,6 +32,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
+    /// Returns a pipe with room for `CAPACITY` bytes, or `None` if the system does not give one.
     fn new() -> Option<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).ok()?;
         (fcntl_setpipe_size(&write, CAPACITY).ok()? >= CAPACITY).then_some(Self { read, write })
@@ -46,6 +47,8 @@ pub(crate) struct Pipes {
 }
 
 impl Pipes {
+    /// Returns an empty pipe, or `None` if `MOST` pipes are in use or the system gives none. The reply is then
+    /// copied.
     pub(crate) fn lease(&self) -> Option<Pipe> {
         if let Some(pipe) = self.free.lock().pop() {
             return Some(pipe);
@@ -57,6 +60,7 @@ impl Pipes {
         pipe
     }
 
+    /// Takes a pipe back for reuse. A pipe that is not empty is closed, so that no reply sends bytes of another.
     pub(crate) fn give_back(&self, pipe: Pipe, empty: bool) {
         if empty {
             self.free.lock().push(pipe);

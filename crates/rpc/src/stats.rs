@@ -131,6 +131,7 @@ impl Stats {
         self.closed[reason as usize]
     }
 
+    /// Adds the counters of one event loop, so that `self` becomes the sum of all loops.
     pub(crate) fn add(&mut self, from: &LoopStats) {
         self.accepted += from.accepted.load(Relaxed);
         self.connections += from.connections.load(Relaxed);

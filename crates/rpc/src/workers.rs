@@ -75,6 +75,8 @@ impl<J: Send + 'static> Workers<J> {
         self.submit_up_to(usize::MAX, address, bytes, job)
     }
 
+    /// Queues a job if the queue is shorter than `limit`, or the address has less than its share of it. Wakes a
+    /// worker that sleeps.
     fn submit_up_to(&self, limit: usize, address: IpAddr, bytes: usize, job: J) -> Result<(), J> {
         let mut queue = self.shared.queue.lock();
         if queue.stopping || !queue.jobs.has_room(address, limit) {

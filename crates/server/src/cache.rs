@@ -74,6 +74,7 @@ pub(crate) struct CacheMonitor {
 }
 
 impl CacheMonitor {
+    /// Returns a monitor that knows no device yet. The roster keeps names and epochs in the state directory.
     pub(crate) fn new(roster: Roster) -> Self {
         CacheMonitor {
             devices: Mutex::default(),
@@ -86,6 +87,7 @@ impl CacheMonitor {
         }
     }
 
+    /// Adds a device in use. It takes the place of a lost or missing device, which the health names no more.
     fn add(&self, device: Arc<CacheDevice>) {
         self.replace(device.name());
         self.devices.lock().push(device);
@@ -123,6 +125,8 @@ impl CacheMonitor {
         self.devices.lock().retain(|device| device.name() != name);
     }
 
+    /// Moves a failed device from the devices in use to the lost ones. The health names it until a device is added.
+    /// An NBD server of the device is left, so that it accepts another client.
     pub(crate) fn lose(&self, name: &str) {
         let lost = self.devices().into_iter().find(|device| device.name() == name);
         self.remove(name);
@@ -237,6 +241,7 @@ pub(crate) fn open(
     Ok(Some((cache, CacheReady { devices, notices })))
 }
 
+/// Returns 128 random bits of the kernel, for UUIDs of pools, devices and volumes.
 pub(crate) fn random() -> u128 {
     let mut bytes = [0; 16];
     // The kernel's generator never returns fewer bytes than requested, up to 256 bytes.
@@ -256,6 +261,7 @@ fn remove_file(path: PathBuf, error: &ChangeError) {
     }
 }
 
+/// Returns the engine's mode for a mode of the configuration.
 pub(crate) fn engine_mode(mode: Mode) -> forebay_engine::Mode {
     match mode {
         Mode::WriteBack => forebay_engine::Mode::WriteBack,

@@ -187,6 +187,7 @@ fn unusable(error: OpenError) -> Error {
     Error::Cache(error.to_string())
 }
 
+/// Adds an event with the amount of dirty data that the recovery found, if there is any.
 fn tell_recovered(events: &EventLog, recovered: &Recovered, took: Duration) {
     if recovered.dirty_blocks > 0 {
         let dirty = format_size(recovered.dirty_blocks * BLOCK as u64);

@@ -93,6 +93,8 @@ struct StateDir {
 }
 
 impl Control {
+    /// Returns the control of a server that does not serve clients yet. `settings` are those of the start, and a
+    /// reload changes only a copy.
     pub(crate) fn new(settings: Settings, started: Started, listen: Vec<SocketAddr>, parts: Parts) -> Self {
         Control {
             now: Mutex::new(settings.clone()),

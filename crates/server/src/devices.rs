@@ -57,6 +57,7 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
+    /// Returns the missing device at a path, described as the state directory knows it from its last use.
     fn new(path: &Path, record: Option<Record>) -> Self {
         let name = path.display().to_string();
         match record {
@@ -199,6 +200,8 @@ impl Start<'_> {
         block_on_apart(async move { Pool::open_within(devices, &patience).await })
     }
 
+    /// Checks that a device may become a part of the cache, beside `others`. The device as the state directory knows
+    /// it may come back.
     fn check(&self, path: &Path, others: &[PathBuf]) -> Result<(), Error> {
         let before = self.roster.member(path);
         self.rules.check(path, others, before.as_ref()).map_err(|error| Error::Cache(error.to_string()))

@@ -75,6 +75,7 @@ impl Epochs {
         self.note(pool, Noted { given: before.given.max(epoch), ..before })
     }
 
+    /// Replaces the epochs of a pool, durably. The pools used least recently are dropped beyond `POOLS`.
     fn note(&mut self, pool: &str, noted: Noted) -> io::Result<()> {
         self.pools.retain(|(known, _)| known != pool);
         self.pools.push((pool.to_owned(), noted));
@@ -89,6 +90,7 @@ impl Epochs {
         self.write()
     }
 
+    /// Writes both slots, durably. The first call makes the file. After an error one slot may have the old contents.
     fn write(&mut self) -> io::Result<()> {
         self.generation += 1;
         let bytes = encode(self.generation, &self.pools)?;
@@ -111,6 +113,8 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
+/// Returns the contents of a slot: a checksum, the generation, and a line for each pool. Fails if they are longer
+/// than a slot.
 fn encode(generation: u64, pools: &[(String, Noted)]) -> io::Result<Vec<u8>> {
     let line = |(pool, noted): &(String, Noted)| match noted.given > noted.in_use {
         true => format!("{pool} {} {}\n", noted.in_use, noted.given),
@@ -126,6 +130,7 @@ fn encode(generation: u64, pools: &[(String, Noted)]) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Decodes a slot into its generation and pools. Returns `None` if the checksum or a line is wrong.
 fn decode(bytes: &[u8]) -> Option<(u64, Vec<(String, Noted)>)> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (head, body) = std::str::from_utf8(&bytes[..end]).ok()?.split_once('\n')?;

@@ -124,6 +124,7 @@ pub(crate) fn tell_opening(log: &EventLog, under_way: &UnderWay, event: &Event) 
     log.add(Severity::Error, kind, message, &[]);
 }
 
+/// Returns the message about a cache device that has kept a request waiting for this time.
 fn late(device: &str, after: Duration) -> String {
     format!(
         "cache device {device} has not answered for {} s; it is given up if another one answers. See the kernel's log",
@@ -131,6 +132,7 @@ fn late(device: &str, after: Duration) -> String {
     )
 }
 
+/// Returns the message about a cache device that keeps the start waiting. No other device can replace it there.
 fn awaited(device: &str, after: Duration) -> String {
     format!(
         "the start waits for cache device {device}, which has not answered for {} s, since the cache cannot be opened without it. \

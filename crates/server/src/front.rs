@@ -44,6 +44,7 @@ pub(crate) struct Started {
 }
 
 impl Started {
+    /// Reads both clocks.
     pub(crate) fn now() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Started { at: Instant::now(), ns: now.as_nanos() as u64 }
@@ -55,6 +56,8 @@ impl Started {
 }
 
 impl ControlFront {
+    /// Returns the front that answers on the control socket during the start, until the start hands over its
+    /// `Control`.
     pub(crate) fn new(
         settings: &Settings,
         started: Started,

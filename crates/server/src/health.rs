@@ -75,6 +75,8 @@ impl Asker {
         }
     }
 
+    /// Asks the process about a disk, and waits up to `PATIENCE`. After a failure the process is not asked again, and
+    /// every answer is `None`.
     fn ask(&self, disk: &str) -> Option<Health> {
         let mut line = self.line.lock();
         let answer = line.as_mut().and_then(|line| exchange(line, disk));
@@ -95,6 +97,8 @@ impl Drop for Asker {
     }
 }
 
+/// Sends the name of a disk and reads the answer. Returns `None` after an error or a timeout: the line is useless
+/// then.
 fn exchange(line: &mut UnixStream, disk: &str) -> Option<[u8; ANSWER]> {
     use std::io::Write;
     let len = u8::try_from(disk.len()).ok()?;
@@ -116,6 +120,7 @@ pub fn answer_health() -> std::io::Result<()> {
     answer_all(line, forebay_disk::ask_health)
 }
 
+/// Answers each question on the line with `ask`, until the server closes the line.
 fn answer_all(mut line: UnixStream, ask: impl Fn(&str) -> Option<Health>) -> std::io::Result<()> {
     use std::io::Write;
     let mut len = [0];
@@ -128,6 +133,7 @@ fn answer_all(mut line: UnixStream, ask: impl Fn(&str) -> Option<Health>) -> std
     Ok(())
 }
 
+/// Returns an answer as bytes. The first byte has a bit for each value that is known.
 fn encode(health: Option<Health>) -> [u8; ANSWER] {
     let mut bytes = [0; ANSWER];
     let Some(health) = health else { return bytes };
@@ -139,6 +145,7 @@ fn encode(health: Option<Health>) -> [u8; ANSWER] {
     bytes
 }
 
+/// Decodes an answer. Returns `None` if the process learned nothing from the disk.
 fn decode(bytes: &[u8; ANSWER]) -> Option<Health> {
     let has = |bit: usize| bytes[0] >> bit & 1 == 1;
     let [_, life_used, spare, warnings, errors @ ..] = *bytes;
@@ -198,6 +205,8 @@ impl Drop for Monitor {
     }
 }
 
+/// Asks the disk of each cache device for its health, and adds events about changes for the worse. Waits for the
+/// disks.
 fn look(watch: &CacheMonitor, events: &EventLog, ask: impl Fn(&str) -> Option<Health>) {
     let devices: Vec<Arc<CacheDevice>> = watch.devices();
     watch.health.lock().retain(|name, _| devices.iter().any(|device| device.name() == name));
@@ -251,6 +260,7 @@ pub(crate) fn prediction(name: &str, health: &Health) -> Option<String> {
     Some(format!("the disk of cache device {name} warns: {}; {}", first.1, replace(name)))
 }
 
+/// Returns the advice to replace a cache device, as the end of a message.
 fn replace(name: &str) -> String {
     format!(
         "add another with `forebay pool add PATH`, then take this one away with `forebay pool remove {name} --wait`"

@@ -43,6 +43,7 @@ impl InUse {
         }
     }
 
+    /// Returns the error about a pool that may hold data and is not among the devices of this start.
     fn left_behind(&self, text: &str) -> Error {
         let devices = text.lines().skip(1).collect::<Vec<_>>().join(" and ");
         Error::CacheLeftBehind { devices, note: self.path.clone() }

@@ -95,6 +95,9 @@ impl LiveExports {
         if mistakes.is_empty() { Ok(prepared) } else { Err(mistakes) }
     }
 
+    /// Opens an export that the configuration has added, and takes ownership of its directory. Returns `None` for an
+    /// export that only the next start can serve. Fails if the cache's storage lies in the directory, or another
+    /// server has it.
     fn prepare_one(&self, export: &Configured, cache: Option<&Cache>) -> Result<Option<Ready>, Error> {
         let failed = |error: forebay_vfs::Error| Error::Export {
             path: export.path.clone(),

@@ -69,6 +69,8 @@ impl Notifier {
         started.inspect_err(failed).ok().map(Arc::new)
     }
 
+    /// Starts the process that sends notifications, gives it the targets, and starts two threads: one passes events
+    /// on, one reads its reports.
     fn spawn(targets: &[Notify], events: &Arc<EventLog>) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_write_timeout(Some(PATIENCE))?;
@@ -148,6 +150,8 @@ fn ended() -> &'static str {
 }
 
 impl Line {
+    /// Sends an order to the process, and waits up to `PATIENCE`. An error ends the connection, and with it the
+    /// process.
     fn send(&self, order: &Order) -> io::Result<()> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');

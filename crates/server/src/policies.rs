@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
 use forebay_common::state_file;
-use forebay_config::{Export, Keep, Mode, Policy, Streams};
+use forebay_config::{DirtyTime, Export, Keep, Mode, Policy, Streams};
 use forebay_control::{
     Chosen, EventLog, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, Severity,
 };
@@ -122,6 +122,8 @@ impl Policies {
         }
     }
 
+    /// Adds `rule` to the rule of a path, durably, and applies it to the files below. Returns the rules that hold for
+    /// the path then.
     fn set(&self, path: &Path, rule: Policy) -> Result<PolicyReport, String> {
         let roots = self.vfs.policy_roots(path).map_err(|error| error.to_string())?;
         let root = roots.into_iter().next().ok_or_else(|| format!("{} is not served", path.display()))?;
@@ -138,6 +140,7 @@ impl Policies {
         self.show(path)
     }
 
+    /// Removes the rule of a path, durably, also if the path is gone. Fails if the rule comes from the configuration.
     fn unset(&self, path: &Path) -> Result<PolicyReport, String> {
         let root = self.vfs.policy_roots(path).ok().and_then(|roots| roots.into_iter().next());
         let mut removed = None;
@@ -208,9 +211,16 @@ impl Policies {
             cache: chosen(&rules, |rule| rule.cache, Keep::Normal),
             streams: chosen(&rules, |rule| rule.streams, Streams::Past),
             mode: least_cached(&rules, config_mode(self.engine.effective_mode())),
+            dirty_time: chosen(&rules, |rule| rule.dirty_time, self.usual_dirty_time()),
         })
     }
 
+    fn usual_dirty_time(&self) -> DirtyTime {
+        DirtyTime::from_seconds(self.engine.dirty_time().as_secs().try_into().unwrap_or(u32::MAX))
+    }
+
+    /// Returns the rules that hold for a path, the nearest directory first; at one directory the command comes before
+    /// the configuration.
     fn holding(&self, path: &Path) -> Result<Vec<PolicyRule>, String> {
         let roots = self.vfs.policy_roots(path).map_err(|error| error.to_string())?;
         let (records, exports) = (self.records.lock().clone(), self.exports.lock().clone());
@@ -224,6 +234,7 @@ impl Policies {
         Ok(roots.iter().flat_map(about).flatten().collect())
     }
 
+    /// Returns all rules: those of the configuration, then those of the command.
     fn all(&self) -> Vec<PolicyRule> {
         let (records, exports) = (self.records.lock().clone(), self.exports.lock().clone());
         let exports = exports.iter().filter(|record| !record.rule.is_empty());
@@ -232,6 +243,8 @@ impl Policies {
         exports.chain(records).collect()
     }
 
+    /// Returns a rule for the report, with the present path of its directory, or the last known path if the directory
+    /// is gone.
     fn shown(&self, record: &Record, source: PolicySource) -> PolicyRule {
         let path = self.vfs.policy_path(&record.root, &record.path);
         let exists = path.is_ok();
@@ -239,6 +252,7 @@ impl Policies {
         PolicyRule { path, rule: record.rule, source, exists }
     }
 
+    /// Returns the answer to a policy request, with the use of the room for pinned data in bytes.
     fn report(&self, rules: Vec<PolicyRule>, in_force: Option<PolicyInForce>) -> PolicyReport {
         PolicyReport {
             rules,
@@ -273,10 +287,12 @@ fn described(rule: Policy) -> String {
         rule.cache.map(|keep| format!("cache {keep}")),
         rule.streams.map(|way| format!("streams {way}")),
         rule.mode.map(|mode| format!("mode {mode}")),
+        rule.dirty_time.map(|time| format!("dirty time {time}")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
+/// Returns a rule in the engine's terms. Parts that the rule leaves open stay open.
 fn settings(rule: Policy) -> PolicySettings {
     PolicySettings {
         keep: rule.cache.map(|keep| match keep {
@@ -289,9 +305,12 @@ fn settings(rule: Policy) -> PolicySettings {
             Streams::Cache => forebay_engine::Streams::Cache,
         }),
         mode: rule.mode.map(engine_mode),
+        dirty_seconds: rule.dirty_time.map(DirtyTime::seconds),
     }
 }
 
+/// Reads the rules from their file. A missing file means no rules. Fails for a damaged file, and for one of a later
+/// version.
 fn read(path: &Path) -> io::Result<Vec<Record>> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -309,6 +328,7 @@ fn read(path: &Path) -> io::Result<Vec<Record>> {
     Ok(serde_json::from_str::<Records>(&text).map_err(broken)?.rules)
 }
 
+/// Replaces the file of the rules, durably.
 fn write(path: &Path, rules: &[Record]) -> io::Result<()> {
     let text = serde_json::to_string_pretty(&Records { version: VERSION, rules: rules.to_vec() })?;
     state_file::replace(path, text + "\n")
@@ -323,6 +343,7 @@ mod text {
         serializer.collect_str(root)
     }
 
+    /// Reads a directory's identity from the text that `serialize` has written.
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyRoot, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(|()| serde::de::Error::custom("no file or directory"))
@@ -356,7 +377,7 @@ mod tests {
     fn the_nearest_rule_with_a_part_counts() {
         let rule = |path: &str, cache, streams| PolicyRule {
             path: path.into(),
-            rule: Policy { cache, streams, mode: None },
+            rule: Policy { cache, streams, ..Policy::default() },
             source: PolicySource::Command,
             exists: true,
         };

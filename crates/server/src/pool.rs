@@ -85,6 +85,7 @@ fn pool_device(roster: &Roster, name: &str) -> PoolDevice {
     }
 }
 
+/// Returns the progress of the scrub in segments, and its results in blocks.
 fn scrub(cache: &Cache) -> ScrubStatus {
     let scrub = cache.engine.scrub_status();
     ScrubStatus {

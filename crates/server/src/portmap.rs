@@ -55,6 +55,8 @@ impl PortmapRole {
         }
     }
 
+    /// Ends this role: withdraws the registration with rpcbind, or closes the portmapper's connections, for which it
+    /// waits a second at most.
     pub(crate) fn end(self) {
         match self {
             PortmapRole::Nowhere => {}

@@ -41,6 +41,7 @@ impl Rates {
     }
 }
 
+/// Returns a limit of the configuration as the transport enforces it. A rate that is not set has no limit.
 fn made(limit: &RateLimit) -> Arc<forebay_rpc::RateLimit> {
     let rate = |rate: Option<u64>| rate.and_then(NonZeroU64::new);
     Arc::new(forebay_rpc::RateLimit::new(rate(limit.requests), rate(limit.bytes), limit.burst))

@@ -203,11 +203,13 @@ impl Record {
         utc(self.seen)
     }
 
+    /// Returns the record as a line of the file.
     fn line(&self) -> String {
         let Record { pool, uuid, active, seen, path, stable, serial, mount } = self;
         format!("{pool}\t{uuid}\t{active}\t{seen}\t{path}\t{stable}\t{serial}\t{mount}\n")
     }
 
+    /// Parses a line of the file. Returns `None` for a line with other fields, which is then ignored.
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<_> = line.split('\t').collect();
         let [pool, uuid, active, seen, path, stable, serial, mount] = fields[..] else { return None };

@@ -75,6 +75,7 @@ impl Registration {
 }
 
 impl Programs {
+    /// Registers all programs with rpcbind. If rpcbind refuses one, withdraws all of them and fails.
     fn register(self) -> Result<(), Error> {
         for mapping in self.ports.mappings() {
             match number(Procedure::Set, &mapping) {
@@ -94,6 +95,8 @@ impl Programs {
         Ok(())
     }
 
+    /// Withdraws all programs, as far as rpcbind answers. Errors are ignored: a stale registration only misleads
+    /// clients that ask for a port.
     fn unregister(self) {
         for mapping in self.ports.mappings() {
             let _ = number(Procedure::Unset, &mapping);
@@ -166,6 +169,8 @@ fn number(procedure: Procedure, mapping: &Mapping) -> io::Result<u32> {
     call(VERSION, procedure as u32, mapping)
 }
 
+/// Calls a procedure of rpcbind over its local socket, or over UDP without that socket. Returns the number in the
+/// reply, and 0 if rpcbind refuses the call.
 fn call(vers: u32, proc: u32, args: &impl Encode) -> io::Result<u32> {
     let xid = std::process::id();
     let mut message = Vec::new();
@@ -219,6 +224,8 @@ fn over_udp(message: &[u8]) -> io::Result<Vec<u8>> {
     Ok(reply)
 }
 
+/// Returns a UDP socket at a privileged port: rpcbind accepts registrations from such ports only. Fails if all ports
+/// from 600 to 1023 are in use.
 fn reserved_socket() -> io::Result<UdpSocket> {
     let ports = (600..1024).rev();
     let mut last = io::ErrorKind::AddrInUse.into();

@@ -184,6 +184,8 @@ struct Reloads {
 }
 
 impl Reloads {
+    /// Starts the thread that carries out reloads. A reload that is asked for during the start waits until clients
+    /// are served.
     fn start(front: Arc<ControlFront>) -> io::Result<Self> {
         let wanted = Arc::new(AtomicBool::new(false));
         let (wake, woken) = sync_channel(1);
@@ -202,6 +204,7 @@ impl Reloads {
         Ok(Reloads { wanted, wake })
     }
 
+    /// Asks for a reload, which begins at once if clients are served. Does not wait.
     fn want(&self) {
         self.wanted.store(true, Ordering::SeqCst);
         self.wake();
@@ -240,6 +243,7 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
     if stopped.unstable == 0 { Ok(()) } else { Err(Error::Unstable(stopped.unstable)) }
 }
 
+/// Returns the error for a listener or event loop that could not be started.
 pub(crate) fn start_error(error: StartError) -> Error {
     match error {
         StartError::Listen { addr, source } => listen_error(addr, source),
@@ -247,6 +251,7 @@ pub(crate) fn start_error(error: StartError) -> Error {
     }
 }
 
+/// Returns the error for an address that the server cannot listen on, with the remedy for the usual causes.
 pub(crate) fn listen_error(address: SocketAddr, source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::AddrInUse => Error::PortInUse(address),

@@ -58,6 +58,8 @@ impl Watches {
         Ok(Watches(opened))
     }
 
+    /// Waits for the watches, one for each export in the order of the configuration. Fails if their thread has
+    /// panicked.
     fn opened(self) -> Result<Vec<Option<Arc<HostWatch>>>, Error> {
         let ended = |_| io::Error::other("the thread that opens the exports has ended");
         Ok(self.0.recv().map_err(ended)?)
@@ -233,6 +235,8 @@ fn flush_after_crash(vfs: &Vfs, events: &EventLog, under_way: &UnderWay) {
     }
 }
 
+/// Takes ownership of an export's directory, so that no second server writes to it. Tries again while a stopping
+/// server may still have it. Fails if the export is writable and the process cannot change the directory.
 fn own(export: &Export, retry: BusyRetry) -> Result<Ownership, Error> {
     let path = &export.path;
     let take = || match Ownership::take(path) {
@@ -291,6 +295,7 @@ fn open_vfs(
     })
 }
 
+/// Returns the parameters of the NFS service. Clients that an export refuses become events.
 fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
     let events = events.clone();
     let limits = &settings.limits;

@@ -96,6 +96,8 @@ pub fn control_ublk() -> io::Result<()> {
     })
 }
 
+/// Carries out each order on the line, and answers with its result or the number of its error, until the server
+/// closes the line.
 fn answer_all(
     line: UnixStream,
     mut carry_out: impl FnMut(Order) -> io::Result<Option<Description>>,

@@ -90,6 +90,7 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
+    /// Starts the thread that reports the progress of the start, to the log and to the service manager.
     pub(crate) fn start(of: &Arc<UnderWay>, host: &Arc<dyn Host>) -> std::io::Result<Self> {
         let (over, wait) = channel::<()>();
         let (of, host) = (of.clone(), host.clone());

@@ -87,6 +87,7 @@ fn most_read(nfs: &Nfs) -> Result<Vec<Vec<u8>>, String> {
     }
 }
 
+/// Returns the progress of warming the cache: the total found, and the part done, in files and bytes.
 fn report(total: Warming, now: Warming) -> WarmReport {
     WarmReport {
         total_files: total.files,

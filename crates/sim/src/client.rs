@@ -52,6 +52,8 @@ impl Client {
         }
     }
 
+    /// Carries out one operation of this kind, on an object that the client chooses by chance. Errors go to
+    /// [`Shared::fail`], unless the plan allows them.
     async fn act(&mut self, kind: Kind) {
         match kind {
             Kind::WriteBytes | Kind::WriteBlocks | Kind::WriteStream => self.write_somewhere(kind).await,
@@ -75,6 +77,7 @@ impl Client {
         }
     }
 
+    /// Returns the number of an object that chance chooses, or `None` if all objects are removed.
     fn any(&mut self) -> Option<u8> {
         let numbers = self.shared.objects.lock().numbers();
         (!numbers.is_empty()).then(|| self.rng.pick(&numbers))
@@ -84,6 +87,8 @@ impl Client {
         self.shared.objects.lock().object(number)
     }
 
+    /// Returns the client's time for a request. In 3 % of the calls it is an arbitrary time, since clocks of clients
+    /// jump.
     fn now(&mut self) -> Time {
         // Clients' clocks jump.
         if self.rng.chance(300) {
@@ -94,6 +99,8 @@ impl Client {
         Time { sec: 1_000_000_000 + time.as_secs() as i64, nsec: time.subsec_nanos() }
     }
 
+    /// Reports an error that the plan does not allow as a failure of the world. Any error is allowed for an object
+    /// that another client has removed.
     fn check(&self, what: &str, number: u8, error: Error) {
         // Another client may have removed the object meanwhile.
         let removed = self.shared.objects.lock().key(number).is_none();
@@ -102,6 +109,8 @@ impl Client {
         }
     }
 
+    /// Reads a range that the client's habits choose from an object that chance chooses. A stream continues where its
+    /// last read ended.
     async fn read_somewhere(&mut self, kind: Kind) {
         let Some(number) = self.any() else { return };
         let size = self.shared.model.lock().size(number);
@@ -156,6 +165,7 @@ impl Client {
         }
     }
 
+    /// Sets one of the modes of the plan, chosen by chance. Does nothing in a world that keeps its mode.
     fn switch_mode(&mut self) {
         let modes = &self.shared.habits.modes;
         if !modes.is_empty() {

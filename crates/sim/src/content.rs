@@ -65,6 +65,8 @@ impl Content {
         }
     }
 
+    /// Zeroes the bytes of the last block that lie behind the end of the file. A later growth must not show old
+    /// bytes.
     fn clear_tail(&mut self) {
         let keep = (self.size % BLOCK as u64) as usize;
         if keep > 0

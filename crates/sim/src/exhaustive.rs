@@ -91,6 +91,8 @@ pub fn workloads(most: u32) -> Vec<Vec<Action>> {
     all
 }
 
+/// Returns the plan of every case: two devices, one object, write-back mode, and no faults except the loss of a
+/// device if the case `loses` one.
 fn plan(rng: &mut Rng, loses: bool) -> Plan {
     let mut plan = Plan::new(rng);
     plan.devices = vec![64 << 20; 2];
@@ -136,6 +138,8 @@ impl Case {
         }
     }
 
+    /// Runs the case and checks the result. Returns the steps of the work and of the recovery that change what a
+    /// crash leaves, as places for the crashes of further cases.
     fn steps(&self, world: &mut World) -> Result<Steps, String> {
         let engine = world.start_through(Vec::new())?;
         let marks = Marks::of(&world.shared.executor);
@@ -175,6 +179,7 @@ struct Marks {
 }
 
 impl Marks {
+    /// Starts to record the steps that change what a crash leaves.
     fn of(executor: &Executor) -> Self {
         executor.record_marks();
         Marks { executor: executor.clone(), before: executor.steps() }
@@ -185,6 +190,7 @@ impl Marks {
     }
 }
 
+/// Carries out the actions of a case, one after another, on object 1.
 async fn act(mut client: Client, notary: Notary, actions: Vec<Action>) {
     for action in actions {
         match action {

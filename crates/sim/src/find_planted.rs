@@ -112,6 +112,8 @@ fn find(worlds: Worlds, bug: &'static str, seeds: &[u64], known: Option<u64>) ->
     }
 }
 
+/// Reads the file of known seeds: on each line a seed, a space, and the name of the planted bug that this seed finds.
+/// Skips other lines.
 fn read(path: &Path) -> Result<Known, String> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;

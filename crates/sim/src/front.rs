@@ -212,12 +212,15 @@ impl Client {
         undestaged.unwrap_or_else(|| self.shared.store.size_of(object.key()))
     }
 
+    /// Returns true if the read goes to the file instead of the cache: in pass-through mode, and, in half of the
+    /// cases, while the cache has no room.
     fn reads_past_the_cache(&mut self) -> bool {
         let keeps = self.engine.mode() != Mode::PassThrough;
         // The second condition is that of a stream.
         !keeps || (!self.engine.has_room() && self.rng.chance(5000))
     }
 
+    /// Reads from the backing store, without the engine. Returns the number of bytes before the end of the file.
     async fn get_plain(&self, object: &CachedObject, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         use forebay_engine::buffer::BLOCK;
         self.shared.hits.hit(Fault::ReadPlain);

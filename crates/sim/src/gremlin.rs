@@ -48,6 +48,8 @@ impl Gremlin {
         }
     }
 
+    /// Begins an hour with faults: sets the fault rates of a device and of the backing store, and lets time jump or
+    /// space run out if the plan says so.
     fn harm(&mut self) {
         self.victim.set_rates(self.plan.disk_rates(&mut self.rng));
         let rates = self.plan.backing_rates(&mut self.rng);
@@ -83,6 +85,7 @@ impl Gremlin {
         }
     }
 
+    /// Begins an hour without faults: the victim and the backing store work again.
     fn heal(&mut self) {
         heal(&self.shared, &self.victim);
         self.shared.tell(|| "a good hour begins".to_owned());

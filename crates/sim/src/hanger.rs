@@ -46,6 +46,7 @@ impl Hanger {
         self.client.shared.lost.lock().iter().any(|name| name == self.victim.name())
     }
 
+    /// Releases the held operations before the device deadline, so that the engine must keep the device.
     async fn answer_in_time(&mut self) {
         let rest = self.rng.time(Duration::ZERO, self.deadline * 3 / 4);
         self.rest(rest).await;

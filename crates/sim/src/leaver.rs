@@ -37,6 +37,8 @@ impl Leaver {
         }
     }
 
+    /// Takes a device from the removable ones, rather not the one that may die. `None` if no living device is
+    /// removable.
     fn next(&mut self) -> Option<Disk> {
         let mut removable = self.client.shared.removable.lock();
         removable.retain(|disk| !disk.is_gone());
@@ -50,6 +52,8 @@ impl Leaver {
         Some(removable.remove(at))
     }
 
+    /// Removes a device from the pool. If the plan says so, the victim dies during the removal or after it. A device
+    /// that the engine keeps is removable again.
     async fn remove(&mut self, disk: Disk) {
         let alive = !self.victim.is_gone();
         if self.dies && alive {
@@ -80,6 +84,7 @@ impl Leaver {
         }
     }
 
+    /// Adds a spare device, which may be removed later.
     async fn add(&mut self) {
         if let Some(disk) = self.client.add_device().await {
             self.client.shared.removable.lock().push(disk);

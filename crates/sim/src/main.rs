@@ -115,6 +115,7 @@ fn arguments_of(worlds: Worlds) -> &'static str {
     }
 }
 
+/// Runs the world of one seed and prints all its events, its number of steps, its digest, and its failure.
 fn one(worlds: Worlds, seed: u64) -> ExitCode {
     match guarded(worlds, seed, true) {
         Ok(outcome) => {
@@ -141,6 +142,8 @@ fn is_planned(seed: u64, part: &str) -> bool {
     part.is_empty() || format!("{:?}", Plan::of_world(&mut Rng::new(seed))).contains(part)
 }
 
+/// Runs worlds on one thread until the last seed, the end of the time, or the most failures. Adds their faults to the
+/// counts of the run.
 fn worker(run: &Run, last: Option<u64>, end: Option<Instant>, failures: u64, bar: &ProgressBar) {
     while !run.stop.load(Ordering::Relaxed) {
         let seed = run.next.fetch_add(1, Ordering::Relaxed);
@@ -189,6 +192,8 @@ fn progress(of: u64, what: &'static str) -> ProgressBar {
     style.map_or(bar.clone(), |style| bar.with_style(style))
 }
 
+/// Parses the command line and carries out one of its tasks: one seed, planted bugs, exhaustive cases, or a range of
+/// seeds on all processors.
 fn main() -> ExitCode {
     keep_memory();
     let arguments = Arguments::parse();
@@ -317,6 +322,8 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Prints how often each fault happened, and a summary. The run also fails if it had enough worlds and some fault
+/// never happened.
 fn report(run: &Run, time: Duration) -> ExitCode {
     let (done, failed) = (run.done.load(Ordering::Relaxed), run.failed.load(Ordering::Relaxed));
     let mut missing = 0;

@@ -51,11 +51,13 @@ fn number_of(bytes: &[u8]) -> Option<u64> {
 }
 
 impl Ledger {
+    /// Returns the contents of a new user record, from which its number can be read.
     fn begin(&mut self) -> Vec<u8> {
         self.next += 1;
         contents(self.next)
     }
 
+    /// Notes a user record that the engine accepted. Fails if the engine has given its number to another record.
     fn wrote(&mut self, id: UserRecordId, bytes: &[u8]) -> Result<(), String> {
         let number = number_of(bytes).unwrap_or_default();
         match self.written.insert(id, number) {
@@ -91,6 +93,8 @@ impl Ledger {
         Ok(())
     }
 
+    /// Compares the records that recovery returns with the written ones. Durable records must be there unless they
+    /// were released (P1), and the order must be that of the log (P3).
     fn compare(&self, numbers: &[u64]) -> Result<(), String> {
         let known: BTreeSet<u64> = self.written.values().copied().collect();
         if let Some(number) = numbers.iter().find(|number| !known.contains(number)) {

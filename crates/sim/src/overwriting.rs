@@ -17,6 +17,8 @@ const FILE: u64 = 12 << 20;
 /// The size of a write in bytes.
 const WRITE: u64 = 32 << 10;
 
+/// Makes a world with two devices of 64 MiB, one file, `ram` bytes of memory, and no faults. Nothing is destaged
+/// within an hour.
 fn world(ram: u64) -> World {
     let mut rng = Rng::new(7);
     let mut plan = Plan::new(&mut rng);

@@ -213,6 +213,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         }
     }
 
+    /// Returns the operations that `which` accepts, as one bit for each index.
     fn mask(&self, which: impl Fn(&Operation<C>) -> bool) -> u64 {
         self.operations
             .iter()
@@ -258,6 +259,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         self.possible_from(&self.base, visible)
     }
 
+    /// Returns the distinct values that the operations may lead to from the values in `base`. The operations in
+    /// `visible` must have happened.
     fn possible_from(&self, base: &[V], visible: u64) -> Vec<V> {
         let mut values: Vec<V> = Vec::new();
         for state in self.reachable(base) {

@@ -21,6 +21,8 @@ const WORD: usize = 8;
 /// Marks a stamped word. It is never 0, so no stamped word is zero.
 const MARK: u64 = 0x2b;
 
+/// Returns the stamp of one word of a block. It is zero only for generation 0, that is for contents that no write has
+/// made.
 fn word(generation: Generation, place: Place, index: usize) -> u64 {
     if generation == 0 {
         return 0;
@@ -121,6 +123,7 @@ impl Runs {
         }
     }
 
+    /// Adds the start of a run, unless it continues the last run.
     fn push(&mut self, start: usize, generation: Generation) {
         if self.0.last().is_none_or(|last| last.1 != generation) {
             self.0.push((start as u16, generation));
@@ -137,6 +140,7 @@ impl Runs {
     }
 }
 
+/// Returns true if `bytes`, which begin `start` bytes into the block, are those that write `generation` leaves there.
 fn matches(bytes: &[u8], start: usize, generation: Generation, place: Place) -> bool {
     if generation == UNKNOWN {
         return true;

@@ -60,6 +60,7 @@ impl Turner {
         Some(disk.name().to_owned())
     }
 
+    /// Lets one of the lost devices appear with its old contents, and adds it to the pool again.
     async fn bring_back(&mut self) {
         let lost = self.client.shared.lost.lock().clone();
         let gone = self.disks.iter().filter(|disk| lost.iter().any(|name| name == disk.name()));

@@ -90,6 +90,8 @@ impl Scenario {
         in_orders(seeds, move || self.run_here(before.clone()))
     }
 
+    /// Runs the scenario once, under the order of threads that the checker has drawn, and looks at the state after a
+    /// power cut. A quarter of the runs are cut in the middle.
     fn run_here(&self, before: Snapshot) {
         begin_order();
         let world = World::new(before, (self.settings)());
@@ -157,6 +159,7 @@ fn in_orders(seeds: Range<u64>, act: impl Fn() + Send + Sync + 'static) -> Resul
     run.map(|_| ()).map_err(|panic| Failure { seed: seed.get(), message: message(panic) })
 }
 
+/// Returns the text of a panic, or an empty text if the panic carries none.
 fn message(panic: Box<dyn Any + Send>) -> String {
     match panic.downcast::<String>() {
         Ok(message) => *message,

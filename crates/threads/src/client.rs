@@ -37,12 +37,14 @@ impl Client {
         Client { engine, file, history: history.clone() }
     }
 
+    /// Waits until the frame is durable. Panics if the engine reports that the frame is lost.
     async fn durable(&self, frame: Seq) {
         let (promise, kept) = promise();
         self.engine.when_durable(frame, Box::new(move |result| promise.keep(result)));
         assert_eq!(kept.await, Ok(()), "frame {frame}");
     }
 
+    /// Writes blocks as a server does: first without waiting, then with waiting. Returns when the data are durable.
     async fn put(&self, file: &Arc<CachedObject>, blocks: Range<u64>, value: u8) {
         doing("writes", &blocks);
         let data: Vec<u8> = blocks.clone().flat_map(|block| contents(block, value)).collect();

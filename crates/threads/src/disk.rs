@@ -88,6 +88,8 @@ impl Disk {
         }
     }
 
+    /// Has another thread carry out an action on the contents of the device. While the device is quick, this thread
+    /// does so at once.
     fn run<T: Send + 'static>(&self, action: impl FnOnce(&mut State) -> T + Send + 'static) -> Io<T> {
         let disk = self.clone();
         carry_out(self.quick.load(Relaxed), move || action(&mut disk.state()))
@@ -95,6 +97,8 @@ impl Disk {
 }
 
 impl State {
+    /// Copies blocks from the image to the buffer; a block that was never written is zeros. Notes that a scenario has
+    /// reached a bad block.
     fn read(&self, first: u64, buffer: &mut Buffer) {
         for (number, part) in (first..).zip(buffer.chunks_exact_mut(BLOCK)) {
             match self.image.get(&number) {
@@ -107,6 +111,7 @@ impl State {
         }
     }
 
+    /// Copies blocks from `data` into the image. A written block is good again.
     fn write(&mut self, first: u64, data: &[u8]) {
         for (number, part) in (first..).zip(data.chunks_exact(BLOCK)) {
             self.image.insert(number, part.into());

@@ -55,6 +55,8 @@ impl Change {
 }
 
 impl History {
+    /// Locks the history for one observation, which gets a time of its own. A panic of another thread does not matter
+    /// here.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.time += 1;

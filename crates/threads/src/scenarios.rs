@@ -103,12 +103,14 @@ impl Clients {
         Clients(world, client, Vec::new())
     }
 
+    /// Starts a client beside those that run already.
     fn run<F: Future<Output = ()> + Send + 'static>(mut self, act: impl FnOnce(Client) -> F) -> Self {
         let running = self.0.run(act(self.1.clone()));
         self.2.push(running);
         self
     }
 
+    /// Waits until all clients have ended.
     async fn end(self) {
         for running in self.2 {
             running.await;
@@ -116,6 +118,7 @@ impl Clients {
     }
 }
 
+/// Lets clients write and read around the end of a file, while another client truncates the file.
 fn write_against_cut(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
         .run(|client| async move { client.cut(4).await })
@@ -139,6 +142,7 @@ fn read_against_cut(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
+/// Lets three clients write overlapping blocks, while another client reads them.
 fn write_against_write(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
         .run(|client| async move {
@@ -154,6 +158,7 @@ fn write_against_write(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
+/// Lets clients write and read blocks that the engine reappends to the log meanwhile.
 fn write_against_rewrite(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
         .run(|client| async move {
@@ -165,6 +170,8 @@ fn write_against_rewrite(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
+/// Lets a client truncate a file while the engine reappends the blocks behind its new end. None of those blocks may
+/// come back.
 fn cut_against_rewrite(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world.clone(), client)
         .run(|client| async move {
@@ -237,6 +244,7 @@ fn repair_against_reuse(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
+/// Lets clients overwrite and read blocks while another client destages everything.
 fn write_against_destage(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
         .run(|client| async move {

@@ -69,6 +69,8 @@ impl Orders {
         Orders { seeds, now, random: 0, goes_on: 0, paces: BTreeMap::new(), slowest: 0, stops, step: 0 }
     }
 
+    /// Begins an order. The seed decides the kind of order: different rates of the threads, one late thread, or stops
+    /// at random steps.
     fn begin(&mut self, seed: u64) {
         self.now.set(seed);
         (self.random, self.step) = (seed, 0);
@@ -101,6 +103,8 @@ impl Orders {
         self.draw() % bound
     }
 
+    /// Returns the rate of a thread, which is drawn at the first call. The chance that the scheduler chooses a thread
+    /// is proportional to its rate.
     fn pace(&mut self, task: usize) -> u64 {
         if let Some(pace) = self.paces.get(&task) {
             return *pace;

@@ -167,6 +167,7 @@ impl Keyring {
     }
 }
 
+/// Reads a file of certificates or keys, at most `LARGEST` bytes of it. The path is only for the error.
 fn read(file: &mut File, path: &Path) -> Result<Vec<u8>, LoadError> {
     let mut bytes = Vec::new();
     let read = file.take(LARGEST).read_to_end(&mut bytes);

@@ -48,6 +48,7 @@ pub struct Session {
 }
 
 impl Session {
+    /// Begins the session of a new connection. `None` if the configuration is unusable.
     pub(crate) fn new(config: Arc<ServerConfig>) -> Option<Self> {
         let inner = UnbufferedServerConnection::new(config).ok()?;
         Some(Self { inner, kept: Vec::new(), is_closed: false })
@@ -182,6 +183,8 @@ impl Session {
     }
 }
 
+/// Appends a record of TLS to the bytes that the caller sends. Asks first for the record's size, which only rustls
+/// knows.
 fn encode<Data>(mut data: EncodeTlsData<'_, Data>, out: &mut Vec<u8>) -> Result<(), SessionError> {
     let start = out.len();
     if let Err(EncodeError::InsufficientSize(more)) = data.encode(&mut []) {

@@ -38,6 +38,8 @@ impl Changed {
 }
 
 impl Volume {
+    /// Reads from the cache, and past it in pass-through mode if the cache has no block of the range. Bytes behind
+    /// the end of the device are zeros.
     pub(crate) async fn read_now(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
@@ -64,6 +66,7 @@ impl Volume {
         Ok(())
     }
 
+    /// Writes to the cache or past it, as the engine decides, and waits as `stability` asks.
     pub(crate) async fn write_now(&self, offset: u64, data: &[u8], stability: Stability) -> Result<()> {
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -157,6 +160,7 @@ impl Volume {
         if changed.bypassed && is_synced { self.engine.sync_bypassed(&self.object).await } else { Ok(()) }
     }
 
+    /// Waits until every answered change is durable, in the log or on the backing device.
     pub(crate) async fn flush_now(&self) -> Result<()> {
         if !planted_bugs::active("a flush is answered before the frame is durable") {
             self.engine.commit(self.last_frame()).await?;
@@ -181,6 +185,8 @@ impl Volume {
         self.settle(all, stability).await
     }
 
+    /// Makes a range of bytes read as zeros. A short range is written to the log; the whole blocks of a longer one
+    /// are zeroed on the backing device. With `keep` they stay reserved there.
     pub(crate) async fn write_zeroes_now(
         &self,
         offset: u64,
@@ -209,11 +215,13 @@ impl Volume {
         self.settle(all, stability).await
     }
 
+    /// Writes zeros into a short range of bytes, like data.
     async fn put_zeros(&self, range: Range<u64>) -> Result<Changed> {
         let zeros = vec![0; (range.end - range.start) as usize];
         self.put(range.start, &zeros).await
     }
 
+    /// Reads a range into the cache, 1 MiB at a time. Does nothing in pass-through mode.
     pub(crate) async fn prefetch_now(&self, offset: u64, len: u64) -> Result<()> {
         if self.mode() == Mode::PassThrough {
             return Ok(());
@@ -228,6 +236,8 @@ impl Volume {
         Ok(())
     }
 
+    /// Describes a range as at most `most` extents: holes of the backing device, and cached and dirty blocks. A dirty
+    /// block is no hole.
     pub(crate) async fn extents_now(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>> {
         let allocated = self.device.allocated(offset, len).await?;
         let (mut at, end, mut found) = (offset, offset + len, Vec::<Extent>::new());

@@ -74,6 +74,8 @@ impl Store {
         device.ok_or(BackingError::Io(ENODEV))
     }
 
+    /// Returns the size of a volume in bytes: that of its device, or the last known one without a device. Fails with
+    /// ENODEV for an unknown volume.
     fn size_of(&self, uuid: u128) -> BackingResult<u64> {
         let size = |known: &Known| known.device.as_ref().map_or(known.size, |device| device.size());
         self.find(uuid, size).ok_or(BackingError::Io(ENODEV))

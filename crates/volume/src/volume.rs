@@ -203,6 +203,8 @@ impl Volume {
         self.frame.load(Ordering::Acquire)
     }
 
+    /// Counts a request in progress until the result is dropped, so that a stop waits for it. Fails once the volume
+    /// is stopping.
     fn enter(&self) -> Result<Running<'_>, DiskError> {
         // Each side writes its own flag before it looks at the other's: either the request sees the stop, or the stop
         // sees the request. Weaker orders allow that neither does.
@@ -211,6 +213,7 @@ impl Volume {
         if self.stopped.load(Ordering::SeqCst) { Err(DiskError::Stopping) } else { Ok(running) }
     }
 
+    /// Fails if a range of bytes passes the end of the volume, or changes a read-only one.
     fn check(&self, offset: u64, len: u64, changes: bool) -> Result<(), DiskError> {
         if changes && self.read_only {
             return Err(DiskError::ReadOnly);
@@ -237,6 +240,7 @@ impl Volume {
     }
 }
 
+/// Returns the error that doors pass on to clients for an error of the engine.
 fn disk_error(error: Error) -> DiskError {
     use forebay_engine::io::BackingError;
     match error {

@@ -133,12 +133,14 @@ pub enum Malformed {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
+    /// Takes `len` bytes. Fails with `Truncated` if fewer are left.
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed::Truncated)?;
         self.0 = rest;
         Ok(taken)
     }
 
+    /// Takes `N` bytes. Fails with `Truncated` if fewer are left.
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed::Truncated)?;
         self.0 = rest;

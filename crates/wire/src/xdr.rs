@@ -88,6 +88,7 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
+    /// Takes `N` bytes. Fails with the number of missing bytes if fewer are left.
     #[inline]
     fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], DecodeError> {
         match self.rest.split_first_chunk::<N>() {
@@ -99,6 +100,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Takes `len` bytes. Fails with the number of missing bytes if fewer are left.
     #[inline]
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         match self.rest.split_at_checked(len) {

@@ -24,17 +24,20 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// Makes the result of a step that has ended now.
     pub(super) fn now(counts: Counts, time: Duration, busy: Duration) -> Self {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self { counts, time, busy, at }
     }
 
+    /// Returns the line that records this result: seconds, busy seconds, the time of day, and the counts.
     fn line(&self) -> String {
         let Counts { passed, failed, expected, skipped } = self.counts;
         let (time, busy, at) = (self.time.as_secs_f64(), self.busy.as_secs_f64(), self.at);
         format!("{time:.1} {busy:.1} {at} {passed} {failed} {expected} {skipped}")
     }
 
+    /// Reads a line that [`Ended::line`] wrote. `None` if another version of this program wrote the file.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let mut seconds = || Duration::try_from_secs_f64(words.next()?.parse().ok()?).ok();
@@ -59,6 +62,7 @@ fn read() -> BTreeMap<String, Ended> {
     parse(&text)
 }
 
+/// Reads the recorded results by the name of the step. Skips lines that cannot be read.
 fn parse(text: &str) -> BTreeMap<String, Ended> {
     let parse = |line: &str| {
         let (name, rest) = line.split_once('\t')?;
@@ -95,6 +99,7 @@ pub(crate) fn list(steps: &[Step]) {
     }
 }
 
+/// Returns the word for the result of a step. A step that passed nothing was skipped.
 fn result(counts: &Counts) -> &'static str {
     match counts {
         Counts { failed: 1.., .. } => "failed",

@@ -30,6 +30,8 @@ pub(crate) fn check() -> Result<()> {
     has(&tests, TESTS)
 }
 
+/// Fails unless the file system of `path` has `needed` bytes free, and a reserve beside them. A full disk would fail
+/// a step in an obscure way.
 fn has(path: &Path, needed: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(path)
         .with_context(|| format!("cannot ask for the space of {}", path.display()))?;

@@ -134,6 +134,7 @@ pub(crate) fn run_for_parent(name: &str, result: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Reads the counts and the processor time that a step has left for this process.
 fn parse(text: &str) -> Option<(Counts, Duration)> {
     let mut words = text.split(' ');
     let mut next = || words.next()?.parse().ok();

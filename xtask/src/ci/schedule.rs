@@ -49,6 +49,7 @@ impl<'a> Schedule<'a> {
         self.states[step] = State::Ended;
     }
 
+    /// Returns true if the step waits, the steps before it have ended, and its share of the machine is free.
     fn may_begin(&self, step: usize) -> bool {
         if self.states[step] != State::Waiting {
             return false;
@@ -69,6 +70,7 @@ impl<'a> Schedule<'a> {
             }
     }
 
+    /// Returns the number of running steps of this kind.
     fn running(&self, share: Share) -> usize {
         let steps = self.steps.iter().zip(&self.states);
         steps.filter(|(step, state)| step.share == share && **state == State::Running).count()

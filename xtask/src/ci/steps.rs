@@ -90,6 +90,7 @@ pub(crate) fn all() -> Vec<Step> {
     steps
 }
 
+/// Returns the step that builds the release binary and splits its debug information off.
 fn release() -> Step {
     step("release", "the binary that is installed", || {
         one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))?;

@@ -6,6 +6,7 @@ pub(super) fn tokens(source: &str) -> Vec<String> {
     without_tests(&all(source))
 }
 
+/// Splits a source into words, `::` and single signs. Comments, strings and white space are left out.
 fn all(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = source;
@@ -67,6 +68,7 @@ fn quoted(rest: &str, mark: char) -> usize {
     end.map_or(rest.len(), |(at, _)| at + 1)
 }
 
+/// Removes items that are compiled for tests only, since their imports are in no product.
 fn without_tests(all: &[String]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut at = 0;

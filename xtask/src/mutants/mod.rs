@@ -137,6 +137,8 @@ fn sample<T>(mut lines: Vec<T>, count: usize, seed: u64) -> Vec<T> {
 }
 
 impl Mutants {
+    /// Draws mutants of a part of the code and runs the tests against each. Fails if the tests notice too few. With
+    /// `--list`, only prints their names.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let part = PARTS.iter().find(|part| part.name == self.part).context("no such part")?;
         tool("cargo-mutants").context("install it with `cargo x setup --mutants`")?;
@@ -215,6 +217,7 @@ struct Report {
 }
 
 impl Report {
+    /// Prints the surviving mutants and the counts. Returns failure if less than `WANTED` percent were noticed.
     fn print(&self, mutants: &[Mutant]) -> ExitCode {
         let mut packages = BTreeMap::<&str, usize>::new();
         let (mut living, mut invalid) = (0, 0);

@@ -30,6 +30,7 @@ pub(super) struct Mutant {
 /// Two places in a file: line and column, both counted from 1.
 type Span = [(usize, usize); 2];
 
+/// Reads a span of the source from the JSON of cargo-mutants: two places, each of line and column from 1.
 fn span(value: &Value) -> Option<Span> {
     let place = |end: &str| {
         let number = |key: &str| usize::try_from(value[end][key].as_u64()?).ok();
@@ -71,11 +72,13 @@ struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
+    /// Finds the starts of the lines, so that places of cargo-mutants can be turned into bytes.
     fn new(text: &'a str) -> Self {
         let ends = text.match_indices('\n').map(|(at, _)| at + 1);
         Places { text, lines: [0].into_iter().chain(ends).collect() }
     }
 
+    /// Turns a span into a range of bytes. `None` if the source has no such place.
     fn range(&self, [start, end]: Span) -> Option<Range<usize>> {
         let at = |(line, column): (usize, usize)| {
             let begin = *self.lines.get(line.checked_sub(1)?)?;

@@ -85,6 +85,8 @@ pub(super) fn all_tests(program: &Program, worlds: u64) -> Result<Option<String>
     run_program(program, worlds, &[], 0, None)
 }
 
+/// Runs a test program with mutant number `mutant`, or without one if the number is 0, until a test fails. Returns
+/// the name of that test.
 fn run_program(
     program: &Program,
     worlds: u64,

@@ -52,6 +52,8 @@ const GLIBC: (u32, u32) = (2, 34);
 const STATIC: &str = "x86_64-unknown-linux-musl";
 
 impl Package {
+    /// Makes the packages of the chosen kinds, or of all kinds, and prints their paths. Packages of one kind of
+    /// binary share a build.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let kinds = if self.kinds.is_empty() { Kind::value_variants() } else { &self.kinds };
         let out = self.out.unwrap_or_else(|| target_dir().join("packages"));

@@ -93,6 +93,7 @@ impl Tree {
         run(command("gzip", ["-9", "-n", "-f"]).arg(path))
     }
 
+    /// Returns the path of an installed file within the tree, and makes its directory.
     fn place(&self, to: &str) -> Result<PathBuf> {
         let path = self.path().join(to);
         let parent = path.parent().context("a file without a directory")?;
@@ -100,6 +101,7 @@ impl Tree {
         Ok(path)
     }
 
+    /// Lets the binary write its manual pages into the tree, and compresses them.
     fn manual_pages(&self, binary: &Path) -> Result<()> {
         let pages = self.place("usr/share/man/man1/forebay.1")?;
         let dir = pages.parent().context("a page without a directory")?;

@@ -21,6 +21,7 @@ pub(crate) fn list(suite: &str, kind: Kind, version: Version) -> Result<Expected
     }
 }
 
+/// Reads a list of expected failures. Fails on an entry without a reason.
 fn parse(text: &str) -> Result<Expected> {
     text.lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))

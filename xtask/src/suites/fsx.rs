@@ -22,6 +22,7 @@ const RUNS: [Run; 3] = [
     Run { name: "uncached", options: "noac,sync,rsize=4096,wsize=4096", operations: 2_000 },
 ];
 
+/// Runs fsx in a guest, once for each kind of mount. A run that ends with an error is a failed case with its output.
 pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let binary = tool("fsx")?;
     RUNS.iter()

@@ -18,6 +18,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Size of the file in bytes. It is not a multiple of any transfer size.
 const SIZE: usize = (20 << 20) + 4_321;
 
+/// Copies files in and out, prints one and lists the export, with libnfs's utilities. Everybody may write to the
+/// served directory meanwhile.
 pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let local = tempfile::tempdir()?;
     fs::set_permissions(local.path(), Permissions::from_mode(0o777))?;
@@ -49,6 +51,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
+    /// Returns the URL of a path in the export, as libnfs understands it.
     fn url(&self, path: &str) -> String {
         let (port, mount_port) = (self.target.port(), self.target.mount_port());
         // Libnfs mounts the part before the last slash, and an empty path confuses it if the export is "/".
@@ -59,6 +62,7 @@ impl Check<'_> {
         self.local.path().join(name).to_string_lossy().into_owned()
     }
 
+    /// Copies the source into the export and compares the file in the served directory, after a flush.
     fn copy_in(&self, to: &str, served: &Path, content: &[u8]) -> Result<()> {
         output(&mut as_user("nfs-cp", &[&self.path("source"), &self.url(to)]))?;
         self.target.flush()?;
@@ -66,12 +70,14 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Copies a file out of the export and compares the copy.
     fn copy_out(&self, from: &str, content: &[u8]) -> Result<()> {
         output(&mut as_user("nfs-cp", &[&self.url(from), &self.path("back")]))?;
         ensure!(fs::read(self.path("back"))? == content, "the file copied back differs");
         Ok(())
     }
 
+    /// Prints a file of the export with `nfs-cat`, and checks the number of bytes.
     fn print(&self, from: &str) -> Result<()> {
         let printed = bounded(Some(LIMIT), "nfs-cat", [self.url(from)]).output()?;
         ensure!(printed.status.success(), "nfs-cat ended with {}", printed.status);
@@ -79,6 +85,7 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Lists the export with `nfs-ls`, and checks that the names and the size are there.
     fn list(&self) -> Result<()> {
         let listed = output(&mut as_user("nfs-ls", &["-R", &self.url("")]))?;
         for wanted in ["copy", "inner", "inner/copy", &SIZE.to_string()] {

@@ -98,6 +98,7 @@ impl Target {
         Ok(Self { server: Serving::Own(Server::start(kind, forebay)?), version })
     }
 
+    /// Returns the TCP port of NFS.
     pub(crate) fn port(&self) -> u16 {
         match &self.server {
             Serving::Own(server) => server.port,
@@ -105,6 +106,7 @@ impl Target {
         }
     }
 
+    /// Returns the TCP port of MOUNT.
     pub(crate) fn mount_port(&self) -> u16 {
         match &self.server {
             Serving::Own(server) => server.mount_port,

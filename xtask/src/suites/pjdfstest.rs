@@ -9,6 +9,8 @@ use crate::setup::tool;
 
 const LIMIT: Duration = Duration::from_secs(400);
 
+/// Runs pjdfstest in a guest and returns its cases. A run without a summary, because it was cut short, is a failed
+/// case.
 pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let script = asset("pjdfstest.sh");
     let config = asset("pjdfstest.toml");

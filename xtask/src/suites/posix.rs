@@ -9,6 +9,7 @@ use crate::process;
 
 const LIMIT: Duration = Duration::from_secs(400);
 
+/// Runs the checks on the host before the client's, on the client, and on the host again after a flush.
 pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let script = asset("posix.py");
     let script = script.to_string_lossy();

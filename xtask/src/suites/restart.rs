@@ -13,6 +13,8 @@ const CRASHES: usize = 3;
 /// Number of the restart before which one of the two cache files is deleted.
 const LOSING: usize = 1;
 
+/// Runs the load in a guest, and kills and restarts the server each time the load works again. Needs a server of its
+/// own.
 pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let script = asset("restart.py");
     let script = script.to_string_lossy();
@@ -53,6 +55,7 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
+/// Returns the command that compares the served directory with the list of acknowledged changes in `share`.
 fn verify(script: &str, directory: &Path, share: &Path) -> Command {
     let mut command = Command::new("/usr/bin/python3");
     command.args([script, "host"]).arg(directory).arg(share);

@@ -28,6 +28,7 @@ impl Archive {
         self.bytes
     }
 
+    /// Appends one entry. Name and content are padded to four bytes.
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         self.bytes.extend_from_slice(b"070701");

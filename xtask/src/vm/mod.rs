@@ -126,6 +126,8 @@ impl Guest {
         Ok(ended.filter(|_| up()))
     }
 
+    /// Returns the initramfs: the script of the guest's start, the job, and the kernel's modules that the guest
+    /// needs.
     fn initramfs(&self, kernel: &Kernel) -> Result<Vec<u8>> {
         let mut archive = cpio::Archive::new();
         archive.file("init", include_bytes!("init.sh"));
@@ -168,6 +170,7 @@ impl Guest {
         job
     }
 
+    /// Returns the arguments of QEMU. The output of the job and its exit status come over serial ports of their own.
     fn arguments(&self, kernel: &Kernel) -> Vec<OsString> {
         let ports = [
             "-chardev file,id=output,path=/dev/stdout -device virtserialport,chardev=output,name=output",
@@ -229,6 +232,7 @@ fn tail(work: &Path) -> String {
 }
 
 impl NfsMount {
+    /// Returns the options of mount(8). Version and ports come first, so that further options may replace them.
     fn mount_options(&self) -> String {
         let Self { version, port, mount_port, options, .. } = self;
         let mut all = match version {

@@ -58,6 +58,7 @@ impl Booted {
         bail!("the guest did not boot; its console:\n{}", tail(work.path()))
     }
 
+    /// Returns the initramfs of a guest that goes on to systemd after the preparations.
     fn initramfs(&self, kernel: &Kernel) -> Result<Vec<u8>> {
         let mut archive = cpio::Archive::new();
         archive.file("init", include_bytes!("init.sh"));
@@ -67,6 +68,8 @@ impl Booted {
         Ok(archive.finish())
     }
 
+    /// Returns the arguments of QEMU, with the disks in the order in which the guest finds them. Writes of the guest
+    /// stay in the host's page cache, which outlives the guest.
     fn arguments(&self, kernel: &Kernel) -> Vec<OsString> {
         let mut arguments = super::machine(kernel, self.memory);
         arguments.extend(super::USER_NETWORK.map(OsString::from));

@@ -164,6 +164,7 @@ pub(super) fn stat_fs(size: u64) -> Vec<u8> {
     out.0
 }
 
+/// Appends `struct fuse_attr` of a node. Every node but the root directory is the one file, of `size` bytes.
 fn attributes(out: &mut Body, node: u64, size: u64) {
     let (mode, size) = if node == ROOT { (libc::S_IFDIR | 0o700, 0) } else { (libc::S_IFREG | 0o600, size) };
     out.u64(node).u64(size).u64(size / 512);
@@ -176,16 +177,19 @@ fn attributes(out: &mut Body, node: u64, size: u64) {
 struct Body(Vec<u8>);
 
 impl Body {
+    /// Appends a number of 16 bits in the machine's byte order.
     fn u16(&mut self, value: u16) -> &mut Self {
         self.0.extend(value.to_ne_bytes());
         self
     }
 
+    /// Appends a number of 32 bits in the machine's byte order.
     fn u32(&mut self, value: u32) -> &mut Self {
         self.0.extend(value.to_ne_bytes());
         self
     }
 
+    /// Appends a number of 64 bits in the machine's byte order.
     fn u64(&mut self, value: u64) -> &mut Self {
         self.0.extend(value.to_ne_bytes());
         self

@@ -73,6 +73,7 @@ impl Image {
         Ok(image)
     }
 
+    /// Marks the blocks that an existing image has as present. Holes stay absent, and so do not have to be read.
     fn find_data(&mut self, size: u64) -> io::Result<()> {
         let mut at = 0;
         while at < size {
@@ -178,6 +179,8 @@ impl Image {
         self.volatile.len() as u64
     }
 
+    /// Keeps the content of a block from before a write, unless an older content of the platters is kept already.
+    /// While the disks write the block, keeps the content in flight as well.
     fn remember(&mut self, block: u64) {
         let now = |image: &Self| {
             let start = (block * BLOCK) as usize;
@@ -203,6 +206,7 @@ impl Image {
         self.present[(block / 64) as usize] >> (block % 64) & 1 == 1
     }
 
+    /// Marks a block as present or as a hole. Changes no data.
     fn set(&mut self, block: u64, present: bool) {
         let word = &mut self.present[(block / 64) as usize];
         *word = *word & !(1 << (block % 64)) | u64::from(present) << (block % 64);

@@ -133,6 +133,8 @@ impl Daemon {
         }
     }
 
+    /// Carries out a request of a control client. A power cut fails all requests of the kernel and restores former
+    /// contents.
     fn respond(&mut self, ask: Ask) -> io::Result<Answer> {
         Ok(match ask {
             Ask::Status => Answer::Status(Box::new(self.status())),
@@ -149,6 +151,7 @@ impl Daemon {
         })
     }
 
+    /// Applies a fault, or clears all faults. Returns a refusal if the fault makes no sense for the array's model.
     fn inject(&mut self, fault: Fault) -> io::Result<Answer> {
         match fault {
             Fault::Eio { offset, length, hits, count } => {
@@ -187,6 +190,7 @@ impl Daemon {
         Ok(Answer::Done)
     }
 
+    /// Returns the counters of the array and its disks, the faults in force, and the daemon's processor time.
     fn status(&self) -> Status {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         Status {

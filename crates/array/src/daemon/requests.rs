@@ -15,6 +15,8 @@ pub(super) enum Pending {
 }
 
 impl Daemon {
+    /// Handles one message of the kernel. Reads, writes and flushes are answered when the model says so, all other
+    /// calls at once. After a power cut, calls for data fail with EIO.
     pub(super) fn request(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(abi::Request { unique, call }) = abi::parse(bytes) else {
             return Err(io::Error::other("the kernel sent a FUSE request shorter than it says"));
@@ -49,6 +51,7 @@ impl Daemon {
         }
     }
 
+    /// Submits a READ to the model. The data are copied from the image at the end of the request.
     fn read(&mut self, unique: u64, offset: u64, length: u64) -> io::Result<()> {
         // If a reader's buffer extends beyond the end, the kernel asks for bytes there.
         let length = length.min(self.array.size().saturating_sub(offset));
@@ -61,6 +64,8 @@ impl Daemon {
         self.submit(unique, Op::Read { offset, length }, Pending::Read { offset, length })
     }
 
+    /// Changes the image and submits the WRITE to the model. An injected error leaves the image unchanged, and
+    /// reaches the kernel after the usual time.
     fn write(&mut self, unique: u64, offset: u64, data: &[u8]) -> io::Result<()> {
         let length = data.len() as u64;
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.array.size());
@@ -78,6 +83,8 @@ impl Daemon {
         self.submit(unique, Op::Write { offset, length }, Pending::Write { length, error })
     }
 
+    /// Gives a request to the model, which decides when it ends. With the fault `instant`, answers at once and counts
+    /// a write as durable.
     fn submit(&mut self, unique: u64, op: Op, pending: Pending) -> io::Result<()> {
         self.pending.insert(unique, pending);
         let now = self.now();

@@ -284,6 +284,8 @@ impl Array {
         self.spindles.iter().map(counters).collect()
     }
 
+    /// Handles an event at its time: the end of a disk's command, a request that has crossed the link, a finished
+    /// request, or a timer.
     fn handle(&mut self, at: Nanos, event: Event) {
         match event {
             Event::Disk(disk) => {
@@ -323,6 +325,8 @@ impl Array {
         }
     }
 
+    /// Schedules an event. Events of one time happen in the order in which they were scheduled, so that runs are
+    /// equal.
     pub(super) fn schedule(&mut self, at: Nanos, event: Event) {
         self.sequence += 1;
         self.events.push(Reverse((at, self.sequence, event)));

@@ -6,6 +6,8 @@ use super::geometry::Extent;
 use crate::model::BLOCK;
 
 impl Array {
+    /// Serves a read from the write cache, from pieces that were read ahead, or with commands to the disks. Then
+    /// reads ahead if the read continues a stream.
     pub(super) fn read_arrived(&mut self, at: Nanos, request: usize, offset: u64, length: u64) {
         let stream = self.readers.observe(offset, length);
         let window = u64::from(self.model.controller.read_ahead_kib) * 1024;
@@ -33,6 +35,7 @@ impl Array {
         }
     }
 
+    /// Sends the disk commands that fill the read-ahead window of a stream. `extents` is scratch space.
     fn read_ahead(&mut self, at: Nanos, slot: usize, window: u64, extents: &mut Vec<Extent>) {
         for (key, start, end) in self.readers.ahead(slot, window, self.geometry.chunk(), self.geometry.size())
         {

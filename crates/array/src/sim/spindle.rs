@@ -51,6 +51,8 @@ impl Mechanics {
         }
     }
 
+    /// Returns the seek time in nanoseconds between two positions in bytes: 0 within a track, else the settling time
+    /// plus a square root of the distance.
     fn seek(&self, from: u64, to: u64) -> f64 {
         let distance = from.abs_diff(to) as f64;
         if distance < self.track_bytes {
@@ -98,6 +100,7 @@ pub(crate) struct Spindle<T> {
 }
 
 impl<T> Spindle<T> {
+    /// Makes an idle disk with its head at position 0.
     pub(crate) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
@@ -134,6 +137,8 @@ impl<T> Spindle<T> {
         (Some(done.token), self.start(mechanics, now))
     }
 
+    /// Starts the command that `nearest` chooses from the queue. Returns the time of its end, or `None` if the queue
+    /// is empty.
     fn start(&mut self, mechanics: &Mechanics, now: Nanos) -> Option<Nanos> {
         let command = self.queue.remove(self.nearest(mechanics, now)?)?;
         let healthy = self.service(mechanics, &command, now);

@@ -70,6 +70,8 @@ impl Streams {
         (stream.seen >= CONFIRM).then_some(slot)
     }
 
+    /// Records a possible new stream that continues at `next`. In a full table it replaces the least recently used
+    /// stream for which no request waits.
     fn begin(&mut self, next: u64, length: u64) {
         let generation = self.clock;
         let fresh = Stream {
@@ -165,6 +167,7 @@ impl Streams {
         waits
     }
 
+    /// Returns the piece with this key, or `None` if another stream has taken the slot meanwhile.
     fn piece(&mut self, key: PieceKey) -> Option<&mut Piece> {
         let stream = self.table.get_mut(key.slot as usize).filter(|s| s.generation == key.generation)?;
         stream.pieces.iter_mut().find(|p| p.start == key.start)

@@ -6,6 +6,8 @@ use super::stripes::{Round, plan};
 use crate::model::{BLOCK, CacheKind};
 
 impl Array {
+    /// Takes a write that has crossed the link. With a cache it waits for admission. Without one it waits for the
+    /// rounds of its stripes.
     pub(super) fn write_arrived(&mut self, at: Nanos, request: usize, offset: u64, length: u64) {
         if self.cached() {
             self.admission.push_back(request);
@@ -33,6 +35,8 @@ impl Array {
         }
     }
 
+    /// Takes a flush. With a volatile cache it waits until all data that are dirty now are on the disks, unless
+    /// flushes are ignored. With any other cache it is answered at once.
     pub(super) fn flush_arrived(&mut self, at: Nanos, request: usize) {
         self.flushing += 1;
         let mut pending = 0;
@@ -79,6 +83,7 @@ impl Array {
         self.destage(at);
     }
 
+    /// Marks blocks of a stripe as dirty in the write cache, and counts the cache lines that they newly use.
     fn cache(&mut self, at: Nanos, id: u64, (start, end): (u32, u32)) {
         let line = self.line_blocks();
         let stripe = self.stripes.entry(id).or_default();
@@ -133,6 +138,8 @@ impl Array {
         }
     }
 
+    /// Starts to write a stripe. A full stripe is written at once. A partial stripe reads old data and parity first,
+    /// which are the cost of small writes in RAID.
     fn start_round(&mut self, at: Nanos, id: u64) {
         let (cached, whole) = (self.cached(), self.stripe_blocks());
         let (chunk, line) = ((self.geometry.chunk() / BLOCK) as u32, self.line_blocks());
@@ -165,6 +172,8 @@ impl Array {
         self.command(at, &commands, full, Token::Stripe(id));
     }
 
+    /// Counts a finished disk command of a stripe's round. After the last read the writes begin; after the last write
+    /// the round ends.
     pub(super) fn stripe_command_done(&mut self, at: Nanos, id: u64) {
         let Some(round) = self.stripes.get_mut(&id).and_then(|s| s.round.as_mut()) else { return };
         round.outstanding -= 1;
@@ -179,6 +188,8 @@ impl Array {
         self.round_done(at, id);
     }
 
+    /// Ends the round of a stripe: its blocks are on the disks, its waiters have one part less to wait for, and
+    /// waiting writes may enter the cache.
     fn round_done(&mut self, at: Nanos, id: u64) {
         let line = self.line_blocks();
         let Some(stripe) = self.stripes.get_mut(&id) else { return };
@@ -213,6 +224,7 @@ impl Array {
         }
     }
 
+    /// Returns the first and the last stripe that a range touches.
     fn stripes_of(&self, offset: u64, length: u64) -> (u64, u64) {
         let size = self.geometry.stripe_bytes();
         (offset / size, (offset + length - 1) / size)

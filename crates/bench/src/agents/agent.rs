@@ -52,6 +52,8 @@ pub(crate) fn serve(listen: SocketAddr, token_file: &Path, once: bool) -> Result
     Ok(())
 }
 
+/// Carries out this agent's part of a controller's job, and tells the controller the outcome. Fails if the job fails
+/// or the controller is gone.
 fn work(mut sender: Sender, mut receiver: Receiver) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     sender.send(&FromAgent::Here { version, machine: Machine::this() })?;
@@ -79,6 +81,8 @@ struct ControllerGate {
 }
 
 impl ControllerGate {
+    /// Makes the gate of a job, which waits for the controller's word before each phase, and notices during a phase
+    /// that the controller is gone.
     fn new(sender: Sender, mut receiver: Receiver) -> Self {
         let (say, heard) = mpsc::channel();
         let gone = Arc::new(AtomicBool::new(false));
@@ -96,6 +100,7 @@ impl ControllerGate {
         Self { sender, heard, gone }
     }
 
+    /// Waits until the controller starts the next phase. Fails if the controller is gone.
     fn wait_for_go(&self) -> Result<()> {
         match self.heard.recv() {
             Ok(ToAgent::Go) => Ok(()),

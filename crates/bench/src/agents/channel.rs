@@ -54,6 +54,8 @@ pub(crate) fn open(stream: TcpStream, token: &Token, side: Side) -> Result<(Send
     Ok((sender, Receiver { stream, key: token.key(other, &nonces), number: 0 }))
 }
 
+/// Lets the kernel probe an idle connection, so that the death of the other host ends it. A phase may pass without
+/// any message.
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE.0)?;
@@ -75,6 +77,8 @@ fn greet(stream: &TcpStream, token: &Token) -> Result<Nonces> {
     Ok(nonces)
 }
 
+/// Carries out the agent's side of the greeting. Returns the random numbers of both sides, from which the keys
+/// follow. Fails unless the controller has the token.
 fn answer(stream: &TcpStream, token: &Token) -> Result<Nonces> {
     let (theirs, _) = receive_greeting(stream)?;
     let nonces = (theirs, secret::random());
@@ -89,6 +93,7 @@ fn answer(stream: &TcpStream, token: &Token) -> Result<Nonces> {
 /// Bytes of a greeting: magic, version, a flag for the proof, random number, proof.
 const GREETING_LEN: usize = 8 + 4 + 4 + 2 * LEN;
 
+/// Sends the protocol's version, a random number, and a proof of the token if this side sends one already.
 fn send_greeting(mut stream: &TcpStream, nonce: &[u8; LEN], proof: Option<[u8; LEN]>) -> Result<()> {
     let mut bytes = Vec::with_capacity(GREETING_LEN);
     bytes.extend_from_slice(&MAGIC);
@@ -99,6 +104,8 @@ fn send_greeting(mut stream: &TcpStream, nonce: &[u8; LEN], proof: Option<[u8; L
     stream.write_all(&bytes).context("the other side has closed the connection")
 }
 
+/// Receives the random number and the proof of the other side. Fails with a remedy if that side is busy, is another
+/// program, or has another version.
 fn receive_greeting(mut stream: &TcpStream) -> Result<([u8; LEN], Option<[u8; LEN]>)> {
     let mut bytes = [0; GREETING_LEN];
     stream.read_exact(&mut bytes).map_err(|error| match error.kind() {

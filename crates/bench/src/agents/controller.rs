@@ -76,6 +76,8 @@ pub(crate) fn run(settings: &Settings, job: &Job, addresses: &[String], token_fi
     Ok(report)
 }
 
+/// Refuses settings that several hosts cannot carry out together, because one host would have to know the writes of
+/// another host.
 fn check(settings: &Settings, job: &Job) -> Result<()> {
     if settings.state.is_some() {
         bail!("--state works on one host only; leave out --agents or --state");
@@ -89,6 +91,7 @@ fn check(settings: &Settings, job: &Job) -> Result<()> {
     Ok(())
 }
 
+/// Connects to an agent, at the first address of its name that answers, and proves that both sides have the token.
 fn connect(address: &str, token: &Token) -> Result<(Sender, Receiver)> {
     let resolved = address.to_socket_addrs().context("the address is not known; write HOST:PORT")?;
     let mut last = None;

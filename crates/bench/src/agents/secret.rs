@@ -37,6 +37,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
+    /// Returns the word that names the side in proofs and keys. The two words must differ.
     const fn word(self) -> &'static [u8] {
         match self {
             Self::Controller => b"controller",
@@ -84,6 +85,8 @@ impl Token {
         Key(self.derived(b"forebay-bench key ", side, nonces).finalize().into_bytes().into())
     }
 
+    /// Returns a MAC over the purpose, the side and both random numbers, under the token. Proofs and keys have
+    /// different purposes.
     fn derived(&self, purpose: &[u8], side: Side, (controller, agent): &Nonces) -> Hmac<Sha256> {
         let mut mac = keyed(&self.0);
         for part in [purpose, side.word(), controller, agent] {
@@ -107,6 +110,7 @@ impl Key {
         self.mac(number, message).verify_slice(seal).is_ok()
     }
 
+    /// Returns the seal of message `number` in one direction. The number keeps an old message from being sent again.
     fn mac(&self, number: u64, message: &[u8]) -> Hmac<Sha256> {
         let mut mac = keyed(&self.0);
         mac.update(&number.to_be_bytes());

@@ -149,6 +149,7 @@ pub(super) fn parallel(topics: &[Topic<'_>]) -> Option<Section> {
     ))
 }
 
+/// Returns a row of the table: the ratio of two peaks, as published and for each measured system.
 fn relation(one: &Parallel, to: &str, published: f64, topic: &Topic<'_>, other: &Topic<'_>) -> Vec<Span> {
     let ratio = |system: &System| {
         times(peak(topic, *system).zip(peak(other, *system)).map(|(rate, other)| rate / other))

@@ -75,6 +75,8 @@ fn absent(outcome: &Outcome) -> Option<Section> {
     (!items.is_empty()).then(|| Section::new("What is missing", vec![Part::List(items)]))
 }
 
+/// Returns the section that tells how the figures were measured, on which machine, with which versions, and how to
+/// repeat it.
 fn method(outcome: &Outcome) -> Section {
     let plan = &outcome.plan;
     let first = outcome.cells.iter().map(|cell| cell.report.started).min().unwrap_or_default();

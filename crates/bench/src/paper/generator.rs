@@ -71,6 +71,7 @@ pub(super) fn measure(plan: &Plan, work: &Path) -> Result<Report> {
     Ok(report)
 }
 
+/// Returns the loads on the null server, of the closed and of the open loop. Each runs for at most 2 s.
 fn loads(plan: &Plan) -> Job {
     let seconds = Some(plan.seconds.min(2.0));
     let load = |name: &str, pattern: Pattern, rate: Option<f64>| {

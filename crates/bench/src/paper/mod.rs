@@ -134,6 +134,7 @@ pub fn run(args: &PaperArgs, daemon: &[&str]) -> Result<()> {
     forms.iter().zip(&args.output).try_for_each(|(form, path)| form.write(path, &report))
 }
 
+/// Returns the end of the time that `--minutes` allows, or `None` without a limit.
 fn deadline(minutes: Option<f64>) -> Result<Option<Instant>> {
     match minutes {
         Some(minutes) if !(minutes > 0.0 && minutes < 1e6) => bail!("--minutes must be a positive number"),

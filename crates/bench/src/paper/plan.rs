@@ -90,6 +90,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Scales the published tests to this machine: amounts of data follow from memory, the emulated array from
+    /// processors and memory. Arguments have priority.
     pub(crate) fn new(args: &PaperArgs, machine: &Machine) -> Result<Self> {
         let quick = args.quick;
         let clients = match args.clients.as_slice() {
@@ -148,6 +150,7 @@ impl Plan {
         Size((self.data / u64::from(clients) / MIB).max(1) * MIB)
     }
 
+    /// Returns the sequential test: each client writes a file of its own, then reads it.
     pub(crate) fn sequential(&self, clients: u32) -> Job {
         let options = Options { clients, depth: 4, size: self.piece(clients), ..Options::default() };
         job([
@@ -188,11 +191,13 @@ impl Plan {
         job([step("prepare", Pattern::Randread, &options, None)])
     }
 
+    /// Returns the test of a sequential read after all caches were removed.
     pub(crate) fn cold_sequential(&self, clients: u32) -> Job {
         let options = Options { clients, depth: 4, size: self.piece(clients), ..Options::default() };
         job([step("sequential read, cold", Pattern::Seqread, &options, None)])
     }
 
+    /// Returns the test of random reads after all caches were removed.
     pub(crate) fn cold_random(&self, clients: u32) -> Job {
         let options = Options { clients, size: self.piece(clients), ..Options::default() };
         job([step("random read, cold", Pattern::Randread, &options, Some(self.seconds))])
@@ -203,6 +208,8 @@ impl Plan {
         (self.items * 8 / (clients + 7)).max(self.items / 10).max(1)
     }
 
+    /// Returns the test of small files: made, asked for and removed, and then files of 4 KiB that are written
+    /// durably.
     pub(crate) fn metadata(&self, clients: u32) -> Job {
         let items = self.items(clients);
         let made = Options { clients, items, ..Options::default() };
@@ -229,6 +236,7 @@ impl Plan {
         job([step("4 KiB files", Pattern::Meta, &options, None)])
     }
 
+    /// Returns the test in which all clients use one file, in segments of their own and then in strides.
     pub(crate) fn shared(&self, clients: u32) -> Job {
         let options = |layout| Options {
             clients,
@@ -260,6 +268,7 @@ impl Plan {
         ])
     }
 
+    /// Returns the test whose rates are shown over time: half of the requests are reads.
     pub(crate) fn trace(&self, clients: u32) -> Job {
         let options = Options { read_percent: 50, ..self.small(clients) };
         job([step("random read and write", Pattern::Mixed, &options, Some(self.trace_seconds))])

@@ -135,6 +135,7 @@ pub(crate) struct Parallel {
     pub(crate) against: Option<(&'static str, f64)>,
 }
 
+/// Makes an entry of the table below. See [`Parallel`] for the fields.
 const fn parallel(
     name: &'static str,
     phase: &'static str,

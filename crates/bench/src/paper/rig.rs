@@ -29,6 +29,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
+    /// Makes a rig that has measured nothing. `caches` is the directory of the cache files.
     pub(super) fn new(plan: Plan, work: PathBuf, caches: PathBuf, storage: Storage) -> Self {
         let place = Place { work, caches, cache_size: plan.cache_size() };
         Self { plan, place, storage, prepared: HashSet::new() }
@@ -92,6 +93,8 @@ impl Rig {
         Ok(vec![report?])
     }
 
+    /// Measures random writes, then random reads of data that were read before. Emulated disks have their delays only
+    /// while a measurement runs.
     fn random(&mut self, system: System, clients: u32) -> Result<Vec<Report>> {
         let plan = self.plan.clone();
         self.prepare("random", &plan.prepare_random())?;

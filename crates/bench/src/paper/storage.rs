@@ -46,6 +46,7 @@ impl Storage {
         }
     }
 
+    /// Uses a directory on a real array. All data go to `forebay-paper` in that directory.
     fn directory(dir: &Path) -> Result<Self> {
         let what = || format!("the directory {} cannot be used", dir.display());
         let root = dir.join("forebay-paper");
@@ -54,6 +55,8 @@ impl Storage {
         Ok(Self { root, emulated: false })
     }
 
+    /// Makes an emulated array of this model with an XFS on it. Its image is in memory, so that the host's disks do
+    /// not matter.
     fn emulated(model: &str, mount: PathBuf, daemon: &[&str]) -> Result<Self> {
         let plan = power::Plan {
             base: STATES.into(),

@@ -131,6 +131,8 @@ pub(super) fn program() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("the path of this program cannot be found")?))
 }
 
+/// Measures nfs-ganesha in a process of its own, since that process moves into private namespaces. Returns its
+/// result.
 fn run_ganesha(dir: &Path, work: &Path, job: &Job, cold: bool, keep: bool) -> Result<Report> {
     let (job_file, result) = (work.join("job.json"), work.join("result.json"));
     fs::write(&job_file, serde_json::to_vec(job)?).context("the job file cannot be written")?;
@@ -152,6 +154,8 @@ fn first_line(errors: &str) -> String {
 }
 
 impl Forebay {
+    /// Starts a server with empty caches and an empty state directory, and waits until it serves. The server ends
+    /// with this program.
     fn start(system: System, dir: &Path, place: &Place) -> Result<Self> {
         let state = place.work.join("state");
         let caches = ["cache-a", "cache-b"].map(|name| place.caches.join(name));
@@ -202,6 +206,8 @@ impl Forebay {
         }
     }
 
+    /// Stops the server with SIGTERM, and removes its caches and its state. Fails if the server takes longer than
+    /// `STOP`.
     fn stop(&mut self) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         if self.child.try_wait()?.is_none() {

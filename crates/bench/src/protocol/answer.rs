@@ -167,6 +167,7 @@ impl<'a> Answer<'a> {
         }
     }
 
+    /// Reads the reply to a WRITE. A refusal of the server is a fault with its status.
     #[inline]
     pub(crate) fn written(&self) -> Result<Written, Fault> {
         match self.version {

@@ -83,6 +83,7 @@ pub(super) fn encode<'c>(connection: &'c mut Connection, xid: u32, request: &Req
     out
 }
 
+/// Decodes a result of NFSv3. A refusal of the server is a fault with its status.
 #[inline]
 fn result<'a, T: Decode<'a>, F: Decode<'a>>(mut body: Reader<'a>) -> Result<T, Fault> {
     match <Result<T, Failed<F>>>::decode(&mut body)? {
@@ -91,6 +92,7 @@ fn result<'a, T: Decode<'a>, F: Decode<'a>>(mut body: Reader<'a>) -> Result<T, F
     }
 }
 
+/// Decodes the status of a result whose other contents do not matter.
 pub(super) fn done(mut body: Reader<'_>) -> Result<(), Fault> {
     match Nfsstat3::decode(&mut body)? {
         Nfsstat3::Ok => Ok(()),
@@ -98,11 +100,13 @@ pub(super) fn done(mut body: Reader<'_>) -> Result<(), Fault> {
     }
 }
 
+/// Returns the handle from the reply to a LOOKUP.
 pub(super) fn found(body: Reader<'_>) -> Result<Made, Fault> {
     let found = result::<LookupOk, PostOpAttr>(body)?;
     Ok(Made { handle: Some(found.object.into()), open: None })
 }
 
+/// Returns the handle from the reply to a CREATE or MKDIR, if the server has sent one.
 pub(super) fn made(body: Reader<'_>) -> Result<Made, Fault> {
     let made = result::<CreateOk, WccData>(body)?;
     Ok(Made { handle: made.object.map(Into::into), open: None })
@@ -116,12 +120,14 @@ pub(super) fn attributes(body: Reader<'_>) -> Result<Attributes, Fault> {
     result::<Fattr3, ()>(body).map(|attributes| attributes_of(&attributes))
 }
 
+/// Returns the bytes from the reply to a READ. Fails if their number is not the stated one.
 #[inline]
 pub(super) fn data(body: Reader<'_>) -> Result<&[u8], Fault> {
     let read = result::<ReadOk<'_>, PostOpAttr>(body)?;
     if read.count as usize == read.data.len() { Ok(read.data) } else { Err(Fault::Missing) }
 }
 
+/// Returns the result of a WRITE: the number of bytes, the stability and the write verifier.
 #[inline]
 pub(super) fn written(body: Reader<'_>) -> Result<Written, Fault> {
     let WriteOk { count, committed, verf, .. } = result::<WriteOk, WccData>(body)?;
@@ -132,6 +138,8 @@ pub(super) fn committed(body: Reader<'_>) -> Result<[u8; 8], Fault> {
     result::<CommitOk, WccData>(body).map(|committed| committed.verf)
 }
 
+/// Passes each entry of a READDIRPLUS reply to `each`. Returns the verifier for the next request, and true at the end
+/// of the directory.
 pub(super) fn listing(
     body: Reader<'_>,
     mut each: impl FnMut(u64, &[u8], Option<Attributes>),

@@ -50,6 +50,7 @@ impl Writer<'_> {
         self.push(&Op::Getattr(GetattrArgs { request: ATTRIBUTES }));
     }
 
+    /// Appends the operations that ask for the handle and the attributes of the current object.
     fn found(&mut self) {
         self.push(&Op::Getfh(()));
         self.getattr();
@@ -64,6 +65,7 @@ fn stateid(open: Open) -> Stateid {
     open.unwrap_or(Stateid::ANONYMOUS)
 }
 
+/// Returns the stability of a WRITE in terms of NFSv4.
 fn stable(how: StableHow) -> StableHow4 {
     match how {
         StableHow::Unstable => StableHow4::Unstable,
@@ -168,6 +170,7 @@ pub(super) fn encode<'c>(
     to.out
 }
 
+/// Appends a SETATTR of the object, and a GETATTR as Linux sends it. The state id is the anonymous one.
 fn set(to: &mut Writer<'_>, object: &Handle, attributes: &Attributes<'_>) {
     let mut buffer = Vec::new();
     to.at(object);
@@ -250,12 +253,14 @@ pub(super) fn made(body: Reader<'_>) -> Result<Made, Fault> {
     made.handle.map(|_| made).ok_or(Fault::Missing)
 }
 
+/// Returns the size and the type from a `fattr4`. Fails if the server left one of them out.
 fn attributes_of(attributes: &Fattr<'_>) -> Result<answer::Attributes, Fault> {
     let attributes = attributes.attributes()?;
     let (Some(size), Some(ftype)) = (attributes.size, attributes.ftype) else { return Err(Fault::Missing) };
     Ok(answer::Attributes { size, is_dir: ftype == Ftype4::Dir })
 }
 
+/// Returns the attributes from the GETATTR of a COMPOUND reply.
 pub(super) fn attributes(body: Reader<'_>) -> Result<answer::Attributes, Fault> {
     let found = pick(body, |result| match result {
         OpResult::Getattr(Ok(found)) => Some(found.attributes),
@@ -264,6 +269,7 @@ pub(super) fn attributes(body: Reader<'_>) -> Result<answer::Attributes, Fault> 
     attributes_of(&found)
 }
 
+/// Returns the bytes from the READ of a COMPOUND reply.
 #[inline]
 pub(super) fn data(body: Reader<'_>) -> Result<&[u8], Fault> {
     pick(body, |result| match result {
@@ -272,6 +278,7 @@ pub(super) fn data(body: Reader<'_>) -> Result<&[u8], Fault> {
     })
 }
 
+/// Returns the result of the WRITE in a COMPOUND reply, in terms of NFSv3.
 #[inline]
 pub(super) fn written(body: Reader<'_>) -> Result<Written, Fault> {
     pick(body, |result| match result {
@@ -287,6 +294,7 @@ pub(super) fn written(body: Reader<'_>) -> Result<Written, Fault> {
     })
 }
 
+/// Returns the write verifier from the COMMIT of a COMPOUND reply.
 pub(super) fn committed(body: Reader<'_>) -> Result<[u8; 8], Fault> {
     pick(body, |result| match result {
         OpResult::Commit(Ok(committed)) => Some(committed.verifier),
@@ -294,6 +302,8 @@ pub(super) fn committed(body: Reader<'_>) -> Result<[u8; 8], Fault> {
     })
 }
 
+/// Passes each entry of the READDIR in a COMPOUND reply to `each`. Returns the verifier for the next request, and
+/// true at the end of the directory.
 pub(super) fn listing(
     body: Reader<'_>,
     mut each: impl FnMut(u64, &[u8], Option<answer::Attributes>),

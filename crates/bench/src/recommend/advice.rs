@@ -99,6 +99,7 @@ fn mixed(hits: f64, fast: f64, slow: f64) -> f64 {
     1.0 / (hits / fast.max(1.0) + (1.0 - hits) / slow.max(1.0))
 }
 
+/// Returns warnings about the measured devices and their use, a sentence each. Empty if nothing is unusual.
 fn remarks(advice: &Advice, array: &Figures, ssds: &[Figures], ssd_reads: f64) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut say = |remark: &str| remarks.push(remark.to_owned());

@@ -102,6 +102,8 @@ pub(crate) fn execute(args: &RecommendArgs) -> Result<()> {
     io::stdout().write_all(text.as_bytes()).context("the recommendation cannot be printed")
 }
 
+/// Measures the disks and each cache directory, one after the other, with a file in each. Says on a terminal which
+/// one is measured.
 fn measure(args: &RecommendArgs) -> Result<Host> {
     let one = |dir: &PathBuf| {
         if io::stderr().is_terminal() {
@@ -123,6 +125,7 @@ fn bytes(bytes: u64) -> String {
     })
 }
 
+/// Returns a duration for people, in seconds, minutes or hours.
 fn duration(seconds: f64) -> String {
     match seconds {
         short if short < 120.0 => format!("{short:.0} seconds"),
@@ -132,6 +135,8 @@ fn duration(seconds: f64) -> String {
 }
 
 impl Recommendation {
+    /// Returns the recommendation as text for people: the measured figures, the expected rates, the size to buy, and
+    /// remarks.
     fn text(&self) -> String {
         let mut out = String::new();
         let Self { host, files, advice } = self;

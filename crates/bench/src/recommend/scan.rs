@@ -77,6 +77,7 @@ pub(super) fn scan(dir: &Path, now: u64) -> Result<Census> {
 }
 
 impl Census {
+    /// Counts a file of `bytes` bytes whose last use was `age` seconds ago.
     fn add(&mut self, bytes: u64, age: u64) {
         self.files += 1;
         self.bytes += bytes;

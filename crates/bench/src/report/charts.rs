@@ -74,6 +74,7 @@ pub(crate) fn rate(topic: &Topic<'_>) -> Plot {
     }
 }
 
+/// Returns the plot of a latency against the number of clients, with a line for each system.
 fn latency_by_clients(topic: &Topic<'_>, what: &str, value: Quantile) -> Plot {
     let lines = against_clients(topic, |cell| cell.spread(|run| value(&run.latency)));
     Plot {
@@ -86,6 +87,7 @@ fn latency_by_clients(topic: &Topic<'_>, what: &str, value: Quantile) -> Plot {
     }
 }
 
+/// Returns a line for each system over the numbers of clients. `value` gives median, minimum and maximum of a cell.
 fn against_clients(topic: &Topic<'_>, value: impl Fn(&Cell<'_>) -> (f64, f64, f64)) -> Vec<Line> {
     let clients = topic.clients();
     let lines = topic.series.iter().map(|series| {

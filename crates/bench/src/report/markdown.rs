@@ -20,6 +20,7 @@ pub(crate) fn markdown(document: &Document) -> String {
     out
 }
 
+/// Appends a part of the report. Leaves out plots, and details, which are for the page only.
 fn append(out: &mut String, part: &Part) {
     match part {
         Part::Text(text) => {
@@ -36,6 +37,7 @@ fn append(out: &mut String, part: &Part) {
     }
 }
 
+/// Appends a table with its head, all cells escaped.
 fn append_table(out: &mut String, table: &Table) {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     out.push('\n');
@@ -50,6 +52,7 @@ fn line(text: &[Span]) -> String {
     text.iter().map(span).collect()
 }
 
+/// Returns a span of text as Markdown. Wins and losses are bold, since Markdown has no colours.
 fn span(span: &Span) -> String {
     match span {
         Span::Plain(text) | Span::Note(text) | Span::Even(text) => escaped(text),

@@ -130,6 +130,7 @@ pub(crate) fn grouped(value: f64) -> String {
     if rest.is_empty() || rest == "0" { out } else { format!("{out}.{rest}") }
 }
 
+/// Returns the section with the origin of each result: server, versions, time, settings, command and machine.
 fn method(reports: &[Labelled]) -> Section {
     let head = [
         "",

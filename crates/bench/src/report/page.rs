@@ -44,12 +44,14 @@ pub(crate) fn page(document: &Document) -> Result<String> {
     Ok(page.into_string())
 }
 
+/// Returns a section as HTML, with an anchor for links. Fails if a plot cannot be drawn.
 fn section(section: &Section) -> Result<Markup> {
     let parts: Result<Vec<Markup>> = section.parts.iter().map(part).collect();
     let parts = parts?;
     Ok(html! { section { h2 id=(section.anchor) { (section.title) } @for part in &parts { (part) } } })
 }
 
+/// Returns a part of a section as HTML. Fails if a plot cannot be drawn.
 fn part(part: &Part) -> Result<Markup> {
     Ok(match part {
         Part::Text(text) => html! { p { (line(text)) } },
@@ -63,6 +65,7 @@ fn line(text: &[Span]) -> Markup {
     html! { @for one in text { (span(one)) } }
 }
 
+/// Returns a span of text as HTML. The text is escaped by `maud`.
 fn span(span: &Span) -> Markup {
     match span {
         Span::Plain(text) => html! { (text) },
@@ -76,6 +79,7 @@ fn span(span: &Span) -> Markup {
     }
 }
 
+/// Returns a table as HTML. The first columns may hold words, which are aligned to the left.
 fn table(table: &Table) -> Markup {
     let class = if table.words > 1 { "table wordy" } else { "table" };
     let word = |column: usize| (column < table.words).then_some("word");

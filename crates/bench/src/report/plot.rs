@@ -105,6 +105,7 @@ fn letters(size: f64, color: RGBColor) -> TextStyle<'static> {
 }
 
 impl Plot {
+    /// Draws title, legend, axes and lines into an area.
     fn draw_on(&self, area: &Area<'_>) -> Drawn {
         let (head, body) = area.split_vertically(HEAD);
         head.draw(&Text::new(self.title.clone(), (14, 8), letters(14.0, INK)))?;
@@ -155,6 +156,7 @@ impl Plot {
 }
 
 impl Line {
+    /// Draws the line, a bar for the spread at each point, and the marks of the points if the line has any.
     fn draw_on(&self, chart: &mut Chart<'_, '_>) -> Drawn {
         let color = color(self.color);
         let places = self.points.iter().map(|point| (point.x, point.y));

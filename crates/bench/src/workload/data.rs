@@ -103,6 +103,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
+    /// Makes a client of the plan's files that has `depth` requests in flight and has sent none yet.
     pub(crate) fn new(plan: DataPlan, depth: u16) -> Self {
         let slots = (0..depth).map(|_| Slot { request: Request::None, generations: Vec::new() }).collect();
         let dirty = plan.files.iter().map(|_| Dirty::default()).collect();
@@ -140,6 +141,8 @@ impl Data {
         ((byte / size) as usize, byte % size)
     }
 
+    /// Chooses the place of the next READ. With a ledger, remembers for each unit the oldest generation that the READ
+    /// may return.
     fn read(&mut self, slot: usize) -> Next {
         let (file, offset) = self.place();
         if let Some(ledger) = &self.plan.files[file].ledger {
@@ -151,6 +154,8 @@ impl Data {
         Next::Begin
     }
 
+    /// Chooses the place of the next WRITE, where no other WRITE is in flight if there is a ledger. Waits if it finds
+    /// none in `TRIES` attempts.
     fn write(&mut self, slot: usize) -> Next {
         for _ in 0..TRIES {
             let (file, offset) = self.place();
@@ -174,6 +179,8 @@ impl Data {
         Some(Next::GoOn)
     }
 
+    /// Checks the length of a READ and, with a ledger, the generation of every unit. A READ at rest may end at the
+    /// end of the file.
     fn read_reply(&mut self, slot: usize, file: usize, offset: u64, answer: &Answer<'_>) -> Result<Progress> {
         let target = &self.plan.files[file];
         let what = || format!("{} at offset {offset}", target.name);
@@ -194,6 +201,8 @@ impl Data {
         Ok(Progress::COMPLETE.with_bytes(data.len() as u64))
     }
 
+    /// Checks that the WRITE is complete and as stable as the client asked. An unstable WRITE has to be committed
+    /// later, under one write verifier.
     fn write_reply(&mut self, file: usize, offset: u64, answer: &Answer<'_>) -> Result<Progress> {
         let target = self.plan.files[file].clone();
         let what = || format!("{} at offset {offset}", target.name);
@@ -225,6 +234,8 @@ impl Data {
         Ok(Progress::COMPLETE.with_bytes(u64::from(written.count)))
     }
 
+    /// Checks the write verifier of a COMMIT. The units that were acknowledged before it must survive a crash of the
+    /// server from now on.
     fn commit_reply(&mut self, slot: usize, file: usize, answer: &Answer<'_>) -> Result<Progress> {
         let target = self.plan.files[file].clone();
         let verifier = answer.named(answer.committed(), || target.name.clone())?;
@@ -237,6 +248,8 @@ impl Data {
         Ok(Progress::ASIDE)
     }
 
+    /// Fails if the write verifier differs from the first one. This client sends no WRITE again, so its unstable data
+    /// may be lost.
     fn check_verifier(&mut self, verifier: [u8; 8]) -> Result<()> {
         if *self.verifier.get_or_insert(verifier) != verifier {
             bail!("the server's write verifier has changed: the server was restarted, or lost unstable data");

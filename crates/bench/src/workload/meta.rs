@@ -88,6 +88,7 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
+    /// Makes a client for one phase of the tree. Only the client that owns the directories makes and removes them.
     pub(crate) fn new(tree: Arc<Tree>, phase: MetaPhase, depth: u16) -> Self {
         let total = match phase {
             MetaPhase::Mkdir | MetaPhase::Rmdir if tree.owns_dirs => tree.dirs.len() as u32,
@@ -161,6 +162,7 @@ impl Meta {
         Ok((Step::First, 0))
     }
 
+    /// Checks the bytes of a small file. Returns the next step, which closes an open, and the number of bytes.
     fn read_reply(&self, item: u32, open: Open, answer: &Answer<'_>) -> Result<(Step, u64)> {
         let (tree, name) = (&self.tree, self.tree.name(item));
         let data = answer.named(answer.data(), || name.to_string())?;
@@ -171,6 +173,8 @@ impl Meta {
         Ok((Step::close(open), data.len() as u64))
     }
 
+    /// Checks that a WRITE to a small file is complete. Returns the next step, which closes an open, and the number
+    /// of bytes.
     fn write_reply(&self, item: u32, open: Open, answer: &Answer<'_>) -> Result<(Step, u64)> {
         let (tree, name) = (&self.tree, self.tree.name(item));
         let written = answer.named(answer.written(), || name.to_string())?;

@@ -56,6 +56,7 @@ impl Smallfile {
         Self { client, dir, size, stable, issued: 0, limit, slots, names }
     }
 
+    /// Records the state of a file that must survive a crash, if the run checks its files.
     fn note(&self, number: u64, fate: Fate) {
         if let Some(names) = &self.names {
             names.set(number, fate);

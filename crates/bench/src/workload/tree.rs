@@ -75,6 +75,7 @@ struct Item {
 }
 
 impl Tree {
+    /// Makes the tree of a client below `base`. `names` are the promised states of its names, if the run checks them.
     pub(crate) fn new(
         client: u32,
         base: Handle,

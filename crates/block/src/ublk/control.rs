@@ -50,6 +50,8 @@ impl Parameters {
         Self { size, logical_block, read_only, rotational }
     }
 
+    /// Returns the parameters as the driver takes them. The kernel passes flushes on to the server, because the
+    /// device counts as one with a volatile cache.
     fn raw(self) -> RawParameters {
         let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
         let changed = if self.read_only { 0 } else { (LONGEST / SECTOR) as u32 };
@@ -180,12 +182,15 @@ impl Control {
         self.describe(number).map(Some)
     }
 
+    /// Asks the driver for the state of a device. Fails with ENODEV for an unknown number.
     fn describe(&mut self, number: u32) -> io::Result<Description> {
         let mut info = Info::default();
         self.with(Command::GetInfo, number, info.as_mut_bytes())?;
         Ok(self.description(&info))
     }
 
+    /// Adds a device that outlives its server, and sets its parameters. Fails with `Unsupported`, and adds nothing,
+    /// if the kernel cannot hand devices over.
     fn add(&mut self, number: Option<u32>, mark: u64, parameters: Parameters) -> io::Result<Description> {
         let wanted = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
         let number = number.unwrap_or(ANY);
@@ -212,6 +217,7 @@ impl Control {
         Ok(self.description(&info))
     }
 
+    /// Returns the driver's answer about a device in the terms of this crate.
     fn description(&self, info: &Info) -> Description {
         let state = match info.state {
             state::DEAD => State::Dead,

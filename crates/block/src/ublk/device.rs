@@ -68,6 +68,8 @@ impl Device {
         Ok(served)
     }
 
+    /// Starts the thread of a device's queue, and waits until the thread has its ring. `ended` is called if the queue
+    /// ends without being asked to.
     fn start_queue(
         disk: Arc<dyn Disk>,
         file: File,

@@ -41,6 +41,7 @@ pub(super) enum Form {
 }
 
 impl Form {
+    /// Returns the number of a command for `/dev/ublk-control` in this form.
     pub(super) fn control(self, command: Command) -> u32 {
         match self {
             Form::Plain => command as u32,
@@ -48,6 +49,7 @@ impl Form {
         }
     }
 
+    /// Returns the number of a command for `/dev/ublkcN` in this form.
     pub(super) fn transfer(self, transfer: Transfer) -> u32 {
         match self {
             Form::Plain => transfer as u32,

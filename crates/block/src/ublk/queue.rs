@@ -179,6 +179,7 @@ impl Queue {
         }
     }
 
+    /// Begins an operation. A READ that memory has is answered at once; any other operation is a task of this thread.
     fn begin(&mut self, tag: u16, operation: Operation, mut buffer: Buffer) {
         if let Operation::Read { offset, len } = operation
             && self.disk.try_read(offset, &mut buffer[..len]) == Ok(true)
@@ -203,6 +204,8 @@ impl Queue {
         done.into_iter().for_each(|Done { tag, buffer, result }| self.end(tag, buffer, result));
     }
 
+    /// Answers a request and takes the next one of its tag. During a stop, or without a result, leaves the request to
+    /// the next server.
     fn end(&mut self, tag: u16, buffer: Buffer, result: Option<i32>) {
         match result.filter(|_| !self.stop.is_wanted()) {
             Some(result) => self.transfer(Transfer::CommitAndFetch, tag, result, buffer),
@@ -211,6 +214,7 @@ impl Queue {
         }
     }
 
+    /// Sends a command for a tag to the driver. The buffer belongs to the driver until the command has ended.
     fn transfer(&mut self, transfer: Transfer, tag: u16, result: i32, buffer: Buffer) {
         let command = TransferCommand { queue: 0, tag, result, address: buffer.as_ptr() as u64 };
         self.buffers[usize::from(tag)] = Some(buffer);
@@ -219,11 +223,13 @@ impl Queue {
         self.push(&entry.build().user_data(tag.into()));
     }
 
+    /// Asks the ring for a completion each time the bell rings, until the kernel ends that.
     fn watch_bell(&mut self) {
         let poll = opcode::PollAdd::new(types::Fd(self.bell.as_raw_fd()), libc::POLLIN as u32).multi(true);
         self.push(&poll.build().user_data(BELL).into());
     }
 
+    /// Puts a command into the ring. The next submission passes it to the kernel.
     fn push(&mut self, entry: &squeue::Entry128) {
         // SAFETY: the descriptor of the entry is open as long as the ring, and a buffer lives until the thread has
         // ended: see `Buffer`.
@@ -256,6 +262,7 @@ impl Queue {
         self.stop.until.lock().is_some_and(|until| Instant::now() >= until)
     }
 
+    /// Returns the description of the request that has arrived for a tag.
     fn descriptor(&self, tag: u16) -> Descriptor {
         let all = self.descriptors.as_ptr().cast::<Descriptor>();
         // SAFETY: the mapping has a descriptor for each tag, and the driver gave this one to the server.
@@ -263,6 +270,7 @@ impl Queue {
     }
 }
 
+/// Carries out an operation on the volume. `buffer` has the data of a WRITE, or gets that of a READ.
 async fn carry_out(disk: &dyn Disk, operation: Operation, buffer: &mut [u8]) -> Result<(), DiskError> {
     match operation {
         Operation::Read { offset, len } => disk.read(offset, &mut buffer[..len]).await,

@@ -147,6 +147,8 @@ pub(super) fn undo(list: &Path) -> anyhow::Result<bool> {
     Ok(left.is_empty())
 }
 
+/// Brings the earlier value of a setting back, and prints the change. Leaves the setting if the host has restarted
+/// since, or if somebody has changed it.
 fn undo_one(change: &Change, boot: &str) -> io::Result<()> {
     let Change { after, before, undo, .. } = change;
     let path = after.path.display();

@@ -34,6 +34,7 @@ fn wanted(version: &str) -> String {
     format!("vers={version},hard,nconnect={CONNECTIONS},noatime")
 }
 
+/// Returns the checks of a mount on this host: its options, and its read-ahead.
 fn mounted(mount: &Mount) -> Vec<Check> {
     let mut checks = judge(mount);
     let read_ahead = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);

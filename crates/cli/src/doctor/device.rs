@@ -49,6 +49,7 @@ fn collect_disks(device: &Path, disks: &mut BTreeSet<PathBuf>) {
     below.iter().for_each(|path| collect_disks(path, disks));
 }
 
+/// Returns the trimmed text of a file in a device's `queue` directory of sysfs.
 pub(super) fn queue(device: &Path, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(device.join("queue").join(name)).ok()?;
     Some(text.trim().to_owned())
@@ -62,6 +63,7 @@ pub(super) fn name(device: &Path) -> String {
     device.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
+/// Checks that the read-ahead of a spinning disk is large enough for streams. Proposes to write a larger one.
 fn read_ahead(device: &Path) -> Check {
     let subject = format!("{}: read-ahead", name(device));
     let kib = queue(device, "read_ahead_kb").and_then(|text| text.parse::<u64>().ok());

@@ -48,6 +48,7 @@ pub(crate) fn check(path: &Path) -> Vec<Check> {
     checks
 }
 
+/// Checks that the file system of a directory gives durability, stable file handles, and owners of files.
 fn file_system(subject: &str, mount: &Mount) -> Check {
     let subject = format!("{subject}: file system");
     let kind = mount.fs_type.as_str();
@@ -132,6 +133,8 @@ fn stripe(subject: &str, own: Stripe, array: Stripe) -> Check {
     ))
 }
 
+/// Returns a warning if the log of an XFS is smaller than `XFS_LOG` bytes. Its size can only be chosen when the file
+/// system is made.
 fn xfs_log(subject: &str, size: u64) -> Option<Check> {
     let finding = format!(
         "XFS's log has {}: on slow disks, creates, renames and removes stop for seconds while it is full",
@@ -141,6 +144,8 @@ fn xfs_log(subject: &str, size: u64) -> Option<Check> {
     (size < XFS_LOG).then(|| Check::warn(format!("{subject}: log"), finding).mend(fix))
 }
 
+/// Checks the mount options of a directory: a failure for those that lose data, a warning for those that slow the
+/// server.
 fn options(subject: &str, mount: &Mount) -> Vec<Check> {
     let subject = format!("{subject}: mount options");
     let point = mount.point.display();

@@ -45,6 +45,7 @@ fn capabilities() -> u64 {
     effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
+/// Checks that this process has the capabilities with which a server acts for all users.
 fn privileges() -> Check {
     let held = capabilities();
     let lacks = |(_, bit): &&(&str, u32)| held & (1 << bit) == 0;
@@ -60,6 +61,7 @@ fn privileges() -> Check {
         .mend("run the server as root, for instance by packaging/forebay.service")
 }
 
+/// Checks that the server may open as many files as its limits need, given that it raises its own limit.
 fn open_files(limits: &Limits) -> Check {
     // The constant covers the listeners, the state directory, libraries and the control socket.
     let needed = (limits.connections + limits.open_files + 256) as u64;
@@ -90,6 +92,7 @@ pub(super) fn socket_buffers(name: &str, wanted: &str) -> Option<Check> {
     Some(Check::warn(subject, finding).mend_by_writing(path, wanted))
 }
 
+/// Checks that the kernel lets enough connections wait to be accepted. Returns `None` if the value cannot be read.
 fn backlog() -> Option<Check> {
     let path = "/proc/sys/net/core/somaxconn";
     let backlog: u64 = read(path)?.parse().ok()?;
@@ -107,6 +110,8 @@ fn meminfo(key: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Checks that the host has the memory that the server may use by its limits. Returns `None` if the kernel does not
+/// tell.
 fn memory(limits: &Limits) -> Option<Check> {
     let available = meminfo("MemAvailable")?;
     let needed = limits.memory + limits.reply_cache_memory + limits.metadata_memory;
@@ -132,6 +137,7 @@ fn dirty_pages() -> Option<Check> {
     Some(Check::warn("write-back", finding).mend_by_writing(path, (512 << 20).to_string()))
 }
 
+/// Checks that reading the time needs no slow device. Returns `None` if the kernel does not name its clock source.
 fn clock() -> Option<Check> {
     let source = read("/sys/devices/system/clocksource/clocksource0/current_clocksource")?;
     let slow = matches!(source.as_str(), "hpet" | "acpi_pm" | "jiffies" | "refined-jiffies");
@@ -154,6 +160,7 @@ pub(super) fn time_sync() -> Option<Check> {
     (result >= 0).then(|| judge_time(state.status & libc::STA_UNSYNC == 0))
 }
 
+/// Returns the finding about the host's clock.
 fn judge_time(is_synchronised: bool) -> Check {
     if is_synchronised {
         return Check::ok("time", "follows a time server");
@@ -174,6 +181,7 @@ fn numa_balancing() -> Option<Check> {
     judge_numa(nodes.count(), read(path)? != "0", path)
 }
 
+/// Returns the finding about NUMA balancing on a host with this number of nodes. A host with one node has none.
 fn judge_numa(nodes: usize, is_balancing: bool, path: &str) -> Option<Check> {
     let subject = "NUMA balancing";
     match (nodes, is_balancing) {
@@ -186,6 +194,8 @@ fn judge_numa(nodes: usize, is_balancing: bool, path: &str) -> Option<Check> {
     }
 }
 
+/// Checks that the CPU does not save power at the cost of latency. Returns `None` without frequency scaling, as in
+/// most virtual machines.
 fn governor() -> Option<Check> {
     let directory = Path::new("/sys/devices/system/cpu/cpu0/cpufreq");
     let governor = read(directory.join("scaling_governor").to_str()?)?;

@@ -27,6 +27,8 @@ pub(super) fn interfaces() -> Vec<PathBuf> {
     real
 }
 
+/// Returns the checks of one network interface of sysfs: frame size, duplex, lost packets. An interface that is down
+/// has none.
 fn judge(interface: &Path) -> Vec<Check> {
     let name = interface.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let text = |file: &str| Some(std::fs::read_to_string(interface.join(file)).ok()?.trim().to_owned());
@@ -51,6 +53,7 @@ fn judge(interface: &Path) -> Vec<Check> {
     checks
 }
 
+/// Checks that a fast interface has jumbo frames. `mtu` is in bytes, `speed` in Mbit/s.
 fn mtu_of(name: &str, mtu: u64, speed: u64) -> Check {
     let (subject, finding) =
         (format!("{name}: MTU"), format!("{mtu} bytes at {} Gbit/s", speed as f64 / 1000.0));
@@ -64,6 +67,7 @@ fn mtu_of(name: &str, mtu: u64, speed: u64) -> Check {
         .mend(format!("ip link set {name} mtu {JUMBO}, then ping -M do -s 8972 CLIENT"))
 }
 
+/// Checks that the interface has lost no packet for lack of room in its receive ring.
 fn lost_of(name: &str, lost: u64) -> Check {
     let subject = format!("{name}: receive ring");
     if lost == 0 {

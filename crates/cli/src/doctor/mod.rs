@@ -175,6 +175,7 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
     Ok(Ok(Subject { directories, cache, listen: or_default(used), limits: Limits::default() }))
 }
 
+/// Carries out all checks of a server: its directories, cache devices, host, network, and placement.
 fn check(subject: &Subject) -> Vec<Check> {
     let mut checks = Vec::new();
     for path in &subject.directories {
@@ -188,6 +189,7 @@ fn check(subject: &Subject) -> Vec<Check> {
     checks
 }
 
+/// Returns the findings as a table, each with its remedy below it, and their numbers.
 fn describe(checks: &[Check]) -> String {
     let mut table = Table::new(&[("CHECK", Align::Left), ("", Align::Left), ("FINDING", Align::Left)]);
     for check in checks {

@@ -17,6 +17,8 @@ pub(crate) fn check(listen: &[SocketAddr]) -> Vec<Check> {
     checks
 }
 
+/// Checks that the server may listen on an address, by trying that for a moment. An address in use by Forebay is
+/// fine.
 fn port(address: &SocketAddr) -> Check {
     let subject = format!("address {address}");
     let Err(error) = TcpListener::bind(address) else { return Check::ok(subject, "free") };
@@ -41,6 +43,7 @@ fn forebay_on(address: &SocketAddr) -> Option<u32> {
     running.into_iter().find(|(_, status)| status.listen.iter().any(serves)).map(|(_, status)| status.pid)
 }
 
+/// Says if the host has a portmapper, which decides how `serve` offers its ports. Waits half a second at most.
 fn portmapper() -> Check {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 111));
     match TcpStream::connect_timeout(&address, Duration::from_millis(500)) {

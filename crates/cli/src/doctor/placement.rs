@@ -22,6 +22,8 @@ fn node_of(device: &Path) -> Option<u32> {
     text.trim().parse().ok()
 }
 
+/// Compares the NUMA nodes of network cards and cache devices. Returns `None` if all are on one node, or nodes are
+/// not known.
 fn judge(cards: &BTreeSet<u32>, devices: &BTreeSet<u32>) -> Option<Check> {
     let subject = "NUMA nodes";
     if cards.is_empty() || devices.is_empty() || cards.union(devices).count() == 1 {

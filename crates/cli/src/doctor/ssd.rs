@@ -48,6 +48,7 @@ fn partition_start(node: &Path) -> Option<u64> {
     std::fs::read_to_string(path.join("start")).ok()?.trim().parse().ok()
 }
 
+/// Checks that a cache device does not rotate.
 fn kind(device: &Path) -> Check {
     let subject = format!("{}: kind", name(device));
     match queue(device, "rotational").as_deref() {
@@ -60,6 +61,7 @@ fn kind(device: &Path) -> Check {
     }
 }
 
+/// Checks that a partition begins at a multiple of 1 MiB. `start` is its first sector of 512 bytes.
 fn alignment(node: &Path, start: u64) -> Check {
     let subject = format!("{}: alignment", node.display());
     if start.is_multiple_of(ALIGNMENT) {

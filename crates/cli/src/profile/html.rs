@@ -59,6 +59,7 @@ pub(super) fn page(activity: &Activity, lists: &[List<'_>]) -> String {
     page.into_string()
 }
 
+/// Returns the bars for the share of each kind of operation, the most frequent first.
 fn operations(activity: &Activity) -> Vec<Bar> {
     let all = activity.total.total();
     let bar = |(kind, number): (forebay_control::Kind, u64)| {
@@ -68,6 +69,7 @@ fn operations(activity: &Activity) -> Vec<Bar> {
     mix(&activity.total).into_iter().map(bar).collect()
 }
 
+/// Returns the bars for the sizes of requests, each with the share among reads and among writes.
 fn request_sizes(activity: &Activity) -> Vec<Bar> {
     let (reads, writes) = activity.total.sized();
     let part = |part, whole| (percent(part, whole).unwrap_or(0.0), share(part, whole));
@@ -75,6 +77,7 @@ fn request_sizes(activity: &Activity) -> Vec<Bar> {
     sizes(&activity.total).into_iter().map(bar).collect()
 }
 
+/// Returns the bars for the sizes of new files: no bar if no file was made.
 fn new_files(activity: &Activity) -> Vec<Bar> {
     let sizes = new_sizes(&activity.new_files);
     let sum: u64 = sizes.iter().map(|(_, count)| count).sum();
@@ -85,6 +88,7 @@ fn new_files(activity: &Activity) -> Vec<Bar> {
     if sum == 0 { Vec::new() } else { sizes.into_iter().map(bar).collect() }
 }
 
+/// Returns the bars for the working set of each hour, relative to the largest one.
 fn working_sets(activity: &Activity) -> Vec<Bar> {
     let most = activity.working_sets.iter().map(|hour| hour.bytes).max().unwrap_or(0);
     let bar = |hour: &forebay_control::WorkingSetActivity| Bar {
@@ -125,6 +129,7 @@ fn plot(title: &str, legend: &[&str], bars: &[Bar]) -> Markup {
     }
 }
 
+/// Returns the section with the table of clients, exports, users, files or directories.
 fn list(list: &List<'_>) -> Markup {
     let heads = [
         "Operations",

@@ -67,6 +67,8 @@ fn lists<'a>(activity: &'a Activity, args: &ProfileArgs) -> Vec<List<'a>> {
     chosen.map(|by| list(activity, by, args.top)).collect()
 }
 
+/// Returns the `top` busiest entries by the user's choice. The rest of a group is summed up, except for files, of
+/// which only the busiest are known.
 fn list(activity: &Activity, by: ProfileBy, top: usize) -> List<'_> {
     let of = |of, group: &'_ ActivityGroup| {
         let entries = group.entries.iter().take(top).cloned().collect();

@@ -43,6 +43,7 @@ fn bar(part: u64, most: u64) -> String {
     "#".repeat(if part > 0 { length.max(1) } else { 0 } as usize)
 }
 
+/// Returns the table of operations by kind, the most frequent first, with bars relative to it.
 fn operations(total: &Counters) -> Table {
     let mut table = Table::new(&[
         ("OPERATION", Align::Left),
@@ -58,6 +59,7 @@ fn operations(total: &Counters) -> Table {
     table
 }
 
+/// Returns the table of request sizes, with shares among reads and among writes.
 fn request_sizes(total: &Counters) -> Table {
     let right = |head| (head, Align::Right);
     let mut table = Table::new(&[
@@ -76,6 +78,7 @@ fn request_sizes(total: &Counters) -> Table {
     table
 }
 
+/// Returns the table of new files by size. The table has no row if no file was made.
 fn new_files(activity: &Activity) -> Table {
     let mut table = Table::new(&[
         ("NEW FILES", Align::Left),
@@ -94,6 +97,7 @@ fn new_files(activity: &Activity) -> Table {
     table
 }
 
+/// Returns the table of working sets by hour. Hours without requests are left out.
 fn working_sets(activity: &Activity) -> Table {
     let mut table = Table::new(&[("WORKING SET", Align::Left), ("SIZE", Align::Right), ("", Align::Left)]);
     let used: Vec<_> = activity.working_sets.iter().filter(|hour| hour.bytes > 0).collect();
@@ -109,6 +113,7 @@ fn working_sets(activity: &Activity) -> Table {
     table
 }
 
+/// Returns the table of clients, exports, users, files or directories.
 fn list(list: &List<'_>) -> Table {
     let right = |head| (head, Align::Right);
     let mut table = Table::new(&[
@@ -146,6 +151,7 @@ pub(crate) fn name(entry: &ActivityEntry) -> String {
     }
 }
 
+/// Returns the cells of a row for these counters, with shares among their own operations.
 fn row(name: String, counters: &Counters) -> [String; 10] {
     let (reads, writes) = counters.sized();
     let all = counters.total();

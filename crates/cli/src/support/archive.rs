@@ -30,6 +30,7 @@ pub(super) fn write(file: File, folder: &str, pieces: &[Piece], redacted: bool) 
     file.sync_all()
 }
 
+/// Adds a file with this text to the archive. Only its owner may read the file when it is unpacked.
 fn add(archive: &mut tar::Builder<impl Write>, folder: &str, name: &str, text: &str) -> io::Result<()> {
     let mut header = tar::Header::new_gnu();
     header.set_size(text.len() as u64);

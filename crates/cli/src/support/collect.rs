@@ -90,6 +90,7 @@ fn profile(client: &Client) -> Result<String, String> {
     text(&Ok(activity))
 }
 
+/// Returns two samples of the server's counters. Waits `BETWEEN` after the first, so that rates can be computed.
 fn samples(client: &Client) -> Result<Vec<StatSample>, String> {
     let sample = || client.sample().map_err(|error| error.to_string());
     let first = sample()?;
@@ -111,6 +112,7 @@ fn figures(state_dir: &Path) -> Result<String, String> {
     Ok(text)
 }
 
+/// Returns all events that the server has kept, as lines of JSON.
 fn events(client: &Client) -> Result<String, String> {
     let mut lines = String::new();
     let mut add = |event: &forebay_control::Event| {

@@ -68,6 +68,7 @@ pub(super) fn collect(status: Option<&Status>, pieces: &mut Vec<Piece>, step: &m
     add("journal.txt", "the last messages of the units", asked("journalctl", &log));
 }
 
+/// Returns the text of a file, or the reason why it cannot be read. Bytes that are no text are replaced.
 fn read(path: &str) -> Result<String, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("{path} cannot be read: {error}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -37,6 +37,8 @@ impl Redactor {
         Self::of(key, host, people(&users), served)
     }
 
+    /// Returns a redactor that replaces these names. `key` is the host's machine id: a name has one pseudonym in all
+    /// archives of the host, and another one elsewhere.
     fn of(key: Vec<u8>, host: String, users: Vec<String>, mut served: Vec<String>) -> Self {
         served.retain(|path| path != "/");
         served.sort_by_key(|path| std::cmp::Reverse(path.len()));

@@ -26,6 +26,7 @@ pub(super) enum Tab {
 impl Tab {
     pub(super) const ALL: [Tab; 5] = [Tab::Overview, Tab::Clients, Tab::Exports, Tab::Files, Tab::Devices];
 
+    /// Returns the title of the tab.
     pub(super) fn name(self) -> &'static str {
         match self {
             Tab::Overview => "Overview",
@@ -175,6 +176,7 @@ impl App {
         Step::Continue
     }
 
+    /// Takes a key while the user types a filter. Enter keeps the filter, Escape removes it.
     fn type_filter(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.is_typing = false,
@@ -205,6 +207,7 @@ impl App {
         });
     }
 
+    /// Changes the order of the list in this tab. Does nothing in a tab without a list.
     fn change_sort(&mut self, change: impl FnOnce(&mut Sort, usize)) {
         let columns = self.list().map_or(0, |(list, _)| list.columns.len());
         if let (Some(number), 1..) = (self.tab.list(), columns) {

@@ -43,12 +43,14 @@ impl Theme {
         }
     }
 
+    /// Returns the styles without colours, for terminals that have none.
     pub(super) fn plain() -> Self {
         let (plain, bold) = (Style::new(), Style::new().add_modifier(Modifier::BOLD));
         let chosen = Style::new().add_modifier(Modifier::REVERSED);
         Theme { good: plain, warn: bold, bad: bold, curve: plain, head: bold, chosen }
     }
 
+    /// Returns the styles with colours.
     pub(super) fn coloured() -> Self {
         let plain = Self::plain();
         Theme {
@@ -78,6 +80,7 @@ pub(super) fn draw(app: &App, frame: &mut Frame<'_>, theme: &Theme) {
     }
 }
 
+/// Returns the line with the tabs, of which the present one is marked.
 fn tab_line(app: &App, theme: &Theme) -> Line<'static> {
     let mut spans = Vec::new();
     for (number, tab) in Tab::ALL.iter().enumerate() {
@@ -114,6 +117,7 @@ fn head_line(app: &App, status: &Status, theme: &Theme) -> Line<'static> {
     ])
 }
 
+/// Returns the last line: the keys, the filter that is typed, or the number of rows that pass the filter.
 fn foot_line(app: &App, theme: &Theme) -> Line<'static> {
     if app.is_typing {
         return Line::styled(format!("filter: {}_  Enter keeps it, Esc removes it", app.filter), theme.head);
@@ -128,6 +132,8 @@ fn foot_line(app: &App, theme: &Theme) -> Line<'static> {
     Line::raw("Tab tabs  s sorts  r reverses  / filters  p pauses  ? help  q quits")
 }
 
+/// Draws the first tab: curves of the last minutes, and the figures of the last interval. Curves of the cache are
+/// left out without a cache.
 fn overview(app: &App, shown: &Shown, frame: &mut Frame<'_>, body: Rect, theme: &Theme) {
     let has_cache = shown.rates.cache.is_some();
     let curves: Vec<&Curve> = CURVES.iter().filter(|curve| has_cache || !curve.is_of_cache).collect();
@@ -172,6 +178,7 @@ fn scaled(points: &[f64]) -> Vec<u64> {
     points.iter().map(|point| if highest > 0.0 { (point / highest * 1000.0) as u64 } else { 0 }).collect()
 }
 
+/// Returns the lines with rates and latencies of each kind of operation.
 fn operations(rates: &Rates, theme: &Theme) -> Vec<Line<'static>> {
     let line = |cells: [String; 8]| {
         let [kind, figures @ ..] = cells;
@@ -189,6 +196,7 @@ fn operations(rates: &Rates, theme: &Theme) -> Vec<Line<'static>> {
     lines
 }
 
+/// Returns the line with the requests in progress, workers, connections and CPU use.
 fn activity(shown: &Shown) -> String {
     let Shown { rates, status, .. } = shown;
     format!(
@@ -203,6 +211,7 @@ fn activity(shown: &Shown) -> String {
     )
 }
 
+/// Returns the two lines about the cache: the origin of read blocks, and the load that the backing store is spared.
 fn cache_lines(cache: &CacheRates) -> [String; 2] {
     let reads = format!(
         "reads from memory {} %, from SSDs {} %  dirty {}",
@@ -218,6 +227,8 @@ fn cache_lines(cache: &CacheRates) -> [String; 2] {
     [reads, spared]
 }
 
+/// Draws a list from its scroll position on, or its sentence for an empty list. The first column gets the width that
+/// the others leave.
 fn table(app: &App, list: &List, sort: Sort, frame: &mut Frame<'_>, body: Rect, theme: &Theme) {
     if list.rows.is_empty() {
         frame.render_widget(Paragraph::new(list.empty), body);
@@ -244,6 +255,7 @@ fn table(app: &App, list: &List, sort: Sort, frame: &mut Frame<'_>, body: Rect, 
     frame.render_widget(Table::new(shown.collect::<Vec<_>>(), widths).header(head), body);
 }
 
+/// Returns a cell with its alignment.
 fn aligned(text: String, align: Align) -> Line<'static> {
     match align {
         Align::Left => Line::raw(text),
@@ -263,6 +275,7 @@ const HELP: &str = " 1 to 5, Tab, arrows   choose a tab
  Curves show the last minutes, newest on the right. Latencies are
  medians. The first figures are means since the server started.";
 
+/// Draws the list of keys over the middle of the screen.
 fn help(frame: &mut Frame<'_>) {
     let area = frame.area();
     let (width, height) = (72.min(area.width), 14.min(area.height));

@@ -83,6 +83,7 @@ impl<'a> Span<'a> {
         (earlier, Seconds::of_nanos(now.time_ns.saturating_sub(before)))
     }
 
+    /// Returns the list of clients, with rates since the earlier answer of the server.
     fn clients(&self) -> List {
         let (earlier, seconds) = self.since_state();
         let before = earlier.iter().flat_map(|status| &status.clients);
@@ -137,6 +138,8 @@ impl<'a> Span<'a> {
         }
     }
 
+    /// Returns the list of exports, with rates since the earlier answer of the server and the space of their file
+    /// systems.
     fn exports(&self) -> List {
         let done = self.done(|activity| &activity.exports);
         let row = |export: &ExportStatus| {
@@ -170,6 +173,7 @@ impl<'a> Span<'a> {
         }
     }
 
+    /// Returns the list of the busiest files. The sentence for an empty list says why there is none.
     fn files(&self) -> List {
         let done = self.done(|activity| &activity.files);
         let row = |entry: &ActivityEntry| {

@@ -13,6 +13,8 @@ pub(super) struct Screen {
 }
 
 impl Screen {
+    /// Takes over the terminal for full-screen output. A panic or an error here restores the terminal, as dropping
+    /// the screen does.
     pub(super) fn enter() -> anyhow::Result<Self> {
         terminal::enable_raw_mode()?;
         let hook = std::panic::take_hook();
@@ -47,6 +49,7 @@ impl Drop for Screen {
     }
 }
 
+/// Gives the terminal back as it was. Errors are ignored, since a panic may be the cause of the call.
 fn restore() {
     let _ = execute!(stdout(), terminal::LeaveAlternateScreen, cursor::Show);
     let _ = terminal::disable_raw_mode();

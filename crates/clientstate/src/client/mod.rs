@@ -159,6 +159,8 @@ impl State {
         oldest.is_some()
     }
 
+    /// Returns the result of EXCHANGE_ID for a client record: its flags, and the sequence number that CREATE_SESSION
+    /// must have.
     fn exchanged(&self, id: ClientId) -> Exchanged {
         let client = self.clients.get(&id);
         let confirmed = client.is_some_and(|client| client.is_confirmed);
@@ -249,6 +251,8 @@ impl State {
         }
     }
 
+    /// Removes everything that a client holds: opens, locks, delegations, copies, and blocked requests. Adds no
+    /// record for each, since the client's own record ends them all.
     fn remove_states(&mut self, id: ClientId, fx: &mut Effects) {
         let range = (id, Ref::FIRST)..=(id, Ref::LAST);
         let states: Vec<Ref> = self.of_client.range(range).map(|(_, state)| *state).collect();

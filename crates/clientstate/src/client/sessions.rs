@@ -199,6 +199,7 @@ impl State {
         Ok(())
     }
 
+    /// Ends a session, and gives its slots back. Requests that still run in the session end with `BadSession`.
     pub(crate) fn remove_session(&mut self, id: SessionId) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.granted_slots = self.granted_slots.saturating_sub(session.fore.slots);

@@ -23,6 +23,8 @@ impl State {
         Some(number)
     }
 
+    /// Adds an NLM host, and returns its number. If there are too many hosts, one without locks, shares and waiters
+    /// leaves; without such a host returns `None`.
     pub(crate) fn add_host(&mut self, key: &HostKey, state: i32, fx: &mut Effects) -> Option<u32> {
         if self.hosts.len() >= self.limits.hosts {
             // A host without anything but its state number makes room.

@@ -141,12 +141,15 @@ impl State {
         answer
     }
 
+    /// Forgets an owner's grants that are not acknowledged and for which `is_dropped` is true. Their locks stay.
     fn drop_grants(&mut self, owner: u32, is_dropped: impl Fn(&Grant) -> bool) {
         for (ticket, _) in self.waiters.grants_of(owner).into_iter().filter(|(_, grant)| is_dropped(grant)) {
             self.waiters.remove_grant(ticket);
         }
     }
 
+    /// Makes room for one more lock by ending expired clients. Returns false if the limit of the server leaves no
+    /// room.
     pub(crate) fn admit_lock(&mut self, now: Now, fx: &mut Effects) -> bool {
         while self.ranges.len() >= self.limits.locks {
             if !self.expire_one(now, fx) {
@@ -156,6 +159,7 @@ impl State {
         true
     }
 
+    /// Returns the number of an NLM owner that has something.
     pub(super) fn find_nlm_owner(&self, owner: &NlmOwner) -> Option<u32> {
         let host = self.by_host.get(&owner.host)?;
         self.owners.find(&nlm_owner(*host, owner))
@@ -202,6 +206,8 @@ impl State {
         NlmAnswer::Granted
     }
 
+    /// Frees a range of an NLM owner, drops grants in it, and serves the waiters of the file. The reply waits for the
+    /// record.
     fn unlock_nlm_owner(
         &mut self,
         owner: &NlmOwner,

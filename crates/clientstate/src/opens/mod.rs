@@ -187,6 +187,7 @@ impl State {
         conflicts.find(|open| self.is_courtesy(open.client, now)).map(|open| open.client)
     }
 
+    /// Returns the number of an owner's open of a file.
     pub(crate) fn find_own(&self, key: &OwnerKey, file: &FileKey) -> Option<u32> {
         let (owner, file) = (self.owners.find(key)?, self.files.find(file)?);
         self.open_index.get(&(file, owner)).copied()
@@ -231,6 +232,7 @@ impl State {
         number
     }
 
+    /// Returns the record of an open in its present version.
     pub(crate) fn describe_open(&self, number: u32) -> Record {
         let open = &self.opens[number as usize];
         Record::Open {

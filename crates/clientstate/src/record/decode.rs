@@ -35,6 +35,7 @@ impl Record {
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
+    /// Reads one record. Returns `None` for an unknown kind, so that a later version's log is not misread.
     fn record(&mut self) -> Option<Record> {
         Some(match self.u8()? {
             1 => Record::Client {
@@ -89,6 +90,7 @@ impl Reader<'_> {
         })
     }
 
+    /// Reads the reply in a slot. Returns `None` if it is longer than `REPLY_MAX` bytes.
     fn reply(&mut self) -> Option<SlotReply> {
         let (session, slot, sequence) = (self.session()?, self.u32()?, self.u32()?);
         let digest = self.u64()?;
@@ -101,6 +103,7 @@ impl Reader<'_> {
         Some(SlotReply { session, slot, sequence, digest, reply })
     }
 
+    /// Reads the record of a lock state, which may have no lock.
     fn lock(&mut self) -> Option<Record> {
         let (other, seqid, open) = (self.array()?, self.u32()?, self.array()?);
         let owner = self.owner()?;
@@ -111,6 +114,7 @@ impl Reader<'_> {
         Some(Record::Lock { other, seqid, open, owner, range })
     }
 
+    /// Reads `N` bytes. Returns `None` if fewer are left.
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -129,6 +133,7 @@ impl Reader<'_> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// Reads bytes behind their length, which has 16 bits.
     fn bytes(&mut self) -> Option<&[u8]> {
         let len = u16::from_le_bytes(self.array()?);
         let (bytes, rest) = self.0.split_at_checked(len.into())?;
@@ -136,6 +141,7 @@ impl Reader<'_> {
         Some(bytes)
     }
 
+    /// Reads a byte that is 0 or 1. Returns `None` for any other byte.
     fn flag(&mut self) -> Option<bool> {
         match self.u8()? {
             0 => Some(false),
@@ -160,11 +166,13 @@ impl Reader<'_> {
         FileKey::new(self.bytes()?)
     }
 
+    /// Reads a range of bytes. Returns `None` if its end is before its beginning.
     fn range(&mut self) -> Option<Range> {
         let range = Range { first: self.u64()?, last: self.u64()? };
         (range.first <= range.last).then_some(range)
     }
 
+    /// Reads the kind of a lock. Returns `Some(None)` for no lock, and `None` for an unknown kind.
     fn kind(&mut self) -> Option<Option<LockKind>> {
         Some(match self.u8()? {
             0 => None,
@@ -181,6 +189,7 @@ impl Reader<'_> {
         (byte & 0b1100_1100 == 0).then_some((byte != 0).then_some(share))
     }
 
+    /// Reads the limits of a channel. Returns `None` if it has no slots or more than any server grants.
     fn channel(&mut self) -> Option<Channel> {
         let channel = Channel {
             max_request: self.u32()?,

@@ -14,6 +14,7 @@ pub fn encode_all(records: &[Record]) -> Vec<u8> {
 struct Writer<'a>(&'a mut Vec<u8>);
 
 impl Writer<'_> {
+    /// Appends a byte.
     fn u8(&mut self, value: u8) -> &mut Self {
         self.0.push(value);
         self
@@ -27,6 +28,7 @@ impl Writer<'_> {
         self.array(&value.to_le_bytes())
     }
 
+    /// Appends bytes whose number the reader knows.
     fn array(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
@@ -41,6 +43,7 @@ impl Writer<'_> {
         self.u64(range.first).u64(range.last)
     }
 
+    /// Appends the kind of a lock, or 0 for no lock.
     fn kind(&mut self, kind: Option<LockKind>) -> &mut Self {
         self.u8(match kind {
             None => 0,
@@ -53,6 +56,7 @@ impl Writer<'_> {
         self.u8(share.access | share.deny << 4)
     }
 
+    /// Appends the limits of a channel.
     fn channel(&mut self, channel: &Channel) -> &mut Self {
         let Channel { max_request, max_response, max_cached, operations, slots } = *channel;
         self.u32(max_request).u32(max_response).u32(max_cached).u32(operations).u32(slots)

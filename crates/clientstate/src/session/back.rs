@@ -56,6 +56,8 @@ impl Session {
         slot.is_running = false;
     }
 
+    /// Continues a slot for call-backs with the number from the log, unless the slot has a later one. Ignores a slot
+    /// beyond the channel's.
     pub(crate) fn recover_callback(&self, index: u32, sequence: u32) {
         let mut state = self.state.lock();
         if index >= self.back.slots {

@@ -71,6 +71,8 @@ pub(crate) struct Parts {
 }
 
 impl Session {
+    /// Returns a session without connections. In a recovered session a slot accepts any first number, because
+    /// requests without effects are not in the log.
     pub(crate) fn new(
         parts: Parts,
         lease: Arc<Lease>,
@@ -129,6 +131,12 @@ impl Session {
         self.state.lock().slots.get(slot as usize).is_some_and(|slot| slot.sequence() == sequence)
     }
 
+    /// Returns true if the client has used a later number than `sequence` in a slot: it has the reply to this one.
+    pub fn is_past(&self, slot: u32, sequence: u32) -> bool {
+        let ahead = |slot: &Slot| slot.sequence().wrapping_sub(sequence) as i32 > 0;
+        self.state.lock().slots.get(slot as usize).is_some_and(ahead)
+    }
+
     /// Sets the program number and the security of call-backs (CREATE_SESSION, BACKCHANNEL_CTL).
     pub fn set_callback(&self, program: u32, security: Vec<u8>) {
         self.state.lock().callback = (program, security);
@@ -145,6 +153,7 @@ impl Session {
         self.bind_locked(&mut state, connection, directions);
     }
 
+    /// Adds directions to a connection of the session. Beyond the limit of connections the oldest one is forgotten.
     fn bind_locked(&self, state: &mut State, connection: Connection, new: Directions) {
         let had_back = state.has_back();
         match state.connections.iter_mut().find(|(known, _)| *known == connection) {
@@ -170,6 +179,7 @@ impl Session {
         self.count_back(had_back, state.has_back());
     }
 
+    /// Corrects the client's count of sessions with a back channel, after a change of this session's connections.
     fn count_back(&self, had: bool, has: bool) {
         // A destroyed session has given its count back.
         if self.is_destroyed() {
@@ -189,6 +199,8 @@ impl Session {
         bound.map(|(connection, _)| *connection).collect()
     }
 
+    /// Ends the session: forgets its connections and replies. Replies stay while a request runs, because its waiters
+    /// need the slot.
     pub(crate) fn destroy(&self) {
         let mut state = self.state.lock();
         let had_back = state.has_back();
@@ -255,6 +267,7 @@ impl State {
         self.connections.iter().any(|(_, directions)| directions.back)
     }
 
+    /// Returns a slot, which begins to exist with its first use. The caller has checked that the client may use it.
     fn slot(&mut self, index: u32) -> &mut Slot {
         let index = index as usize;
         if self.slots.len() <= index {

@@ -104,6 +104,7 @@ impl Slot {
         self.sequence
     }
 
+    /// Returns an unused slot. With `may_jump` its first request may have any number.
     pub(super) fn new(may_jump: bool) -> Self {
         Slot {
             sequence: 0,
@@ -124,6 +125,8 @@ impl Slot {
         !self.used
     }
 
+    /// Returns the record of the slot's last request. A reply that was never in the log counts as repeatable, since
+    /// its request has changed nothing.
     pub(super) fn describe(&self, session: SessionId, slot: u32) -> SlotReply {
         let reply = match &self.reply {
             Reply::Kept if self.logged => Kept::Bytes(self.kept.clone()),
@@ -166,6 +169,8 @@ impl Slot {
         self.kept.extend_from_slice(reply);
     }
 
+    /// Returns how a sequence number relates to the slot: the next request, the last one again, or neither. A last
+    /// request without effects may run again.
     fn relation(&self, sequence: u32) -> Relation {
         let ahead = sequence.wrapping_sub(self.sequence);
         let repeatable = matches!(self.reply, Reply::Repeatable) && self.used;
@@ -255,6 +260,7 @@ impl Session {
         Ok(Sequenced::New(self.answer(state), record))
     }
 
+    /// Fails if a request is longer, or has more operations, than the session allows.
     fn fits(&self, request: &Request) -> Result<(), Error> {
         if request.length > self.fore.max_request {
             return Err(Error::ReqTooBig);
@@ -265,6 +271,8 @@ impl Session {
         Ok(())
     }
 
+    /// Answers a repetition of the slot's last request: with the kept reply, or after the running request. Beyond
+    /// `WAITERS` the oldest waiter loses its place.
     fn again(&self, state: &mut State, request: &Request) -> Sequenced {
         let slot = state.slot(request.slot);
         match &mut slot.reply {
@@ -296,6 +304,7 @@ impl Session {
         })
     }
 
+    /// Returns the session's part of SEQUENCE: the slots, and flags for a missing back channel and revoked state.
     fn answer(&self, state: &State) -> Answer {
         let wanted = self.wanted_slots.load(Relaxed).clamp(1, self.fore.slots);
         let mut flags = 0;

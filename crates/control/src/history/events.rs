@@ -81,6 +81,8 @@ impl History {
         Ok((file, len))
     }
 
+    /// Appends events to the newer file. A full file becomes the older one, whose events are dropped. `open` caches
+    /// the file and its length in bytes.
     fn append(&self, open: &mut Option<(File, u64)>, events: &[Event]) -> io::Result<()> {
         for event in events {
             let mut line = serde_json::to_vec(event)?;
@@ -120,6 +122,7 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
+    /// Starts the thread that appends events. Events up to number `written` are in the file already.
     pub(crate) fn start(events: Arc<EventLog>, written: u64) -> io::Result<Self> {
         let ending = Arc::new(AtomicBool::new(false));
         let (log, end) = (events.clone(), ending.clone());
@@ -143,6 +146,8 @@ impl Drop for EventWriter {
     }
 }
 
+/// Appends new events until the end is asked for, and once more then. After a failed write the next event tries
+/// again, and the event log reports the trouble.
 fn write(events: &EventLog, mut written: u64, ending: &AtomicBool) {
     let Some(history) = events.history() else { return };
     let mut open = None;

@@ -104,6 +104,8 @@ impl Figures {
         (kept.newest > seen && !kept.ending).then_some((kept.newest, point))
     }
 
+    /// Takes a sample each second, in memory and in the file, until the end. A file that cannot be written is tried
+    /// again each minute.
     fn run(&self, sample: &dyn Fn() -> StatSample) {
         let mut file = RingFile::open(&self.dir).ok();
         let mut due = Instant::now();
@@ -130,6 +132,8 @@ impl Figures {
         }
     }
 
+    /// Reads the figures of the last run from the file. Records that are torn, or too old at time `now_ms`, are left
+    /// out.
     fn load(&self, file: &RingFile, now_ms: u64) {
         let read: [Vec<Point>; LEVELS.len()] = std::array::from_fn(|level| file.read(level, now_ms));
         let mut kept = self.kept.lock();

@@ -93,11 +93,13 @@ fn begin(level: usize) -> u64 {
     LEVELS[..level].iter().map(|level| level.kept * RECORD as u64).sum()
 }
 
+/// Returns the place of a time in the ring of a level, counted in records.
 fn place_of(level: usize, time_ms: u64) -> u64 {
     let Level { step_ms, kept } = LEVELS[level];
     time_ms / step_ms % kept
 }
 
+/// Returns the record of a point, as the table above describes it.
 fn encoded(point: &Point) -> [u8; RECORD] {
     let mut record = [0; RECORD];
     record[..FIGURES].copy_from_slice(&point.time_ms.to_le_bytes());

@@ -105,6 +105,7 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Starts a thread of the connection, which ends when the connection does.
     fn start(&self, name: &str, run: fn(&Shared)) -> Result<(), String> {
         let shared = self.0.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
@@ -202,12 +203,15 @@ impl Drop for Connection {
 }
 
 impl Shared {
+    /// Begins a FLUSH. Its success makes every change durable that has completed by now.
     fn flush(&self) -> Completion<Ended> {
         let mut pending = Pending::new(Command::Flush, 0, 0);
         pending.covers = self.written.load(Ordering::SeqCst);
         self.submit(pending, 0, None)
     }
 
+    /// Begins a request without payload for a range of bytes, in parts of at most `LONGEST_RANGE`. Returns one
+    /// operation for each part.
     fn on_range(&self, command: Command, flags: u16, range: Range<u64>) -> Vec<Completion<Ended>> {
         let starts = range.clone().step_by(LONGEST_RANGE as usize);
         let begin = |start: u64| {
@@ -243,6 +247,7 @@ impl Shared {
         completion
     }
 
+    /// Returns the header of a request. `cookie` is the number that the reply repeats.
     fn header(&self, pending: &Pending, flags: u16, cookie: u64) -> Vec<u8> {
         let is_extended = self.export.style == Style::Extended;
         let has_payload = is_extended && pending.command == Command::Write;

@@ -216,6 +216,8 @@ impl Shared {
         if self.flush_failed() { Err(DeviceError::Io) } else { Ok(()) }
     }
 
+    /// Returns the engine's error for an operation that failed: `Gone` if the connection was lost, `Io` if the server
+    /// refused. `what` and `offset` are for the log.
     fn judge(&self, what: &str, offset: u64, result: Result<(), Failure>) -> Result<(), DeviceError> {
         match result {
             Ok(()) => Ok(()),

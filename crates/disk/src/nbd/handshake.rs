@@ -79,6 +79,8 @@ fn style<S: Read + Write>(stream: &mut S) -> Result<Style, String> {
     Ok(Style::Simple)
 }
 
+/// Asks for the export with NBD_OPT_GO. Returns its description, with the size in whole units of the server. Fails
+/// with a sentence if the server refuses or describes it badly.
 fn go<S: Read + Write>(stream: &mut S, name: &str, style: Style) -> Result<Export, String> {
     let mut data = Vec::new();
     let wanted = (Info::BlockSize as u16).to_be_bytes();
@@ -163,6 +165,7 @@ fn send<S: Write>(stream: &mut S, bytes: &[u8]) -> Result<(), String> {
     stream.write_all(bytes).map_err(|error| failed(&error))
 }
 
+/// Returns the reason for a negotiation that the socket has ended, as the end of a sentence about the server.
 fn failed(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => ENDS.to_owned(),

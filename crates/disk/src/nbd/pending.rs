@@ -42,6 +42,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    /// Returns a request without buffer, which covers no changes. `offset` and `len` are in bytes.
     pub(super) fn new(command: Command, offset: u64, len: usize) -> Self {
         let (filled, slot) = (Vec::new(), Slot::new());
         Pending {

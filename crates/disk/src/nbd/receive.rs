@@ -61,6 +61,7 @@ impl Replies<'_> {
         }
     }
 
+    /// Takes a simple reply, with the data of a READ. Fails if the server has negotiated other replies for READ.
     fn simple(&mut self, error: u32, cookie: u64) -> Result<(), End> {
         let mut pending = self.pending(cookie)?;
         let is_read = pending.command == Command::Read;
@@ -79,6 +80,8 @@ impl Replies<'_> {
         Ok(())
     }
 
+    /// Takes a chunk of a structured reply. The request ends with the last chunk. Fails if a READ then lacks a part
+    /// of its data.
     fn chunk(&mut self, is_last: bool, kind: u16, cookie: u64, length: u64) -> Result<(), End> {
         let mut pending = self.pending(cookie)?;
         if let Err(end) = self.payload(&mut pending, kind, length) {
@@ -194,6 +197,7 @@ impl Replies<'_> {
     }
 }
 
+/// Returns the number of received bytes, 0 after an interrupted call. The end of the stream is an error.
 fn received(result: io::Result<usize>) -> Result<usize, End> {
     match result {
         Ok(0) => Err("the server has ended it".to_owned()),

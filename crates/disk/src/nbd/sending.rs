@@ -42,6 +42,7 @@ impl Piece {
         Piece { bytes: Bytes::Data(slice, range), from: 0 }
     }
 
+    /// Returns the bytes that are not sent yet.
     fn rest(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Header(bytes) => &bytes[self.from..],

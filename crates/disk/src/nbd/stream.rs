@@ -91,6 +91,8 @@ impl AsFd for Stream {
     }
 }
 
+/// Connects to one of the addresses of a host, each for the time that is left of `limit`. The look-up of the name has
+/// no limit of its own.
 fn connect_tcp(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     let addresses = (host, port).to_socket_addrs()?;
@@ -108,6 +110,7 @@ fn connect_tcp(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> 
     Err(last)
 }
 
+/// Connects to a local socket, and waits up to `limit` while the server accepts nobody.
 fn connect_unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // A server that accepts nobody leaves the caller waiting once its queue is full.
@@ -123,6 +126,7 @@ pub(super) struct Timed<'a> {
 }
 
 impl Timed<'_> {
+    /// Limits the next system call on the socket to the time that is left of the handshake. Fails if no time is left.
     fn limit(&self, timeout: Timeout) -> io::Result<()> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {

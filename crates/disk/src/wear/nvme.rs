@@ -56,6 +56,7 @@ unsafe impl Ioctl for AdminCommand {
     }
 }
 
+/// Asks an NVMe drive for its SMART log. Waits up to a second. Returns `None` if the drive or the kernel refuses.
 pub(super) fn health(device: &OwnedFd) -> Option<Health> {
     let mut page = [0_u8; SMART_LEN];
     let command = AdminCommand {
@@ -73,6 +74,7 @@ pub(super) fn health(device: &OwnedFd) -> Option<Health> {
     (status == Ok(0)).then(|| parse(&page))
 }
 
+/// Returns the values of a SMART log (NVM Express Base Specification 2.0, figure 207).
 fn parse(page: &[u8; SMART_LEN]) -> Health {
     let errors = page[160..176].iter().rev().fold(0_u128, |sum, byte| sum << 8 | u128::from(*byte));
     Health {

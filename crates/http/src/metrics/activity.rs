@@ -22,6 +22,8 @@ const GROUPS: [(&str, &[Kind]); 7] = [
     ("other", &[Kind::Other]),
 ];
 
+/// Writes the counters of cache devices. Those of clients and exports follow if the server counts the activity of
+/// clients.
 pub(super) fn encode(out: &mut Out<'_>, activity: &Activity) -> Result<(), Error> {
     devices(out, &activity.devices)?;
     if !activity.enabled {
@@ -56,6 +58,7 @@ pub(super) fn encode(out: &mut Out<'_>, activity: &Activity) -> Result<(), Error
     out.counter("new_files", "Files that clients made.", None, activity.new_files.made)
 }
 
+/// Writes the READs and WRITEs by access pattern, and the WRITEs by stability.
 fn patterns(out: &mut Out<'_>, total: &Counters) -> Result<(), Error> {
     let (reads, writes) = total.sized();
     let of = |kind: &str, pattern: &str| -> Labels {
@@ -99,6 +102,7 @@ fn rows(group: &ActivityGroup) -> Vec<(String, &Counters)> {
     shown.chain(others.map(|others| ("other".to_owned(), others))).collect()
 }
 
+/// Writes the reads, writes and flushes of each cache device, and their bytes.
 fn devices(out: &mut Out<'_>, devices: &[DeviceActivity]) -> Result<(), Error> {
     let of = |value: fn(&DeviceActivity) -> u64| {
         devices.iter().map(move |device| (label("device", &device.name), value(device)))

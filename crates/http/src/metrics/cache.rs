@@ -7,6 +7,8 @@ use prometheus_client::registry::Unit;
 
 use crate::encode::{Labels, Out, label, seconds};
 
+/// Writes the figures of the pool: its devices, its contents, the last scrub, and every counter of the engine under
+/// the counter's own name.
 pub(super) fn encode(out: &mut Out<'_>, pool: &PoolStatus) -> Result<(), Error> {
     devices(out, pool)?;
     let bytes = || Some(Unit::Bytes);

@@ -21,6 +21,7 @@ struct Traffic {
 }
 
 impl Traffic {
+    /// Adds a client's figures to the row, which may be the sum of several clients.
     fn add(mut self, client: &ClientStatus) -> Self {
         self.connections += client.connections;
         self.operations += client.operations;
@@ -30,6 +31,8 @@ impl Traffic {
     }
 }
 
+/// Writes a row for each of the busiest clients, and one row for the sum of all other clients. So the number of rows
+/// is bounded.
 pub(super) fn encode(out: &mut Out<'_>, status: &Status) -> Result<(), Error> {
     // The status has the busiest clients first.
     let (shown, others) = status.clients.split_at(status.clients.len().min(MOST));

@@ -6,6 +6,8 @@ use forebay_control::Curve;
 
 use crate::encode::{Out, label};
 
+/// Writes the miss-ratio curve and the coalescing curve, with a point for each size. Before the estimate has enough
+/// samples, writes only the counts of samples.
 pub(super) fn encode(out: &mut Out<'_>, curve: &Curve) -> Result<(), Error> {
     let about = "Requests for blocks that the estimate of the miss-ratio curve has sampled.";
     out.counter("miss_ratio_samples", about, None, curve.sampled)?;

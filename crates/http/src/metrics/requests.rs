@@ -11,6 +11,8 @@ use crate::encode::{Labels, Out, label, seconds};
 /// before.
 const BOUNDS: std::ops::RangeInclusive<u32> = 13..=34;
 
+/// Writes the figures of requests: counts, errors, latencies, queues, rejections, syncs and the reply cache. The
+/// state of NFSv4 and NLM clients follows.
 pub(super) fn encode(out: &mut Out<'_>, status: &Status, sample: &StatSample) -> Result<(), Error> {
     let kinds = [
         ("read", &sample.read),
@@ -65,6 +67,7 @@ fn histogram(latencies: &Snapshot) -> (f64, Vec<(f64, u64)>) {
     (seconds(latencies.total_ns()), bounds.zip(counts).collect())
 }
 
+/// Writes the refused connections and requests by the reason of the refusal.
 fn refused(out: &mut Out<'_>, status: &Status) -> Result<(), Error> {
     let refused = &status.refused;
     let reasons = [
@@ -89,6 +92,7 @@ fn rate_limits(out: &mut Out<'_>, status: &Status) -> Result<(), Error> {
     out.counters("rate_limit_delayed", "Sum of the delays.", Some(Unit::Seconds), values)
 }
 
+/// Writes the state that clients hold by kind, and the counts of recalled delegations and call-backs.
 fn client_state(out: &mut Out<'_>, state: &ClientStateStatus) -> Result<(), Error> {
     let held = [
         ("clients", state.clients),

@@ -10,6 +10,7 @@ use crate::encode::{Out, label};
 /// Volumes shown at most. Volumes above the limit are left out: an administrator makes them one by one.
 const MOST: usize = 64;
 
+/// Writes the figures of the first `MOST` block volumes. Writes nothing without a volume.
 pub(super) fn encode(out: &mut Out<'_>, volumes: &[VolumeStatus]) -> Result<(), Error> {
     if volumes.is_empty() {
         return Ok(());

@@ -38,6 +38,8 @@ pub(super) fn of_mode(mode: u32, buffer: &mut Buffer) -> Result<Acl<'_>, Stop> {
     encoded(&Acls { access: PosixAcl::from_mode(mode), default: None }, Object::Directory, buffer)
 }
 
+/// Returns the NFSv4 form of POSIX lists, encoded into `buffer`. Users and groups appear as decimal numbers. Fails
+/// with NFS4ERR_REP_TOO_BIG for a list that no message can hold.
 fn encoded<'a>(acls: &Acls, object: Object, buffer: &'a mut Buffer) -> Result<Acl<'a>, Stop> {
     let aces = to_nfs4(acls, object);
     let Buffer { numbers, aces: bytes } = buffer;

@@ -20,6 +20,8 @@ pub(super) fn require_regular(place: &mut Place, cx: &Context<'_>) -> Result<(),
 type ChangeRange = fn(&Vfs, &Target, DataCaller<'_>, u64, u64) -> Outcome<Changed<()>>;
 
 impl Compound {
+    /// Carries out ALLOCATE: reserves space for a range of the current file. The reply may leave when the returned
+    /// change is durable.
     pub(super) fn allocate(
         &mut self,
         cx: &Context<'_>,
@@ -29,6 +31,8 @@ impl Compound {
         self.change_range(cx, args, Opcode::Allocate, Vfs::allocate, reply)
     }
 
+    /// Carries out DEALLOCATE: makes a hole of a range of the current file. The reply may leave when the returned
+    /// change is durable.
     pub(super) fn deallocate(
         &mut self,
         cx: &Context<'_>,
@@ -38,6 +42,8 @@ impl Compound {
         self.change_range(cx, args, Opcode::Deallocate, Vfs::deallocate, reply)
     }
 
+    /// Checks the state id and the range for ALLOCATE or DEALLOCATE, recalls delegations, and calls `change`. Fails
+    /// with [`Stop::Later`] on an event loop.
     fn change_range(
         &mut self,
         cx: &Context<'_>,

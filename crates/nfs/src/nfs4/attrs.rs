@@ -122,6 +122,7 @@ impl Scratch {
 struct Decimal([u8; 10]);
 
 impl Decimal {
+    /// Writes a number, and returns its decimal digits. They are valid until the next call.
     fn set(&mut self, mut number: u32) -> &[u8] {
         let mut first = self.0.len();
         loop {
@@ -306,6 +307,8 @@ impl Compound {
         Ok(attributes)
     }
 
+    /// Carries out GETATTR, and appends the attributes that are both asked for and supported. Fails with
+    /// NFS4ERR_INVAL if the client asks for an attribute that can only be set.
     pub(super) fn getattr(
         &mut self,
         cx: &Context<'_>,

@@ -271,6 +271,7 @@ impl Tables {
     }
 }
 
+/// Adds a session to the list unless the list has it, and drops sessions that clients have ended.
 fn add(sessions: &mut Vec<Arc<Session>>, session: &Arc<Session>) {
     sessions.retain(|known| !known.is_destroyed());
     if !sessions.iter().any(|known| Arc::ptr_eq(known, session)) {

@@ -290,6 +290,8 @@ impl Compound {
         is_last && self.pending.is_none()
     }
 
+    /// Counts a payload of the last result, in bytes, which the reply carries outside of its head. Only one result
+    /// may have a payload.
     pub(super) fn set_payload(&mut self, bytes: usize) {
         self.reply.add_payload(bytes);
         self.has_payload = true;

@@ -20,6 +20,7 @@ pub(super) fn status(error: Error) -> Nfsstat4 {
     }
 }
 
+/// Returns the NFSv4 status for an error of the kernel. An error without a status of its own becomes NFS4ERR_IO.
 fn errno_status(errno: Errno) -> Nfsstat4 {
     match errno {
         Errno::PERM => Nfsstat4::Perm,
@@ -104,6 +105,7 @@ pub(super) fn file_key(handle: &[u8]) -> Result<FileKey, Stop> {
     FileKey::new(handle).ok_or(Stop::Fail(Nfsstat4::Badhandle))
 }
 
+/// Returns the NFSv4 type of an inode. An unknown type counts as a regular file.
 pub(super) fn ftype(kind: FileType) -> Ftype4 {
     match kind {
         FileType::Directory => Ftype4::Dir,

@@ -95,6 +95,8 @@ impl Queue {
         self.jobs.lock().is_stopped
     }
 
+    /// Makes every thread of the copier end after its present piece, and drops the copies that wait. The next start
+    /// tells their clients.
     fn stop(&self) {
         let mut jobs = self.jobs.lock();
         jobs.is_stopped = true;

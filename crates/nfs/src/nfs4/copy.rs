@@ -71,6 +71,9 @@ impl Compound {
         }
     }
 
+    /// Carries out COPY within this server. If the client allows it, a copy over 64 MiB between open files goes to
+    /// the copier, and the reply names its state id. Any other copy is made here, stops after 64 MiB or 250 ms, and
+    /// the reply has the number of bytes copied.
     pub(super) fn copy(
         &mut self,
         cx: &Context<'_>,
@@ -145,6 +148,8 @@ impl Compound {
         Ok(true)
     }
 
+    /// Carries out OFFLOAD_STATUS: appends the number of bytes copied so far, and the status of a copy that has
+    /// ended.
     pub(super) fn offload_status(
         &mut self,
         cx: &Context<'_>,
@@ -174,6 +179,8 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out CLONE: lets the current file share a range of the saved file. Fails with [`Stop::Later`] on an
+    /// event loop.
     pub(super) fn clone_data(
         &mut self,
         cx: &Context<'_>,

@@ -164,6 +164,8 @@ impl Shared {
         Ok(Some(changing))
     }
 
+    /// Begins a change of the file that a name leads to, and recalls its delegations. If no client has or wants a
+    /// delegation, the name is not looked up. Until the result is dropped, no client gets a delegation of the file.
     fn begin_change_of_name<'a>(
         &'a self,
         server: &'a Server,
@@ -209,6 +211,8 @@ impl Shared {
         (!is_outdated).then_some(attributes)
     }
 
+    /// Recalls the delegations of a file that conflict with a request without a client of NFSv4. Fails with
+    /// NFS3ERR_JUKEBOX until they are returned, and with [`Stop3::Later`] on an event loop that would have to recall.
     #[cold]
     fn recall_for_v3(
         &self,

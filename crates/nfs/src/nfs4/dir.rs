@@ -144,6 +144,8 @@ fn list_above(
     finish(listing, out, eof)
 }
 
+/// Ends a listing. Fails with NFS4ERR_TOOSMALL if the client's limit has no room for even one of the entries that are
+/// left.
 fn finish(listing: Listing, out: &mut Vec<u8>, eof: bool) -> Result<(), Stop> {
     if listing.is_empty() && !eof {
         return Err(Stop::Fail(Nfsstat4::Toosmall));

@@ -106,6 +106,7 @@ impl Compound {
     }
 }
 
+/// Returns the present time of the host.
 fn present() -> Time {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time { sec: since_1970.as_secs() as i64, nsec: since_1970.subsec_nanos() }

@@ -59,6 +59,8 @@ impl Compound {
         current.ok_or(Stop::Fail(Nfsstat4::BadStateid))
     }
 
+    /// Makes a state id the current one, for later operations of the COMPOUND. Does nothing without a current file
+    /// handle.
     pub(super) fn set_stateid(&mut self, stateid: Stateid) {
         if let Some(current) = &mut self.current {
             current.stateid = Some(stateid);
@@ -220,6 +222,8 @@ impl Compound {
         Ok(change)
     }
 
+    /// Carries out COMMIT. If some data is not durable yet, the returned change names the place in the reply where the
+    /// verifier goes after the sync.
     pub(super) fn commit(
         &mut self,
         cx: &Context<'_>,

@@ -71,6 +71,8 @@ impl Known {
         if inner.1.len() < before { self.write(&inner) } else { Ok(()) }
     }
 
+    /// Replaces the file by this epoch and these client owners, durably. Does nothing for a server that keeps no
+    /// file.
     fn write(&self, (epoch, owners): &(u32, BTreeSet<Vec<u8>>)) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let mut text = format!("epoch {epoch}\n");
@@ -87,6 +89,7 @@ fn line(name: &[u8]) -> String {
     format!("client {name}\n")
 }
 
+/// Returns the bytes that pairs of hexadecimal digits stand for, or `None` if the text has anything else.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let byte = |pair: &[u8; 2]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();

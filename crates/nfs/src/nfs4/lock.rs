@@ -71,6 +71,7 @@ impl Compound {
         }
     }
 
+    /// Carries out LOCKT: appends success, or the lock that would stand in the way. Takes no lock.
     pub(super) fn lock_test(
         &mut self,
         cx: &Context<'_>,
@@ -96,6 +97,8 @@ impl Compound {
         }
     }
 
+    /// Carries out LOCKU: gives back a range of a lock owner. The effects tell clients whose blocked locks are free
+    /// now.
     pub(super) fn unlock(
         &mut self,
         cx: &Context<'_>,
@@ -110,6 +113,7 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out TEST_STATEID: appends one status for each state id of the request, and changes nothing.
     pub(super) fn test_stateids(
         &mut self,
         cx: &Context<'_>,
@@ -131,6 +135,7 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out FREE_STATEID: forgets a state id that has no locks any more, or that the server has revoked.
     pub(super) fn free_stateid(
         &mut self,
         cx: &Context<'_>,

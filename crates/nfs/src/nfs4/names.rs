@@ -38,6 +38,7 @@ impl Compound {
         self.current = Some(Current::new(place));
     }
 
+    /// Carries out GETFH: appends the current file handle.
     pub(super) fn getfh(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
         let handle = self.place()?.handle(cx);
         let body = HandleArgs { object: Opaque(handle.as_bytes()) };
@@ -45,6 +46,8 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out LOOKUP: makes the object with this name the current one. `asks` is true if the client only asks
+    /// for the object's flavours.
     pub(super) fn lookup(
         &mut self,
         cx: &Context<'_>,
@@ -83,6 +86,7 @@ impl Compound {
         Ok(Place::Inode(handle(&found?.handle), None))
     }
 
+    /// Carries out LOOKUPP: makes the directory above the current one the current one.
     pub(super) fn lookup_parent(
         &mut self,
         cx: &Context<'_>,
@@ -95,6 +99,8 @@ impl Compound {
         Ok(())
     }
 
+    /// Returns the directory above the current one, across the root of an export as well. Fails with NFS4ERR_NOENT at
+    /// the root that clients see.
     fn parent(&mut self, cx: &Context<'_>, asks: bool) -> Result<Place, Stop> {
         let place = self.place()?;
         if let Place::Above(number) = *place {
@@ -163,6 +169,8 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out READLINK: appends the target of the current symbolic link. Fails with [`Stop::Later`] on an event
+    /// loop.
     pub(super) fn readlink(&mut self, cx: &Context<'_>, reply: &mut Reply<'_>) -> Result<(), Stop> {
         may_wait(cx)?;
         let place = self.place()?;

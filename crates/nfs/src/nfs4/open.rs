@@ -163,6 +163,7 @@ impl Compound {
         {
             // The attributes before the request that made the file are unknown.
             found.wcc.before = None;
+            (found.made, found.attrset) = (true, attrset(how));
             return Ok(found);
         }
         let at = self.dir_to_change(cx)?;
@@ -242,6 +243,7 @@ impl Compound {
         }
     }
 
+    /// Carries out OPEN_DOWNGRADE: reduces the access and the denials of an open, and appends its state id.
     pub(super) fn open_downgrade(
         &mut self,
         cx: &Context<'_>,
@@ -256,6 +258,7 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out CLOSE: ends an open. The reply has the invalid state id, as RFC 8881 section 18.2.4 asks.
     pub(super) fn close(
         &mut self,
         cx: &Context<'_>,
@@ -269,6 +272,8 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out DELEGRETURN: ends a delegation of the current file, which lets requests that wait for its recall
+    /// go on.
     pub(super) fn return_delegation(
         &mut self,
         cx: &Context<'_>,
@@ -298,6 +303,15 @@ impl Compound {
 impl OpenedFile {
     fn existing(place: Place, wcc: Wcc) -> Self {
         OpenedFile { place, wcc, attrset: Bitmap::EMPTY, made: false, size: None, change: None }
+    }
+}
+
+/// Returns the attributes that a create has set, for a reply of which only the request is known.
+fn attrset(how: &CreateHow<'_>) -> Bitmap {
+    match how {
+        CreateHow::Unchecked(wire) | CreateHow::Guarded(wire) => set_mask(wire),
+        CreateHow::Exclusive(_) => times(),
+        CreateHow::Exclusive41(both) => set_mask(&both.attributes) | times(),
     }
 }
 
@@ -353,6 +367,8 @@ fn permit(cx: &Context<'_>, at: &At, access: u8, made: bool) -> Result<(), Stop>
     if may_read && (may.write || !asked.write) { Ok(()) } else { Err(Stop::Fail(Nfsstat4::Access)) }
 }
 
+/// Returns the claim of an OPEN in terms of the clients' state. Fails with NFS4ERR_NOTSUPP for a claim on delegations
+/// of an earlier instance of the client.
 fn claim(claim: &OpenClaim<'_>) -> Result<Claim, Stop> {
     use forebay_wire::nfs4::DelegationType;
     match claim {
@@ -369,6 +385,8 @@ fn claim(claim: &OpenClaim<'_>) -> Result<Claim, Stop> {
     }
 }
 
+/// Returns the client's wish for a delegation from the access bits of OPEN. Fails with NFS4ERR_INVAL for a wish that
+/// RFC 8881 does not define.
 fn want(access: u32) -> Result<Want, Stop> {
     match access & share::WANT_DELEG_MASK {
         share::WANT_NO_PREFERENCE => Ok(Want::NoPreference),

@@ -43,6 +43,7 @@ pub(super) struct Pseudo {
 }
 
 impl Pseudo {
+    /// Returns the directories above these exports.
     pub(super) fn new(exports: &Exports) -> Self {
         let root = Node { path: b"/".to_vec(), ..Node::default() };
         Pseudo { nodes: vec![root], ..Pseudo::default() }.of(named(exports))
@@ -135,6 +136,8 @@ impl Pseudo {
         }
     }
 
+    /// Returns the file handle of a directory above the exports. It depends on the path only, so that clients may
+    /// keep it over a restart.
     pub(super) fn handle(&self, number: usize) -> FileHandle {
         let mut bytes = vec![FORMAT];
         bytes.extend_from_slice(&xxh3_64(&self.nodes[number].path).to_be_bytes());

@@ -48,6 +48,7 @@ pub(super) fn remember_session(session: &Arc<Session>) {
     SESSIONS.with_borrow_mut(|known| known[place_of(id)] = Some((id, Arc::downgrade(session))));
 }
 
+/// Returns the slot in which a thread remembers a session. Sessions share slots.
 fn place_of(id: SessionId) -> usize {
     // A random byte.
     usize::from(id.0[15]) % SLOTS
@@ -66,6 +67,7 @@ impl Grant {
         GRANTS.with_borrow_mut(|known| known[self.place()] = Some((self, generation)));
     }
 
+    /// Returns the slot in which a thread remembers a grant. Grants share slots.
     fn place(&self) -> usize {
         // The last byte of a counter.
         usize::from(self.stateid.other[11]) % SLOTS

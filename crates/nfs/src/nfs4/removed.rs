@@ -54,6 +54,8 @@ impl Remover {
 }
 
 impl Shared {
+    /// Removes a file without a name that no client has open any more. Waits for the disk and the log. If that fails,
+    /// a later turn tries again.
     fn remove_kept(&self, file: &FileKey) {
         let removed = self.vfs.remove_kept(file.as_bytes());
         let Some(server) = &self.nfs4 else { return };

@@ -10,6 +10,8 @@ use super::io::require_file;
 use super::place::may_wait;
 
 impl Compound {
+    /// Carries out SEEK: appends the offset in bytes of the next data or the next hole in the current file. Fails
+    /// with [`Stop::Later`] on an event loop.
     pub(super) fn seek(
         &mut self,
         cx: &Context<'_>,

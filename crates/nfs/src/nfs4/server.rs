@@ -219,6 +219,11 @@ impl Server {
         state
     }
 
+    /// Locks the state for a look, or for a change of no grant. Threads may go on with the state ids that they know.
+    pub(super) fn state_with_its_grants(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
     /// Returns success if a READ, a WRITE or a SETATTR of the size may go on. Takes no lock for an access that this
     /// thread has had since the last change of the state.
     pub(super) fn io(&self, grant: Grant, now: Now, effects: &mut Effects) -> Result<(), Error> {
@@ -253,6 +258,8 @@ impl Server {
         (self.limits.lease / 1_000_000_000) as u32
     }
 
+    /// Returns the session with this id, or `None` if the session does not exist or has ended. Each thread remembers
+    /// recent sessions, so that most requests take no shared lock.
     pub(super) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
         if let Some(session) = recent::session(id) {
             return Some(session).filter(|session| !session.is_destroyed());

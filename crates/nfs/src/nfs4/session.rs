@@ -111,6 +111,8 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out DESTROY_SESSION. Fails with NFS4ERR_DELAY while requests run in slots of the session, apart from
+    /// this COMPOUND's own slot.
     pub(super) fn destroy_session(
         &mut self,
         cx: &Context<'_>,
@@ -224,6 +226,7 @@ impl Compound {
     }
 }
 
+/// Returns the result of SEQUENCE from the request and the session's answer.
 fn sequence_ok(args: &SequenceArgs, answer: &forebay_clientstate::Answer) -> SequenceOk {
     SequenceOk {
         sessionid: args.sessionid,
@@ -246,6 +249,7 @@ fn flags(cx: &Context<'_>, wanted: u32, has_credential: bool) -> Result<u32, Sto
     Ok(wanted & (persist | back))
 }
 
+/// Returns the limits of a channel that the client asks for, in the terms of the clients' state.
 fn channel(wire: &ChannelAttrs) -> Channel {
     Channel {
         max_request: wire.max_request,
@@ -256,6 +260,7 @@ fn channel(wire: &ChannelAttrs) -> Channel {
     }
 }
 
+/// Returns the limits that the server grants for a channel, as CREATE_SESSION sends them.
 fn wire_channel(channel: &Channel) -> ChannelAttrs {
     ChannelAttrs {
         header_pad: 0,

@@ -59,6 +59,8 @@ pub(super) fn id(cx: &Context<'_>, text: &[u8], whose: Whose) -> Result<u32, Sto
     }
 }
 
+/// Returns the change of a time that the client asks for. Fails with NFS4ERR_INVAL if the nanoseconds make a second
+/// or more.
 fn time(set: Option<SetTime4>) -> Result<SetTime, Stop> {
     match set {
         None => Ok(SetTime::Keep),

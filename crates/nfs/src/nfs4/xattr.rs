@@ -65,6 +65,8 @@ impl Compound {
         Ok(at)
     }
 
+    /// Carries out GETXATTR: appends the value of an extended attribute. Fails if the value does not fit into the
+    /// reply that the session allows.
     pub(super) fn get_xattr(
         &mut self,
         cx: &Context<'_>,
@@ -81,6 +83,8 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out LISTXATTRS: appends the names after the client's cookie that fit. Fails with NFS4ERR_TOOSMALL if
+    /// none fits.
     pub(super) fn list_xattrs(
         &mut self,
         cx: &Context<'_>,
@@ -108,6 +112,7 @@ impl Compound {
         Ok(())
     }
 
+    /// Carries out SETXATTR. Fails with NFS4ERR_XATTR2BIG for a value over 64 KiB, before the file system is asked.
     pub(super) fn set_xattr(
         &mut self,
         cx: &Context<'_>,
@@ -128,6 +133,7 @@ impl Compound {
         })
     }
 
+    /// Carries out REMOVEXATTR. Fails with NFS4ERR_NOXATTR if the inode has no attribute of that name.
     pub(super) fn remove_xattr(
         &mut self,
         cx: &Context<'_>,
@@ -140,6 +146,8 @@ impl Compound {
         })
     }
 
+    /// Recalls delegations, changes an extended attribute with `make`, and appends the reply. Fails with
+    /// [`Stop::Later`] on an event loop.
     fn change_xattr(
         &mut self,
         cx: &Context<'_>,

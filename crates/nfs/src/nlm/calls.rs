@@ -107,6 +107,7 @@ impl Calls {
         self.spawn(judge)
     }
 
+    /// Starts a thread that makes calls to clients. The caller has counted the thread already.
     fn spawn(self: &Arc<Self>, judge: Arc<dyn Judge>) -> io::Result<()> {
         let calls = self.clone();
         let thread = std::thread::Builder::new().name("nlm-calls".into());
@@ -134,6 +135,8 @@ impl Calls {
         self.changed.notify_all();
     }
 
+    /// Makes the calls that are due, one after another, and gives each result to the judge. Returns when the queue
+    /// needs this thread no more. A host gets one call at a time.
     fn work(self: &Arc<Self>, judge: &Arc<dyn Judge>) {
         while let Some((job, mut attempts)) = self.take(judge) {
             let mut then = Then::Done;
@@ -184,6 +187,8 @@ impl Calls {
         }
     }
 
+    /// Returns the server's address for calls to a client, or `None` if the kernel has to choose one. Clients check
+    /// that calls come from the address that they know.
     fn source(&self, to: IpAddr) -> Option<IpAddr> {
         let mut sources = self.sources.iter().copied();
         sources.find(|source| source.is_ipv4() == to.is_ipv4() && !source.is_unspecified())
@@ -191,6 +196,7 @@ impl Calls {
 }
 
 impl Queue {
+    /// Queues a call for the time `due`. Calls of one moment keep their order.
     fn put(&mut self, due: Instant, job: Job, attempts: Attempts) {
         self.next += 1;
         self.due.insert((due, self.next), (job, attempts));

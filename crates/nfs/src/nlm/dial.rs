@@ -80,6 +80,7 @@ fn port_of(job: &Job, protocol: u32, source: Option<IpAddr>) -> Option<u16> {
     (port != 0).then_some(port)
 }
 
+/// Returns an RPC call with AUTH_SYS of root, and its transaction id, which the reply has to repeat.
 fn message(prog: u32, vers: u32, proc: u32, args: &[u8]) -> (u32, Vec<u8>) {
     let mut xid = [0; 4];
     // The number need not be unpredictable: a call has a socket of its own.
@@ -93,6 +94,8 @@ fn message(prog: u32, vers: u32, proc: u32, args: &[u8]) -> (u32, Vec<u8>) {
     (xid, out)
 }
 
+/// Sends a call to an address and waits for the reply, up to `PATIENCE`. Returns the result of the procedure. The
+/// error says if the call may have reached the client.
 fn exchange(
     to: SocketAddr,
     protocol: u32,
@@ -122,6 +125,8 @@ fn wildcard(to: SocketAddr) -> IpAddr {
     if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
+/// Connects to an address over TCP, and waits for that until `until`. `source` is the server's address that the
+/// client shall see; the kernel chooses one without it.
 fn connect(to: SocketAddr, source: Option<IpAddr>, until: Instant) -> io::Result<TcpStream> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -170,6 +175,7 @@ fn over_tcp(stream: &mut TcpStream, message: &[u8], until: Instant) -> io::Resul
     }
 }
 
+/// Fills `into` from the stream. Fails if the stream ends first, or at the time `until`.
 fn read(stream: &mut TcpStream, mut into: &mut [u8], until: Instant) -> io::Result<()> {
     while !into.is_empty() {
         stream.set_read_timeout(Some(left(until)?))?;
@@ -181,6 +187,7 @@ fn read(stream: &mut TcpStream, mut into: &mut [u8], until: Instant) -> io::Resu
     Ok(())
 }
 
+/// Returns the time until `until`. Fails with `TimedOut` if none is left, because a socket takes zero for no limit.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -35,6 +35,7 @@ impl Shared {
         }
     }
 
+    /// Returns true if the clients' state has locks, shares or blocked requests of a host.
     fn holds_something(&self, address: IpAddr, name: &[u8]) -> bool {
         let (Some(host), Some(server)) = (host(name, address), &self.nfs4) else { return false };
         server.state().has_host(&host)

@@ -56,6 +56,8 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
+    /// Reads the list of hosts with locks from the state directory, and advances the state number in it durably.
+    /// Starts no thread.
     pub(crate) fn open(config: &LockConfig) -> io::Result<Self> {
         let own_name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
         let own_name = own_name.trim_ascii();
@@ -105,6 +107,8 @@ impl Shared {
         self.answer_nlm(procedure, request, true);
     }
 
+    /// Carries out a procedure and answers. The result of an asynchronous procedure goes to the client in a call of
+    /// its own, and the reply is empty.
     fn answer_nlm(&self, procedure: Procedure, request: Request, is_turned_away: bool) {
         let mut reply = request.ticket.reply();
         let call = request.call();
@@ -141,6 +145,7 @@ impl Shared {
     }
 }
 
+/// Returns a result as bytes. Does not fail; the type suits the callers' chains.
 fn encoded(result: &impl Encode) -> Result<Vec<u8>, Stop> {
     let mut out = Vec::new();
     result.encode(&mut out);

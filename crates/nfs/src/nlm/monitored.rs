@@ -100,6 +100,7 @@ impl Monitored {
 }
 
 impl Inner {
+    /// Iterates over the names of the hosts of this start at an address.
     fn names(&self, address: IpAddr) -> impl Iterator<Item = &Vec<u8>> {
         let from = (address, Vec::new());
         self.hosts.range(from..).map(|(key, _)| key).take_while(move |key| key.0 == address).map(|key| &key.1)
@@ -123,6 +124,8 @@ impl Inner {
         inner
     }
 
+    /// Returns the text of the file: the state number, the monitored hosts, and hosts of earlier starts that have not
+    /// been notified.
     fn text(&self) -> String {
         let mut text = format!("state {}\n", self.state);
         let now = self.hosts.iter().filter(|(_, is_monitored)| **is_monitored).map(|(key, _)| key);
@@ -142,6 +145,7 @@ fn next_state(state: i32) -> i32 {
     next.unwrap_or(1)
 }
 
+/// Returns the bytes that pairs of hexadecimal digits stand for, or `None` if the text has anything else.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();

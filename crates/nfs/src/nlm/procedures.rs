@@ -111,6 +111,8 @@ impl Shared {
         if self.admits_from(call.peer.addr) { Ok(()) } else { Err(Stop::Fail(Nfsstat3::Acces)) }
     }
 
+    /// Carries out TEST: returns the encoded reply, which describes a lock that would stand in the way. `may` is an
+    /// error for a request that is turned away.
     fn nlm_test(&self, call: &Call<'_>, args: &TestArgs<'_>, may: Result<(), Stop>) -> Result<Vec<u8>, Stop> {
         let test = || {
             may?;
@@ -130,6 +132,8 @@ impl Shared {
         encoded(&TestRes { cookie: args.cookie, stat })
     }
 
+    /// Carries out LOCK or NM_LOCK: takes a lock, or waits in the clients' state for it, if the client asks for that.
+    /// Without a log of client state, the host of LOCK is in the file of hosts before the lock is granted.
     fn nlm_lock(&self, call: &Call<'_>, args: &LockArgs<'_>, is_monitored: bool) -> Result<Stats, Stop> {
         let file = self.permitted(call, args.alock.fh, args.exclusive)?;
         let owner = owner_of(call, &args.alock)?;
@@ -150,6 +154,7 @@ impl Shared {
         self.change_state(|state, now, fx| state.nlm_lock(&request, now, fx)).map(|answer| stat(&answer))
     }
 
+    /// Carries out CANCEL: ends the wait for a lock. Returns `Denied` if no such request waits.
     fn nlm_cancel(&self, call: &Call<'_>, args: &CancelArgs<'_>) -> Result<Stats, Stop> {
         self.may_give_back(call)?;
         let (owner, file) = (owner_of(call, &args.alock)?, file_key(args.alock.fh)?);
@@ -160,6 +165,8 @@ impl Shared {
         Ok(if cancelled { Stats::Granted } else { Stats::Denied })
     }
 
+    /// Carries out UNLOCK. The lock is gone even if the file is removed or the caller has lost access; the status may
+    /// still be an error.
     fn nlm_unlock(&self, call: &Call<'_>, lock: &Lock<'_>) -> Result<Stats, Stop> {
         self.may_give_back(call)?;
         let (owner, file, range) = (owner_of(call, lock)?, file_key(lock.fh)?, range(lock));
@@ -168,6 +175,8 @@ impl Shared {
         Ok(stat(&answer))
     }
 
+    /// Carries out SHARE: takes access to a file, and denies access to other owners, as DOS clients do. Returns
+    /// `DeniedNolocks` if there are too many hosts.
     fn nlm_share(&self, call: &Call<'_>, args: &ShareArgs<'_>) -> Result<Stats, Stop> {
         let (access, deny) = (bits_of_access(args.share.access), bits_of_mode(args.share.mode));
         let file = self.permitted(call, args.share.fh, access & forebay_clientstate::WRITE != 0)?;
@@ -180,6 +189,8 @@ impl Shared {
             .map(|answer| stat(&answer))
     }
 
+    /// Carries out UNSHARE: gives back the share of an owner. The share is gone even if the caller has lost access to
+    /// the file.
     fn nlm_unshare(&self, call: &Call<'_>, args: &ShareArgs<'_>) -> Result<Stats, Stop> {
         self.may_give_back(call)?;
         let (owner, file) = (share_owner(call, args)?, file_key(args.share.fh)?);

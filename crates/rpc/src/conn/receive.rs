@@ -37,6 +37,8 @@ impl Conn {
         }
     }
 
+    /// Receives once from the socket, decrypts if the connection has TLS, and handles the records. Fails with the
+    /// reason to close the connection.
     pub(super) fn receive<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
         let mut scratch = std::mem::take(&mut io.scratch);
         let result = match self.link.secured() {
@@ -47,6 +49,8 @@ impl Conn {
         result
     }
 
+    /// Receives plain bytes. The rest of a large record goes directly into its buffer, and only bytes after the
+    /// record are copied.
     fn receive_into<S: Service>(&mut self, scratch: &mut [u8], io: &mut Io<S>) -> Result<(), CloseReason> {
         let direct = self.assembler.direct();
         let missing = direct.len();

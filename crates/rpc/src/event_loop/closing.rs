@@ -22,6 +22,8 @@ const CLOSED_AT_ONCE: usize = 8;
 const EVICTABLE: Duration = Duration::from_secs(1);
 
 impl<S: Service> EventLoop<S> {
+    /// Closes a connection now. Replies that are not sent yet are lost, and the service learns if the peer may lack
+    /// some.
     pub(super) fn close(&mut self, token: u64, reason: CloseReason) {
         let Some(conn) = self.conns.remove(token) else { return };
         let link = &conn.link;
@@ -48,6 +50,7 @@ impl<S: Service> EventLoop<S> {
         self.io.home.stats.closed[reason as usize].fetch_add(1, Relaxed);
     }
 
+    /// Closes all connections now, because the time for a shutdown has passed.
     pub(super) fn close_all(&mut self) {
         let tokens: Vec<_> = self.conns.iter_mut().map(|(token, _)| token).collect();
         tokens.into_iter().for_each(|token| self.close(token, CloseReason::Shutdown));
@@ -77,6 +80,8 @@ impl<S: Service> EventLoop<S> {
         true
     }
 
+    /// Finds the connections that have been idle or stalled for too long. Later rounds close them, a few at a time.
+    /// One loop also returns unneeded buffers to the system.
     pub(super) fn sweep(&mut self) {
         let (bounds, now, patience) = (&self.io.bounds, self.io.now, self.patience());
         let conns = self.conns.iter_mut();

@@ -56,6 +56,8 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
+    /// Accepts the connections that wait. Stops watching the listening sockets if the acceptor has to pause, for lack
+    /// of descriptors for example.
     pub(super) fn accept(&mut self) {
         let (service, stats) = (&self.io.service, &self.io.home.stats);
         let refused = |from: SocketAddr, reason: CloseReason| {
@@ -74,6 +76,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
+    /// Watches the listening sockets for connections. Calling this again while they are watched does no harm.
     pub(super) fn listen(&mut self) -> Result<(), Errno> {
         for socket in self.acceptor.iter().flat_map(|acceptor| acceptor.sockets()) {
             match epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(LISTEN), EventFlags::IN) {

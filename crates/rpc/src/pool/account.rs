@@ -97,6 +97,8 @@ impl Account {
         (0..=top).rev().find_map(|class| self.lease_class(class, class == 0))
     }
 
+    /// Returns a buffer of a size class, from the cache of the pool or newly mapped. Returns `None` beyond the bound
+    /// of the address, unless `overdraw`, and if the system has no memory.
     fn lease_class(self: &Arc<Self>, class: usize, overdraw: bool) -> Option<PooledBuf> {
         let pool = &*self.pool;
         let size = pool.classes[class].size;

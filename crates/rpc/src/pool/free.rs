@@ -14,6 +14,7 @@ impl<T> Default for Free<T> {
 }
 
 impl<T> Free<T> {
+    /// Takes a kept value, and notes how many were left: as many are not needed.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let item = self.items.pop();
         self.unneeded = self.unneeded.min(self.items.len());

@@ -71,6 +71,7 @@ struct Clock {
 }
 
 impl Clock {
+    /// Reads the system's clock. `began` is the time at which the profile began.
     fn now(began: Instant) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let began_ns = now.saturating_sub(began.elapsed()).as_nanos() as u64;
@@ -86,6 +87,7 @@ impl Clock {
 struct Names<'a>(&'a Vfs);
 
 impl Names<'_> {
+    /// Returns the name of an export, or its number if the export is no longer served.
     fn export(&self, id: u32) -> String {
         let export = self.0.exports().find(id);
         match export {
@@ -95,6 +97,7 @@ impl Names<'_> {
         }
     }
 
+    /// Returns the entry of a file in the report. A file whose path is not known appears with the hash of its handle.
     fn file(&self, file: FileCounted) -> ActivityEntry {
         let FileCounted { key, id, export, is_shared, counters } = file;
         let path = id.and_then(|id| self.0.shown_path(id.as_bytes()));
@@ -107,6 +110,7 @@ impl Names<'_> {
     }
 }
 
+/// Returns counters of clients, exports or users for the report, named by `name`. The order stays.
 fn group<K>(counted: Counted<K>, name: impl Fn(K) -> String) -> ActivityGroup {
     let entry = |(key, counters): (K, Counters)| ActivityEntry {
         name: name(key),
@@ -116,6 +120,7 @@ fn group<K>(counted: Counted<K>, name: impl Fn(K) -> String) -> ActivityGroup {
     ActivityGroup { entries: counted.most.into_iter().map(entry).collect(), others: counted.others }
 }
 
+/// Returns the operations and bytes of each cache device since the start. The list is empty without a cache.
 fn devices(control: &Control) -> Vec<DeviceActivity> {
     let devices = control.cache().map(|cache| cache.devices()).unwrap_or_default();
     let activity = |device: &std::sync::Arc<forebay_disk::CacheDevice>| {
@@ -132,12 +137,14 @@ fn devices(control: &Control) -> Vec<DeviceActivity> {
     devices.iter().map(activity).collect()
 }
 
+/// Returns a working set for the report, with its bytes by export name.
 fn working_set(set: WorkingSet, clock: &Clock, names: &Names<'_>) -> WorkingSetActivity {
     let WorkingSet { begin, complete, bytes, exports } = set;
     let exports = exports.into_iter().map(|(id, bytes)| (names.export(id), bytes)).collect();
     WorkingSetActivity { begin_ns: clock.at(begin), complete, bytes, exports }
 }
 
+/// Returns the counts of new files for the report, by size. The last size class has no upper bound.
 fn files_made(files: &NewFiles, clock: &Clock) -> NewFilesActivity {
     let bounds = new_size_bounds().into_iter().map(Some).chain([None]);
     NewFilesActivity {

@@ -115,11 +115,13 @@ impl Control {
         total
     }
 
+    /// Returns the refusals of clients since the start, by reason.
     pub(super) fn refused(&self) -> RefusedStatus {
         let [strangers, crowded, full, exports, ports, auth, tls] = self.parts.nfs.refusals().counts();
         RefusedStatus { strangers, crowded, full, exports, ports, auth, tls }
     }
 
+    /// Returns the use of the memory for names and attributes, in bytes, and its hits and misses since the start.
     pub(super) fn metadata(&self) -> MetadataStatus {
         let budget = &self.parts.vfs.budget;
         let (listings, known, names) = (budget.listings(), budget.known(), budget.names());
@@ -136,6 +138,8 @@ impl Control {
         }
     }
 
+    /// Returns the status of each export that is served, with space in bytes as far as the file system has answered.
+    /// Asks no disk.
     pub(super) fn exports(&self) -> Vec<ExportStatus> {
         // A file system whose disks do not answer does not delay the status.
         let configured = self.now.lock().exports.clone();
@@ -162,6 +166,7 @@ impl Control {
             .collect()
     }
 
+    /// Returns the clients with the most operations, `MAX_CLIENTS` at most.
     pub(super) fn clients(&self) -> Vec<ClientStatus> {
         let mut clients: Vec<_> = self
             .parts
@@ -182,6 +187,7 @@ impl Control {
         clients
     }
 
+    /// Returns OK, or every reason for which the server is DEGRADED. Asks no disk that could make the status wait.
     pub(super) fn health(&self, durability: &DurabilityStatus, exports: &[ExportStatus]) -> Health {
         let mut reasons = self.cache().map(health).unwrap_or_default();
         reasons.extend(self.cache().map(|cache| cache.volumes.troubles()).unwrap_or_default());
@@ -221,6 +227,7 @@ impl Control {
         if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }
 
+    /// Returns the status of the cache. Counts from a scan of the whole index may be ten seconds old.
     pub(super) fn pool_status(&self, cache: &Cache) -> PoolStatus {
         let engine = cache.engine.clone();
         // The scan reads the whole index, which takes a while.
@@ -304,6 +311,7 @@ pub(crate) fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
+/// Returns the CPU time of the process so far, in nanoseconds.
 pub(crate) fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

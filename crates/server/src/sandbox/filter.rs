@@ -20,6 +20,8 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Returns the return value of the kernel's filter program. Where no signal handler can set a call's result, the
+    /// call fails with ENOSYS and is not reported.
     fn action(self) -> u32 {
         match self {
             Refusal::Trap if crate::sandbox::trap::SUPPORTED => libc::SECCOMP_RET_TRAP,
@@ -98,6 +100,8 @@ pub(crate) fn install(refusal: Refusal) -> io::Result<()> {
     load(&program(architecture, &calls::allowed(), refusal.action()), libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 
+/// Installs a filter program in the kernel. Fails if a thread of the process has a filter of its own, or the kernel
+/// has no seccomp.
 fn load(program: &[sock_filter], flags: libc::c_ulong) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;

@@ -26,6 +26,7 @@ struct Probe {
 /// No file is open under this number.
 const NONE: libc::c_long = -1;
 
+/// Returns a probe that needs no capability.
 fn probe(
     call: &'static str,
     number: libc::c_long,
@@ -126,6 +127,7 @@ pub(crate) fn refused() -> Vec<Refused> {
     refused.map(|Probe { call, consequence, .. }| Refused { call, consequence }).collect()
 }
 
+/// Makes the call of a probe. The arguments keep the call from having an effect, so an error is the normal result.
 fn ask(probe: &Probe) -> Result<(), Errno> {
     let [a, b, c, d, e, f] = probe.arguments;
     // SAFETY: no argument is the address of an object: every pointer is null, 1 or a flag. If the kernel reads from

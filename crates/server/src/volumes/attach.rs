@@ -95,6 +95,8 @@ impl Volumes {
         Ok(())
     }
 
+    /// Takes over the devices of the former server, and tries again until all are served or the server stops. After
+    /// `PATIENCE` an event names each device that still waits.
     fn take_all(self: &Arc<Self>) {
         let begun = Instant::now();
         let mut told = false;
@@ -288,6 +290,7 @@ fn claim(path: &Path) -> Result<Option<File>, String> {
     Ok(Some(claimed))
 }
 
+/// Returns the message about a volume for which no block device can be made.
 fn cannot(name: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::Unsupported => {

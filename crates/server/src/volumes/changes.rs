@@ -83,6 +83,8 @@ impl Volumes {
         Ok(entry)
     }
 
+    /// Opens a block device or file as a backing device. Fails if it is in use, is a cache device or another
+    /// volume's, or belongs to something else by its contents.
     fn examine_local(&self, backing: &Path, read_only: bool, told: &Told<'_>) -> Result<Examined, String> {
         let path = resolved(backing)?;
         Identity::of(&path, 0)?;
@@ -93,6 +95,8 @@ impl Volumes {
         }
     }
 
+    /// Opens an export of an NBD server as a backing device. Fails if the export is a volume of this server, since
+    /// its requests would wait for themselves, or is in use otherwise.
     fn examine_export(&self, backing: &Path, read_only: bool, told: &Told<'_>) -> Result<Examined, String> {
         let url = NbdUrl::parse(&backing.to_string_lossy())?;
         let own = &self.settings.nbd;
@@ -234,6 +238,8 @@ impl Volumes {
         self.detach(name, false)
     }
 
+    /// Grows a volume to `size` bytes, or to the present size of its backing device. Only a file is grown; a volume
+    /// never becomes smaller. Records the size durably.
     fn resize(&self, name: String, size: Option<u64>) -> Result<String, String> {
         let _one = self.changing.lock();
         let Served { entry, volume, device } = self.served(&name)?;
@@ -249,6 +255,7 @@ impl Volumes {
         Ok(name)
     }
 
+    /// Sets the cache mode of a volume, durably. `None` means the mode of the server.
     fn set_mode(&self, name: String, mode: Option<Mode>) -> Result<String, String> {
         let _one = self.changing.lock();
         let Served { volume, .. } = self.served(&name)?;
@@ -259,6 +266,7 @@ impl Volumes {
         Ok(name)
     }
 
+    /// Writes the dirty data of a volume to its backing device, and waits until the device holds it durably.
     fn flush(&self, name: String) -> Result<String, String> {
         let Served { volume, .. } = self.served(&name)?;
         let flushed = block_on_apart(async move { volume.destage().await });

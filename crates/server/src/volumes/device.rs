@@ -116,6 +116,7 @@ impl DeviceFile {
         Ok(())
     }
 
+    /// Runs `work` on a thread of the device's pool, where it may wait for the device.
     fn run<T: Send + 'static>(&self, work: impl FnOnce(&Open) -> T + Send + 'static) -> Io<T> {
         let open = self.open.clone();
         self.pool.run(move || work(&open))
@@ -131,6 +132,7 @@ fn size_of(file: &mut File) -> std::io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
+/// Returns the size of a block device's logical sectors in bytes.
 fn sector_size(file: &File) -> Result<u64, Errno> {
     // SAFETY: BLKSSZGET stores an int.
     let size = unsafe { ioctl(file, Getter::<BLKSSZGET, i32>::new()) }?;
@@ -143,6 +145,7 @@ fn reads(file: &File) -> bool {
     rustix::io::pread(file, &mut buffer[..], 0).is_ok()
 }
 
+/// Returns the engine's error for an error of the backing device. The engine tells lack of space from failures.
 fn backing(errno: Errno) -> BackingError {
     match errno {
         Errno::NOSPC => BackingError::NoSpace,
@@ -156,6 +159,8 @@ impl Open {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Reads into `buffer` from `offset`. Returns the number of bytes read, which is smaller only at the end of the
+    /// device.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         let mut done = 0;
         while done < buffer.len() {
@@ -171,6 +176,8 @@ impl Open {
         Ok(done)
     }
 
+    /// Writes `data` at `offset`. A write that direct I/O cannot take is completed with the bytes around it, which
+    /// are read first. Fails with ENOSPC behind the end.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
         if offset + data.len() as u64 > self.size() {
             return Err(Errno::NOSPC);
@@ -192,6 +199,7 @@ impl Open {
         self.write_all(start, whole)
     }
 
+    /// Writes all of `data` at `offset`, in as many calls as the kernel needs.
     fn write_all(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < data.len() {
@@ -205,6 +213,8 @@ impl Open {
         Ok(())
     }
 
+    /// Tells the device that a range of bytes is not needed. The range may keep its contents, and does so on a device
+    /// without this operation.
     fn discard(&self, offset: u64, len: u64) -> Result<(), Errno> {
         let done = match self.is_block {
             // SAFETY: BLKDISCARD reads two u64.
@@ -218,11 +228,14 @@ impl Open {
         }
     }
 
+    /// Makes a hole of a range of bytes, which then reads as zeros.
     fn punch(&self, offset: u64, len: u64) -> Result<(), Errno> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len))
     }
 
+    /// Makes a range of bytes read as zeros. With `keep` the device keeps its space reserved. A device without such
+    /// an operation gets zeros as data.
     fn write_zeroes(&self, offset: u64, len: u64, keep: bool) -> Result<(), Errno> {
         let range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         let done = match keep {
@@ -244,6 +257,8 @@ impl Open {
         }
     }
 
+    /// Returns the parts of a range, in bytes, that may hold data. A block device, and a file system without
+    /// SEEK_DATA, counts as full.
     fn allocated(&self, offset: u64, len: u64) -> Result<Vec<Range<u64>>, Errno> {
         let end = offset + len;
         if self.is_block {

@@ -169,6 +169,7 @@ fn unusable(shown: &str, front: &[u8], size: u64) -> Option<String> {
         .then(|| format!("{shown} has {size} bytes; a volume needs a multiple of 512 bytes, 4096 or more"))
 }
 
+/// Returns true if both are one block device, under whatever names, or one file.
 fn same(one: &Metadata, other: &Metadata) -> bool {
     match (one.file_type().is_block_device(), other.file_type().is_block_device()) {
         (true, true) => one.rdev() == other.rdev(),
@@ -267,6 +268,7 @@ fn sys_of(number: Dev) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)))
 }
 
+/// Returns the trimmed text of a file of sysfs, or `None` if it is empty or cannot be read.
 fn text(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())

@@ -207,6 +207,8 @@ impl Volumes {
         }
     }
 
+    /// Changes the entry of a volume, and writes all records durably. After an error the entry in memory is changed
+    /// and the file may be old.
     fn update(&self, name: &str, change: impl FnOnce(&mut Entry)) -> Result<(), String> {
         if let Some(entry) = self.all.lock().iter_mut().find(|entry| entry.record.name == name) {
             change(entry);
@@ -214,6 +216,7 @@ impl Volumes {
         self.keep().map_err(|error| format!("the state directory cannot be written: {error}"))
     }
 
+    /// Writes the records of all volumes durably. Makes no file on a server that never had a volume.
     fn keep(&self) -> std::io::Result<()> {
         let records: Vec<_> = self.all.lock().iter().map(|entry| entry.record.clone()).collect();
         let path = self.settings.state_dir.join("volumes.json");
@@ -249,6 +252,7 @@ fn shown(record: &Record) -> String {
     format!("volume {} ({})", record.name, record.backing.display())
 }
 
+/// Returns the volume of a record in front of its device, known to the engine.
 fn new_volume(engine: &Arc<Engine>, record: &Record, device: &Arc<dyn OpenDevice>) -> Arc<Volume> {
     let mode = record.mode.map(engine_mode);
     Volume::new(engine, record.uuid, device.clone(), mode, record.read_only)

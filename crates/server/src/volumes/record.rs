@@ -89,6 +89,7 @@ mod hexadecimal {
         serializer.serialize_str(&format!("{value:032x}"))
     }
 
+    /// Reads a UUID from hexadecimal digits without hyphens.
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
         let text = String::deserialize(deserializer)?;
         u128::from_str_radix(&text, 16).map_err(serde::de::Error::custom)

@@ -122,6 +122,7 @@ impl BackingDevice for RemoteDevice {
     }
 }
 
+/// Returns the engine's error for an error of the NBD connection. Only lack of space has a meaning of its own.
 fn backing(error: LinkError) -> BackingError {
     match error {
         LinkError::Lost => BackingError::Io(ENOTCONN),
@@ -149,6 +150,8 @@ async fn write(link: &NbdLink, offset: u64, data: Slice) -> Result<(), LinkError
     link.write(start, Slice::new(Arc::new(buffer), 0..whole)).await
 }
 
+/// Makes a range of bytes read as zeros. Sends zeros as data if the NBD server has no such operation, or the range is
+/// not in its units.
 async fn zero(link: &NbdLink, offset: u64, len: u64, keep: bool) -> Result<(), LinkError> {
     let unit = u64::from(link.unit());
     let is_whole = offset.is_multiple_of(unit) && len.is_multiple_of(unit);

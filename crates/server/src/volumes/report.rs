@@ -21,6 +21,8 @@ impl Volumes {
         self.all.lock().clone().iter().map(|entry| self.status(entry)).collect()
     }
 
+    /// Returns the status of a volume for the control protocol. A volume that is refused has the reason, and zeros as
+    /// counters.
     pub(super) fn status(&self, Entry { record, device, volume }: &Entry) -> VolumeStatus {
         let counted = volume.as_ref().map(|volume| volume.counted()).unwrap_or_default();
         let reason = device.as_ref().err().cloned();

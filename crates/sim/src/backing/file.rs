@@ -29,6 +29,7 @@ pub(crate) enum Change {
 }
 
 impl File {
+    /// Carries out one change on one of the two contents of a file, the durable or the current one.
     pub(crate) fn apply(content: &mut Content, change: &Change) {
         match change {
             Change::Page(block, page) => content.put(*block, page.clone()),
@@ -37,11 +38,14 @@ impl File {
         }
     }
 
+    /// Carries out a change in the page cache only. A sync, or luck in a power cut, makes it durable.
     pub(crate) fn change(&mut self, number: u64, change: Change) {
         Self::apply(&mut self.current, &change);
         self.pending.push((number, change));
     }
 
+    /// Writes into the page cache, block by block, and grows the file if the range ends behind its end. All changes
+    /// get `number`, and no part is durable before a sync.
     pub(crate) fn write(&mut self, number: u64, offset: u64, data: &[u8], now: Time) {
         let end = offset + data.len() as u64;
         if end > self.current.size {
@@ -61,6 +65,8 @@ impl File {
         self.change(number, Change::Mtime(now));
     }
 
+    /// Makes the changes up to number `mark` durable. If the sync `fails`, chance decides for each block whether its
+    /// change is durable or lost, and later syncs do not write the lost blocks.
     pub(crate) fn sync(&mut self, mark: u64, rng: &mut Rng, fails: bool) {
         for (number, change) in std::mem::take(&mut self.pending) {
             if number > mark {
@@ -109,6 +115,8 @@ impl File {
         lost
     }
 
+    /// Drops the pages that a failed sync has lost from the page cache. From then on a read finds their durable
+    /// contents.
     pub(crate) fn evict(&mut self) {
         for block in std::mem::take(&mut self.lost).into_keys() {
             self.current.revert(block, &self.durable);

@@ -12,6 +12,8 @@ use crate::hits::Fault;
 const EIO: i32 = 5;
 
 impl Store {
+    /// Counts the start of an operation and draws its duration: `factor` tenths of the usual time, or up to a minute
+    /// if the volume hangs. Returns `None` after a crash.
     fn begin(&self, state: &mut State, volume: usize, factor: u32) -> Option<Duration> {
         assert!(
             !state.closed,
@@ -82,6 +84,7 @@ impl Store {
         self.state.lock().volume(object)
     }
 
+    /// Decides by chance whether an operation on the volume fails with EIO, and counts the fault.
     fn fails(&self, state: &mut State, volume: usize) -> bool {
         let error = state.rates[volume].error;
         let fails = state.rng.chance(error);
@@ -91,6 +94,8 @@ impl Store {
         fails
     }
 
+    /// Carries out a write at its end. An I/O error or a lack of space may leave a part of the write, up to a block's
+    /// end, in the page cache.
     fn write_now(&self, state: &mut State, number: u64) -> BackingResult<()> {
         let Some(Write { object, offset, data }) = state.under_way.remove(&number) else {
             return Err(BackingError::Gone);
@@ -129,6 +134,8 @@ impl Store {
         }
     }
 
+    /// Syncs each file up to the change with number `mark`, and returns one result for each file. A sync fails by
+    /// chance, or because of a block that cannot be written.
     fn sync_now(&self, state: &mut State, objects: &[Key], mark: u64) -> Vec<BackingResult<()>> {
         let bad: Vec<bool> = objects.iter().map(|object| state.has_bad_pages(object)).collect();
         let State { rng, files, rates, .. } = state;

@@ -337,6 +337,7 @@ impl State {
         if end >= offset + len as u64 { len } else { block_end.saturating_sub(offset) as usize }
     }
 
+    /// Returns the number of a new change or write. Numbers grow, so that a sync covers those up to a mark.
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -353,6 +354,8 @@ impl State {
         Some(((first * BLOCK as u64).saturating_sub(offset) as usize, error))
     }
 
+    /// Panics if a write in progress overlaps this range of the file. The order of two such writes is undefined, so
+    /// the engine must never send them.
     fn assert_apart(&self, object: &Key, range: &Range<u64>) {
         let overlap = self.under_way.values().find(|write| {
             write.object == *object

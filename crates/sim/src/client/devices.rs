@@ -63,6 +63,7 @@ impl Client {
         }
     }
 
+    /// Removes one of the removable devices from the pool, if there is one.
     pub(super) async fn remove_device(&mut self) {
         let Some(disk) = self.shared.removable.lock().pop() else { return };
         // The removal fails if another device has died, because the pool then needs this one.

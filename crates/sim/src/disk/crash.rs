@@ -74,6 +74,8 @@ impl Disk {
         some
     }
 
+    /// Returns the contents of a block after a torn write: some parts are old, the rest new. The unit is a sector, or
+    /// a byte if the write is torn `by_byte`.
     fn tear(&self, rng: &mut Rng, by_byte: bool, old: &Page, new: &Page) -> Page {
         let mut page = **old;
         if by_byte {

@@ -49,6 +49,8 @@ impl Disk {
         }
     }
 
+    /// Carries out a read at its end, with the faults that chance adds: a misdirected read, bit rot, and sector
+    /// errors that pass or last.
     fn read_now(&self, offset: u64, buffer: &mut Buffer) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         if state.gone {
@@ -81,6 +83,8 @@ impl Disk {
         Ok(())
     }
 
+    /// Carries out a write at its end, according to its fate. A durable write makes the earlier completed writes up
+    /// to the mark durable as well.
     fn write_now(&self, number: u64, Marks { mark, owed }: Marks, fate: &Fate) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let Some((block, data)) = state.under_way.remove(&number) else { return Err(DeviceError::Gone) };
@@ -128,6 +132,8 @@ impl Disk {
         Ok(())
     }
 
+    /// Makes the writes that were completed up to number `mark` durable. A flush that `fails` may drop any subset of
+    /// them. A device that drops flushes reports success and does nothing.
     fn flush_now(&self, mark: u64, fails: bool) -> Result<(), DeviceError> {
         self.executor.mark();
         let mut state = self.state.lock();
@@ -160,6 +166,7 @@ impl Disk {
         Ok(())
     }
 
+    /// Draws the fate of a write of `blocks` blocks from the device's fault rates, and counts the fault.
     fn fate(&self, state: &mut State, blocks: u64) -> Fate {
         let rates = state.rates.clone();
         if state.rng.chance(rates.write_error) {
@@ -176,6 +183,8 @@ impl Disk {
         }
     }
 
+    /// Panics if a request is not aligned to blocks or reaches beyond the device's end. Only a bug of the engine can
+    /// send such a request.
     fn check(&self, offset: u64, len: usize) {
         assert!(offset.is_multiple_of(BLOCK as u64), "{}: offset {offset} is not aligned", self.name);
         assert!(len > 0 && len.is_multiple_of(BLOCK), "{}: a length of {len} is not whole blocks", self.name);

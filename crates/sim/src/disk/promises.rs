@@ -75,6 +75,8 @@ impl Promises {
 }
 
 impl Disk {
+    /// Returns the frames that the device reported written: the number, the place, and true if the frame and its
+    /// segment's header are readable and intact.
     fn promised(&self) -> Vec<(u64, Frame, bool)> {
         let state = self.state.lock();
         let State { promises, latent, .. } = &*state;

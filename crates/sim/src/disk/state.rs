@@ -9,6 +9,8 @@ use super::{Page, State};
 use crate::executor::Executor;
 
 impl State {
+    /// Counts down to the crash that is planned behind a number of new segment headers. See
+    /// [`super::Disk::crash_at_header`].
     pub(super) fn count_header(&mut self, executor: &Executor) {
         self.crash_at_header = match self.crash_at_header {
             Some((headers, steps)) if headers <= 1 => {
@@ -28,6 +30,8 @@ impl State {
         goes
     }
 
+    /// Returns the contents that a read finds: the newest completed write, durable or not. `None` if the block was
+    /// never written.
     pub(super) fn current(&self, block: u64) -> Option<&Page> {
         self.cached
             .get(&block)
@@ -36,6 +40,8 @@ impl State {
             .or_else(|| self.stable.get(&block))
     }
 
+    /// Puts a completed write of one block into the device's cache. It repairs sector errors and earlier faults of
+    /// the block.
     pub(super) fn put(&mut self, block: u64, page: Page) {
         self.latent.remove(&block);
         self.promises.mend(block);
@@ -62,6 +68,7 @@ impl State {
         found.max_by_key(|(_, page)| number(page)).map(|(block, _)| *block)
     }
 
+    /// Flips one bit of the block, at a place chosen by chance, in its durable and in all cached contents.
     pub(super) fn rot(&mut self, block: u64) {
         self.promises.harm(block);
         let bit = self.rng.index(BLOCK * 8);
@@ -72,6 +79,8 @@ impl State {
         }
     }
 
+    /// Copies the contents of a block to `bytes`; zeros if the block was never written. Fails on a sector error, and
+    /// counts down an error that passes.
     pub(super) fn read_block(&mut self, block: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         if let Some(reads) = self.latent.get_mut(&block) {
             if *reads != u32::MAX {

@@ -40,6 +40,7 @@ pub(super) fn key(name: &str) -> Key {
 }
 
 impl Rig {
+    /// Makes two empty devices and an empty backing store. The seed is fixed, so that every run makes equal images.
     pub(super) fn new() -> Self {
         let mut rng = Rng::new(1);
         let executor = Executor::new(rng.fork());

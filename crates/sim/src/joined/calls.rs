@@ -46,6 +46,7 @@ impl Calls {
         self.last
     }
 
+    /// Records a new request without an answer, and returns its number.
     fn begin(&mut self, request: Request) -> Xid {
         let xid = self.next();
         self.calls.insert(xid, Call { request, answer: None, logged: false, received: false });
@@ -159,6 +160,7 @@ impl Client {
         self.shared.executor.start("another", Box::pin(another));
     }
 
+    /// Notes that the client has the answer, so that it never sends the request again.
     fn received(&self, xid: Xid) {
         if let Some(call) = self.shared.calls.lock().calls.get_mut(&xid) {
             call.received = true;

@@ -38,6 +38,8 @@ pub(super) struct Crashed {
 }
 
 impl Crashed {
+    /// Gathers the facts about a crashed session that the checks after the next start need. Places of transactions
+    /// are counted from the begin of the session.
     pub(super) fn new(world: &mut World, ended: Ended) -> Self {
         let Ended { mut steps, answers, order, released, dropped } = ended;
         (world.released, world.dropped) = (released, dropped);
@@ -124,6 +126,8 @@ impl Crashed {
         Ok(())
     }
 
+    /// Checks names, handles and attributes against the operations that recovery found in the log. Operations without
+    /// a record may or may not have happened.
     fn check_tree(&self, after: &Volume, checkpoint: u64) -> Result<(), String> {
         let logged = self.logged.as_ref();
         let set = self.steps.iter().enumerate().fold(0, |set: Set, (index, step)| {

@@ -152,6 +152,8 @@ impl Client {
         }
     }
 
+    /// Carries out one operation that chance chooses: a change of names, a write, a read, a truncation, a commit, a
+    /// flush, or a rest of up to 20 ms.
     async fn act(&mut self) {
         if self.rng.chance(self.habits.brief) {
             if self.harness.changes() + 3 < CHANGES {
@@ -205,6 +207,8 @@ impl Client {
         }
     }
 
+    /// Writes a range that chance chooses to a file that chance chooses. Two thirds of the ranges consist of whole
+    /// blocks.
     async fn write_somewhere(&mut self) {
         let Some((file, number)) = self.any().await else { return };
         let Habits { extent, longest, stable, .. } = self.habits;
@@ -218,6 +222,8 @@ impl Client {
         self.write(file, number, offset..offset + len, stable).await;
     }
 
+    /// Writes to a file, waits until the write is durable if it is `stable`, and tells the model. Commits instead if
+    /// the model cannot follow another open write.
     pub(super) async fn write(&self, file: Identity, number: u8, range: Range<u64>, stable: bool) {
         let (offset, len) = (range.start, range.end - range.start);
         let (open, running) = self.shared.model.lock().load(number, &range);
@@ -245,17 +251,21 @@ impl Client {
         self.shared.tell(|| format!("write {id} done: {result:?}"));
     }
 
+    /// Notes that a write failed: it may have happened or not. Reports the error if it has no cause in the plan.
     fn write_failed(&self, id: u32, file: Identity, error: Error) {
         self.shared.model.lock().failed(id);
         self.check("a write", file, error);
     }
 
+    /// Commits the unstable writes of a file that chance chooses.
     async fn commit_some(&mut self) {
         if let Some((file, number)) = self.any().await {
             self.commit(file, number).await;
         }
     }
 
+    /// Commits all writes of the file that the server has accepted so far. The model takes them as durable from the
+    /// answer on.
     async fn commit(&self, file: Identity, number: u8) {
         let (seq, covered) = {
             let model = self.shared.model.lock();
@@ -271,6 +281,7 @@ impl Client {
         }
     }
 
+    /// Reads a range that chance chooses from a file that chance chooses.
     async fn read_somewhere(&mut self) {
         let Some((file, number)) = self.any().await else { return };
         let Habits { extent, longest, .. } = self.habits;
@@ -293,6 +304,8 @@ impl Client {
         }
     }
 
+    /// Truncates or grows a file to a size at which mistakes are likely. Does nothing if the session has its number
+    /// of changes.
     async fn resize_somewhere(&mut self) {
         let Some((file, number)) = self.any().await else { return };
         if self.harness.changes() >= CHANGES {
@@ -304,6 +317,8 @@ impl Client {
         self.resize(file, number, size).await;
     }
 
+    /// Sends a SETATTR of the size. The model takes the new size as durable from the answer on. Commits instead if
+    /// the model cannot follow another open operation.
     pub(super) async fn resize(&self, file: Identity, number: u8, size: u64) {
         if self.shared.model.lock().load(number, &(0..u64::MAX / 2)).0 + 4 > OPERATIONS {
             return self.commit(file, number).await;
@@ -328,6 +343,7 @@ impl Client {
         self.shared.tell(|| format!("truncate {id} done: {result:?}"));
     }
 
+    /// Destages everything. An error is a failure of the world, unless the file system is in trouble at that time.
     async fn flush(&mut self) {
         self.shared.tell(|| "flush".to_owned());
         if let Err(error) = self.harness.engine.flush().await

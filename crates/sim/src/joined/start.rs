@@ -55,6 +55,8 @@ impl World {
         }
     }
 
+    /// Carries out one start of the server, from the devices to an engine in service. Checks the recovered names.
+    /// Fails at a planned crash, or with a failure of the world.
     fn open(&mut self) -> Result<Arc<Harness>, Refused> {
         // Data that the last server left in memory could be lost with the power later, after a client saw it.
         let synced = self.shared.executor.block_on(LIMIT, self.shared.store.sync_all())?;
@@ -96,6 +98,8 @@ impl World {
         self.crashed = None;
     }
 
+    /// Opens the pool, or formats it at the first start, and begins the engine's recovery. The file system is closed
+    /// meanwhile, since a request to it would be a bug.
     fn begin_engine(&mut self) -> Result<Opening, Refused> {
         let wrong = |what: &'static str| move |error: String| Refused::Wrong(format!("{what}: {error}"));
         let disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
@@ -152,6 +156,8 @@ impl World {
         Ok(recovery)
     }
 
+    /// Makes the file system equal to the log, and commits that. Checks that a second reconciliation changes nothing
+    /// (P7). A crash may leave any prefix of the changes.
     fn reconcile(&mut self, recovery: &mut Recovery) -> Result<(), Refused> {
         let failed = |refused| Refused::Wrong(format!("recovery failed: {refused}"));
         let before = {

@@ -274,6 +274,8 @@ impl State {
         self.commits + self.volume.history.len()
     }
 
+    /// Returns the names and attributes after this number of transactions. The number is at least that of the
+    /// committed transactions.
     fn names_after(&self, transactions: usize) -> &Names {
         match transactions - self.commits {
             0 => &self.committed,
@@ -281,6 +283,7 @@ impl State {
         }
     }
 
+    /// Makes the first `upto` transactions durable. A power cut cannot take them back from then on.
     fn commit(&mut self, upto: usize) {
         if upto > self.commits {
             self.committed = self.names_after(upto).clone();
@@ -313,6 +316,7 @@ impl State {
         found.ok_or(BackingError::Gone)
     }
 
+    /// Returns the contents of a file, and makes them, empty, at the first use.
     fn file(&mut self, inner: Identity) -> &mut File {
         if planted_bugs::active("a new file has the contents of another") && !self.files.contains_key(&inner)
         {
@@ -322,6 +326,7 @@ impl State {
         self.files.entry(inner).or_default()
     }
 
+    /// Returns the number of a new change. Numbers grow, so that a sync covers those up to a mark.
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next

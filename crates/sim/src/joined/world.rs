@@ -88,6 +88,8 @@ pub fn run(seed: u64, keep_log: bool) -> Outcome {
 }
 
 impl Plan {
+    /// Draws a plan: devices, mode, intervals, faults, and habits of the clients. The choices favour small caches and
+    /// short intervals.
     fn new(rng: &mut Rng) -> Self {
         let ms = Duration::from_millis(1);
         let mode = if rng.chance(8500) { Mode::WriteBack } else { Mode::WriteThrough };
@@ -125,6 +127,8 @@ impl Plan {
 }
 
 impl World {
+    /// Makes the world of this seed, with a small tree and unformatted devices. Keeps the events for a person if
+    /// `keep_log`.
     pub(super) fn new(seed: u64, keep_log: bool) -> Self {
         let mut rng = Rng::new(seed);
         let plan = Plan::new(&mut rng);
@@ -165,6 +169,8 @@ impl World {
         }
     }
 
+    /// Carries out all sessions of the plan. The last session ends with a flush and with checks of all contents.
+    /// Fails with the first failure.
     fn live(&mut self) -> Result<(), String> {
         for _ in 0..self.plan.sessions {
             self.session()?;
@@ -273,6 +279,7 @@ impl World {
         }
     }
 
+    /// Makes a client of the session, with choices of its own.
     pub(super) fn client(&mut self, harness: &Arc<Harness>) -> Client {
         let (shared, habits) = (self.shared.clone(), self.plan.habits.clone());
         Client { shared, harness: harness.clone(), habits, rng: self.rng.fork(), waits: Vec::new() }

@@ -197,6 +197,8 @@ impl Model {
         id
     }
 
+    /// Notes an answer to an operation. From now on its effect must be `visible` to readers, and must survive crashes
+    /// if it is `durable`.
     fn answer(&mut self, id: u32, visible: bool, durable: bool) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.open = visible && !durable;

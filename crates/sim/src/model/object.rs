@@ -22,6 +22,8 @@ fn may_end(register: &mut Block, tail: &Range<usize>) {
 }
 
 impl ModelObject {
+    /// Moves the effects of finished operations into the known values, so that the registers stay small. Does nothing
+    /// while a client reads the object.
     pub(super) fn fold(&mut self, logged: bool, lossy: bool) {
         if self.readers == 0 {
             for id in self.whole.drain(..) {
@@ -67,6 +69,8 @@ impl ModelObject {
         }
     }
 
+    /// Returns true if the object may have a size that `fits`, and narrows the possible sizes to it. An object with a
+    /// torn write may end at the end of each block of the write.
     pub(super) fn observe_size(&mut self, visible: u64, fits: impl Fn(&u64) -> bool) -> bool {
         if self.unsized_since || self.size.observe(visible, &fits) {
             return true;
@@ -100,6 +104,8 @@ impl ModelObject {
         }
     }
 
+    /// Compares the bytes that a client has read with the possible contents, and narrows those to the seen ones.
+    /// Returns a sentence for people about the first wrong block.
     pub(super) fn check(&mut self, reading: &Reading, bytes: &[u8]) -> Result<(), String> {
         let Reading { object, offset, len, size: visible, .. } = *reading;
         let fits = |size: &u64| size.saturating_sub(offset).min(len as u64) == bytes.len() as u64;
@@ -136,6 +142,8 @@ impl ModelObject {
         Ok(())
     }
 
+    /// Checks that every byte was once written to its place, by a write up to number `newest`. This still bounds the
+    /// contents of a block whose last copy faults have destroyed.
     pub(super) fn plausible(
         &self,
         reading: &Reading,

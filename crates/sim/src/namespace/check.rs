@@ -91,6 +91,8 @@ impl<'a> Expected<'a> {
         }
     }
 
+    /// Compares the recovered tree with the expected one: names, handles, attributes, and objects that were set
+    /// aside.
     fn compare(&self, after: &Volume, model: &Volume) -> Result<(), String> {
         let expected = names(model, None);
         let mut found = names(after, None);
@@ -129,6 +131,8 @@ impl<'a> Expected<'a> {
         }
     }
 
+    /// Compares kind, contents and attributes of one object in the two trees. Access times may differ, and so may
+    /// attributes that were partly set.
     fn compare_object(
         &self,
         object: Identity,

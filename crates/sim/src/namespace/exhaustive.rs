@@ -93,6 +93,8 @@ pub fn all_from(first: &Request, most: usize, stride: u64) -> Result<Counts, Str
     Ok(counts)
 }
 
+/// Extends the history by every possible request up to `most` requests, and tries every crash. Of the longest
+/// histories only one in `stride` is tried.
 fn explore(
     history: &History,
     most: usize,
@@ -139,6 +141,8 @@ pub fn every_crash(history: &History, counts: &mut Counts) -> Result<(), String>
     Ok(())
 }
 
+/// Recovers after one crash and checks the tree. Then crashes the recovery after each of its steps, recovers again,
+/// and checks again.
 fn one_crash(history: &History, crash: Crash, counts: &mut Counts) -> Result<(), String> {
     let expected = Expected::new(history, crash);
     let told = |when: &str, error: String| {

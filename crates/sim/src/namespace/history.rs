@@ -73,6 +73,7 @@ impl History {
         self.volume.with(self.state(transactions))
     }
 
+    /// Returns the names and attributes after this number of transactions since the known state.
     fn state(&self, transactions: usize) -> &State {
         match transactions {
             0 => &self.initial.state,

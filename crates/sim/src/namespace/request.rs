@@ -131,6 +131,7 @@ impl Worker<'_> {
         self.volume.resolve(outer).ok_or(Refused::Stale)
     }
 
+    /// Returns the object under a name, by the identity that clients know.
     fn child(&self, place: &Place) -> Result<Option<Identity>, Refused> {
         let found = self.volume.child(self.inner(place.0)?, &place.1)?;
         Ok(found.map(|inner| self.volume.outer(inner)))
@@ -152,11 +153,15 @@ impl Worker<'_> {
         }
     }
 
+    /// Records for the log that a name leads from now on to another object, or to none. The directory counts as
+    /// changed.
     fn bind(&mut self, place: &Place, was: Option<Identity>, now: Option<Identity>) {
         self.touch(place.0);
         self.entries.push(Binding { dir: place.0, name: place.1.clone(), was, now });
     }
 
+    /// Carries out the system calls of a request, and gathers the facts for its record: changed names, changed
+    /// objects, and locks. An intent of a RENAME goes to `slot`.
     fn act(
         &mut self,
         request: &Request,
@@ -198,6 +203,7 @@ impl Worker<'_> {
         }
     }
 
+    /// Makes an object of this kind, with a `given` identity or a fresh one. Returns the identity that clients know.
     fn make(
         &mut self,
         place: &Place,
@@ -213,6 +219,8 @@ impl Worker<'_> {
         Ok(made)
     }
 
+    /// Makes a file, and sets the attributes that the kind of CREATE requires. These are system calls of their own,
+    /// so a crash may come between.
     fn create(&mut self, place: &Place, how: How, given: Option<Identity>) -> Result<(), Refused> {
         let made = self.make(place, Kind::File, New::Plain, given)?;
         let (inner, number) = (self.inner(made)?, self.number);
@@ -224,6 +232,7 @@ impl Worker<'_> {
         }
     }
 
+    /// Removes a name, which has to be that of a directory if `directory`. Locks a removed directory as well.
     fn remove(&mut self, place: &Place, directory: bool) -> Result<(), Refused> {
         let victim = self.child(place)?;
         let dir = self.inner(place.0)?;
@@ -236,6 +245,8 @@ impl Worker<'_> {
         Ok(())
     }
 
+    /// Renames an object and removes a replaced one. Writes an intent to `slot` first, so that recovery knows whether
+    /// the RENAME happened.
     fn rename(&mut self, from: &Place, to: &Place, slot: Option<usize>) -> Result<(), Refused> {
         let (from_dir, to_dir) = (self.inner(from.0)?, self.inner(to.0)?);
         self.volume.may_move((from_dir, &from.1), (to_dir, &to.1))?;

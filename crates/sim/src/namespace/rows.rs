@@ -32,6 +32,7 @@ fn find(volume: &Volume, path: &str) -> Identity {
     paths(volume)[path]
 }
 
+/// Returns the identity at every path of the tree, as clients know it.
 fn paths(volume: &Volume) -> BTreeMap<String, Identity> {
     let (mut paths, mut dirs) = (BTreeMap::new(), vec![(String::new(), root())]);
     while let Some((above, dir)) = dirs.pop() {
@@ -50,6 +51,7 @@ fn parts() -> (Identity, Identity, Identity) {
     (find(&tree, "b"), find(&tree, "b/b"), find(&tree, "a"))
 }
 
+/// Carries out the requests on the small tree, one after another. The request with index N uses intent slot N.
 fn case(requests: &[Request]) -> Case {
     let mut history = History::new(small_tree(), 0);
     for (slot, request) in requests.iter().enumerate() {

@@ -77,6 +77,7 @@ pub struct Volume {
     pub(super) made_up: u64,
 }
 
+/// Returns the identity that a real file system would give to this inode number and generation.
 fn identity(number: u32, generation: u32) -> Identity {
     let mut bytes = [0; IDENTITY_MAX];
     bytes[..4].copy_from_slice(&number.to_ne_bytes());
@@ -117,6 +118,7 @@ impl Volume {
         identity(3, 0)
     }
 
+    /// Returns a new inode with one link, owned by root, with the time of the volume's clock.
     fn blank(&self, kind: Kind, new: &New) -> Inode {
         let now = time(self.clock);
         let attributes = Attributes { kind, mode: 0o600, uid: 0, gid: 0, atime: now, mtime: now };
@@ -136,6 +138,8 @@ impl Volume {
         free.map(next).find(|identity| !but(identity)).unwrap_or_else(|| identity(u32::MAX, 0))
     }
 
+    /// Ends a transaction: the present state is one that a power cut may leave. A volume that remembers no states
+    /// skips this.
     pub(super) fn committed(&mut self) {
         if self.remembers {
             self.history.push(self.state.clone());
@@ -156,6 +160,7 @@ impl Volume {
         self.directory(object).is_ok()
     }
 
+    /// Returns a directory. Fails for an object of another kind.
     fn directory(&self, dir: Identity) -> Result<&Inode> {
         let inode = self.inode(dir)?;
         if inode.attributes.kind == Kind::Directory { Ok(inode) } else { Err(Refused::WrongKind) }
@@ -166,6 +171,8 @@ impl Volume {
         Ok(self.directory(dir)?.entries.get(name).copied())
     }
 
+    /// Gives the name to an object, or removes the name, and sets the directory's modification time. Link counts are
+    /// the caller's work.
     fn bind(&mut self, dir: Identity, name: &[u8], object: Option<Identity>) -> Result<()> {
         self.clock += 1;
         let now = time(self.clock);
@@ -178,6 +185,7 @@ impl Volume {
         Ok(())
     }
 
+    /// Counts a link less. The inode leaves with its last link, and its number gets the next generation.
     fn drop_link(&mut self, object: Identity) -> Result<()> {
         let inode = self.edit(object)?;
         inode.links -= 1;
@@ -233,6 +241,7 @@ impl Volume {
         Ok(outer)
     }
 
+    /// Makes an inode under a free name, with a `given` identity or a fresh one. Fails if the name exists.
     fn place_new(
         &mut self,
         given: Option<Identity>,

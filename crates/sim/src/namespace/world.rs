@@ -48,12 +48,15 @@ pub fn run(seed: u64, keep_log: bool) -> Outcome {
 }
 
 impl World {
+    /// Adds a line to the log, if a person asked for one.
     fn tell(&mut self, line: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(line());
         }
     }
 
+    /// Carries out the lives of the tree: each is a number of requests, a crash and a recovery with checks. The
+    /// digest covers every recovered state.
     fn live(&mut self) -> Result<(), String> {
         let (mut volume, mut number) = (small_tree(), 0);
         for life in 0..self.rng.within(2, 6) {

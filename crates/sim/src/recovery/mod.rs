@@ -104,6 +104,8 @@ fn file() -> Key {
 }
 
 impl Rig {
+    /// Makes one or two formatted devices with a fixed epoch, and a file of 16 blocks in the backing store. Tests
+    /// then write their own segments to the devices.
     fn new(devices: usize) -> Self {
         let mut rng = Rng::new(1);
         let executor = Executor::new(rng.fork());

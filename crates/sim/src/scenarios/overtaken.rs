@@ -5,6 +5,7 @@ use forebay_engine::io::Clock as _;
 use super::*;
 use crate::backing::{Rates, Stuck};
 
+/// Lets 2 s of virtual time pass.
 fn wait_a_while(world: &World) {
     let executor = world.shared.executor.clone();
     let a_while = async move { executor.sleep(Duration::from_secs(2)).await };

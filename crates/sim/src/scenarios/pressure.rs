@@ -49,6 +49,8 @@ impl Outcome {
     }
 }
 
+/// Overwrites random blocks of the file one after another, each stable, and records the latencies. The first seconds
+/// are not recorded.
 async fn writer(
     engine: Arc<Engine>,
     executor: Executor,

@@ -21,6 +21,7 @@ const WRITE: u64 = 64 << 10;
 /// More bytes than the log's share of two devices of 64 MiB.
 const MUCH: u64 = 48 << 20;
 
+/// Makes a world with two devices and two volumes with an object each. Destaging begins after 20 s.
 fn world(seed: u64) -> World {
     let world = world_with(seed, 2, |plan| {
         (plan.objects, plan.volumes) = (2, 2);
@@ -93,6 +94,7 @@ fn one_in_trouble(seed: u64, rates: &Rates, dirty: u64) {
     assert_eq!(world.outcome(None).failure, None);
 }
 
+/// Panics if the dirty blocks that the volumes count are not those that a scan finds.
 fn check_counts(engine: &Engine) {
     let counted: u64 = engine.volumes().iter().map(|volume| volume.dirty_blocks).sum();
     assert_eq!(counted, engine.scan().dirty_blocks);

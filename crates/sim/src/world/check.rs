@@ -71,6 +71,7 @@ impl World {
         Ok(())
     }
 
+    /// Checks that the engine's counters of blocks and objects agree with a full scan of its index (P20).
     pub(super) fn check_usage(&self, engine: &Engine) -> Result<(), String> {
         let (usage, scan) = (engine.usage(), engine.scan());
         let same = usage.ssd_blocks == scan.ssd_blocks
@@ -81,6 +82,8 @@ impl World {
         if same { Ok(()) } else { Err(format!("counters say {usage:?}, a scan {scan:?} (P20)")) }
     }
 
+    /// Compares the backing contents of every object with the model, as `content` returns them. Compares times only
+    /// if no fault can lose them.
     fn check_objects(
         &self,
         content: impl Fn(&Shared, &forebay_engine::io::Key) -> Option<crate::content::Content>,
@@ -96,6 +99,8 @@ impl World {
         }
     }
 
+    /// Compares the durable contents of the backing store with the model, unless faults have destroyed every copy of
+    /// some block. Returns the first failure of the world.
     pub(crate) fn check_backing(&self) -> Result<(), String> {
         if !self.damaged {
             self.check_objects(|shared, key| shared.store.durable(key));

@@ -170,6 +170,8 @@ impl World {
         }
     }
 
+    /// Carries out all sessions of the plan. The last session ends with a flush and with checks of all contents.
+    /// Fails with the first failure.
     fn live(&mut self) -> Result<(), String> {
         for _ in 0..self.plan.sessions {
             self.session()?;
@@ -182,6 +184,7 @@ impl World {
         &self.disks[self.plan.victim]
     }
 
+    /// Returns the errors that clients must accept because the plan injects faults that cause them.
     pub(super) fn allowed(&self) -> Allowed {
         let damage = self.plan.disaster.is_some();
         let no_device = damage || self.plan.has(Trouble::Leaving);

@@ -57,6 +57,7 @@ impl World {
         }
     }
 
+    /// Adds the engine's waits for room and for the log to the counts of faults.
     fn count_waits(&self, engine: &Engine) {
         let counters = engine.counters();
         let waits = [(Fault::WaitedForRoom, counters.room_waits), (Fault::LogFull, counters.log_waits)];

@@ -132,6 +132,8 @@ impl World {
         self.disks.len() > 1 && others.map(|(_, disk)| disk).all(Disk::is_gone)
     }
 
+    /// Does the work of an administrator whose pool does not open: leaves out the failing device, or replaces the
+    /// only one.
     fn leave_out_victim(&mut self) {
         let (victim, legs) = (self.victim().name().to_owned(), self.shared.epochs.legs());
         if self.disks.len() > 1 && legs == [victim] {
@@ -164,6 +166,8 @@ impl World {
         self.disks.iter().filter(|disk| !disk.is_gone() && !is_member(disk)).for_each(Disk::vanish);
     }
 
+    /// Carries out one start: opens the pool with all present devices, or formats it, and recovers the engine.
+    /// Returns the reason if the start is refused or a planned crash stops it.
     fn open(&mut self) -> Result<Arc<Engine>, Refused> {
         if let [only] = &self.disks[..]
             && only.is_gone()

@@ -135,6 +135,7 @@ impl<'a> OptionReply<'a> {
         out[start..start + 4].copy_from_slice(&length.to_be_bytes());
     }
 
+    /// Appends the data of the reply, without its header.
     fn encode_data(&self, out: &mut Vec<u8>) {
         let info = |out: &mut Vec<u8>, info: Info| out.extend_from_slice(&(info as u16).to_be_bytes());
         match *self {
@@ -193,6 +194,8 @@ impl<'a> OptionReply<'a> {
         Ok(reply)
     }
 
+    /// Decodes the data of NBD_REP_INFO. Information of an unknown kind is returned by its number, because servers
+    /// may send more than was asked for.
     fn decode_info(mut cursor: Cursor<'a>) -> Result<Self, Malformed> {
         let reply = match cursor.u16()? {
             0 => Self::Export { size: cursor.u64()?, flags: cursor.u16()? },

@@ -131,6 +131,7 @@ pub fn encode_status(
     }
 }
 
+/// Appends the header of a simple reply. `error` 0 is success.
 #[inline]
 fn encode_simple(cookie: u64, error: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&SIMPLE_MAGIC.to_be_bytes());
@@ -138,6 +139,7 @@ fn encode_simple(cookie: u64, error: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&cookie.to_be_bytes());
 }
 
+/// Appends the header of a chunk with `length` bytes of data, in the form that was negotiated.
 #[inline]
 fn encode_chunk(
     style: Style,
@@ -265,6 +267,7 @@ pub struct Descriptors<'a> {
 }
 
 impl<'a> Descriptors<'a> {
+    /// Takes extents as they arrived. Fails with `Truncated` if there is none, or an incomplete one.
     fn new(bytes: &'a [u8], is_extended: bool) -> Result<Self, Malformed> {
         let size = if is_extended { 16 } else { 8 };
         if bytes.is_empty() || !bytes.len().is_multiple_of(size) {

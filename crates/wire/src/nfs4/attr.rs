@@ -33,6 +33,7 @@ macro_rules! attributes {
                 mask
             }
 
+            /// Appends the value of an attribute. Appends nothing if the attribute is absent or unknown.
             fn encode_value(&self, number: u32, out: &mut Vec<u8>) {
                 match number {
                     $($number => if let Some(value) = &self.$field { value.encode(out); })*
@@ -40,6 +41,7 @@ macro_rules! attributes {
                 }
             }
 
+            /// Decodes the value of an attribute. Fails for an unknown number, because its length is not known.
             fn decode_value(&mut self, number: u32, input: &mut Reader<$lt>) -> Result<(), DecodeError> {
                 match number {
                     $($number => self.$field = Some(Decode::decode(input)?),)*

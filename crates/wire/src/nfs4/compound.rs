@@ -115,6 +115,8 @@ impl<'a, O: Operation<'a>> Operations<'a, O> {
         self.count.saturating_sub(self.index)
     }
 
+    /// Reads the number of an operation. An unknown one, and one of a later minor version, becomes `ILLEGAL`, which
+    /// the receiver refuses.
     fn read_number(&self, input: &mut Reader<'a>) -> Result<O::Number, DecodeError> {
         let number = O::Number::try_from(input.u32()?).unwrap_or(O::ILLEGAL);
         Ok(if number.since() > self.minor_version { O::ILLEGAL } else { number })
@@ -228,6 +230,7 @@ impl CompoundWriter {
         Self::count(out)
     }
 
+    /// Appends the number of operations, which is 0 until operations are pushed.
     fn count(out: &mut Vec<u8>) -> Self {
         let count_at = out.len();
         0u32.encode(out);

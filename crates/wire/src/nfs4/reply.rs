@@ -134,12 +134,14 @@ impl CompoundReply {
         self.patch(out, status);
     }
 
+    /// Begins a result at the end of `out`, and notes the place, so that the result can be replaced.
     fn next(&mut self, out: &[u8]) {
         self.result_at = out.len();
         self.payload_before = self.payload;
         self.count += 1;
     }
 
+    /// Sets the status of the whole reply and the number of its results, which lie at its beginning.
     fn patch(&mut self, out: &mut [u8], status: Nfsstat4) {
         self.status = status;
         out[self.status_at..self.status_at + 4].copy_from_slice(&(status as u32).to_be_bytes());

@@ -86,6 +86,8 @@ impl Harness {
         Ok((done, pending))
     }
 
+    /// Carries out a request on the virtual file system, and remembers its transactions with the reply for the checks
+    /// after a crash. The caller holds the locks of the objects.
     fn act(&self, xid: Xid, request: &Request, number: u64) -> Result<Done, Refused> {
         let mut state = self.store.lock();
         let begin = state.transactions();

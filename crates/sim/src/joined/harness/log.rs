@@ -41,6 +41,8 @@ pub(super) struct Observed {
 }
 
 impl Observed {
+    /// Makes the observer of a session's log. It keeps no engine alive: a call after the engine's end fails with
+    /// [`Error::Closing`].
     pub(super) fn new(engine: &Arc<Engine>, store: &Store, executor: &Executor, hits: &Arc<Hits>) -> Self {
         let (engine, store, executor, hits) =
             (Arc::downgrade(engine), store.clone(), executor.clone(), hits.clone());
@@ -51,6 +53,7 @@ impl Observed {
         self.engine.upgrade().ok_or(Error::Closing)
     }
 
+    /// Notes that the engine's log has the record of a change, and the place of that change in the log's order.
     fn has(&self, record: &[u8], note: UserRecordId) {
         if let Some(Record::Operation(operation)) = Record::decode(record) {
             let mut seen = self.seen.lock();

@@ -22,6 +22,7 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// Makes a link that is lost in 3 % of the operations. If it `tells`, the first sync after a loss fails.
     pub(super) fn new(world: &mut World, tells: bool) -> Self {
         Link {
             rng: Mutex::new(world.rng.fork()),

@@ -117,6 +117,8 @@ impl Blocks {
         Blocks::with_link(seed, zeroes, |_| None)
     }
 
+    /// Makes a world with a block volume over a virtual backing device. The device `zeroes` discarded ranges or keeps
+    /// them.
     fn with_link(seed: u64, zeroes: bool, link: impl FnOnce(&mut World) -> Option<Link>) -> Self {
         let mut world = world_with(seed, 2, |plan| {
             plan.destage_after = Duration::from_millis(if seed.is_multiple_of(3) { 20 } else { 600_000 });
@@ -134,11 +136,14 @@ impl Blocks {
         Blocks { world, model: Arc::default(), device, fails: false }
     }
 
+    /// Starts the world and returns the block volume, in this mode or in that of the engine.
     fn open(&mut self, mode: Option<Mode>) -> Arc<Volume> {
         let engine = self.world.start_through(Vec::new()).unwrap();
         Volume::new(&engine, UUID, self.device.clone(), mode, false)
     }
 
+    /// Makes client `number`, which has a part of the volume to itself. So its changes do not depend on the order of
+    /// the clients.
     fn client(&mut self, volume: &Arc<Volume>, number: u64) -> BlockClient {
         let (model, volume, executor) =
             (self.model.clone(), volume.clone(), self.world.shared.executor.clone());
@@ -216,6 +221,8 @@ struct BlockClient {
 }
 
 impl BlockClient {
+    /// Carries out one operation on the client's part of the volume: a write, zeroes, a discard, a flush, a read, or
+    /// a rest of up to 30 ms.
     async fn act(&mut self) {
         let range = self.range();
         let stability = self.rng.pick(&STABILITIES);
@@ -232,6 +239,7 @@ impl BlockClient {
         }
     }
 
+    /// Returns a range of sectors in the client's part. Half of the ranges begin at a block's start.
     fn range(&mut self) -> Range<u64> {
         let longest = self.rng.pick(&[1, 3, 8, 9, 40, 200, 640]);
         let len = self.rng.within(1, longest).min(self.own.end - self.own.start);
@@ -240,6 +248,7 @@ impl BlockClient {
         start.max(self.own.start)..(start + len).min(self.own.end)
     }
 
+    /// Changes sectors and tells the model. A discard changes only the blocks that lie in the range as a whole.
     async fn change(&mut self, sectors: Range<u64>, change: Change, stability: Stability) {
         // A discard covers whole blocks only. The last block of the device is whole at the device's end.
         let changed = match change {
@@ -269,6 +278,7 @@ impl BlockClient {
         }
     }
 
+    /// Flushes the volume. The changes that were answered before are durable after the flush.
     async fn flush(&mut self) {
         let answered = self.model.lock().answered();
         match self.volume.flush().await {
@@ -277,6 +287,7 @@ impl BlockClient {
         }
     }
 
+    /// Reads sectors, half of the time first without waiting, and checks the bytes against the model.
     async fn read(&mut self, sectors: Range<u64>) {
         let mut buffer = vec![0xee; (sectors.end - sectors.start) as usize * SECTOR];
         let offset = sectors.start * SECTOR as u64;
@@ -289,6 +300,7 @@ impl BlockClient {
         }
     }
 
+    /// Takes an error as a failure of the world, unless the world's backing device fails.
     fn failed(&mut self, what: &str, error: DiskError) {
         if !self.fails {
             self.failure = Some(format!("{what} failed: {error}"));

@@ -70,6 +70,7 @@ impl Sector {
         Sector { base: vec![ZERO], later: Vec::new() }
     }
 
+    /// Applies a change to the possible values of a sector. A discard leaves the old value possible beside zeros.
     fn apply(values: &mut Vec<u64>, sector: u64, (number, change): (u64, Change)) {
         match change {
             Change::Put => *values = vec![value(number, sector)],
