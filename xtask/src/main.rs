@@ -191,6 +191,7 @@ fn suite_help() -> String {
     SUITES.map(|suite| format!("{:<10} {}", suite.name, suite.about)).join("\n")
 }
 
+/// Parses `DIR=/GUEST`: a directory of the host and its path in the guest.
 fn share(text: &str) -> Result<(PathBuf, String)> {
     let (directory, guest) = text.split_once('=').context("expected DIR=/GUEST")?;
     Ok((std::path::absolute(directory)?, guest.to_owned()))

@@ -125,6 +125,7 @@ pub(crate) fn lines_once_begun(
     Ok(in_time.then_some(status))
 }
 
+/// Starts a command without input, whose standard output this program reads.
 fn spawn_piped(command: &mut Command) -> Result<Child> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     child.with_context(|| format!("cannot start {}", line(command)))

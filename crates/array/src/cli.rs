@@ -345,6 +345,7 @@ pub(crate) fn print(line: &str) -> Result<(), ArrayError> {
     writeln!(io::stdout(), "{line}").doing(|| "write to standard output".to_owned())
 }
 
+/// Prints a value to standard output as JSON.
 pub(crate) fn print_json<T: serde::Serialize>(value: &T) -> Result<(), ArrayError> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other);
     print(&text.doing(|| "make JSON".to_owned())?)

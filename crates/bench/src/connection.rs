@@ -62,6 +62,7 @@ impl Connection {
         self.patch(0, LAST_FRAGMENT | length as u32);
     }
 
+    /// Replaces a word of the call that is being written, `at` bytes behind the call's start.
     #[inline]
     fn patch(&mut self, at: usize, word: u32) {
         let at = self.call_at + at;

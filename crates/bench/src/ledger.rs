@@ -32,6 +32,7 @@ impl Ledger {
         self.unit
     }
 
+    /// Returns the indices of the units in a range, which consists of whole units.
     fn units(&self, offset: u64, len: u32) -> std::ops::Range<usize> {
         let first = (offset / u64::from(self.unit)) as usize;
         first..first + (len / self.unit) as usize

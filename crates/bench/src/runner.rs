@@ -392,6 +392,7 @@ fn in_order(threads: Vec<Vec<Client>>) -> Result<Vec<Link>> {
     }
 }
 
+/// Returns the identity of a client: a machine name of its own, and a user of its own if the options say so.
 fn identity(client: u32, options: &Options) -> Identity {
     let uid = options.uid + if options.distinct_uids { client } else { 0 };
     Identity { uid, machine_name: format!("bench-{client}") }

@@ -28,6 +28,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// Returns the credentials of AUTH_SYS for the calls of this client. The group has the number of the user.
     pub(crate) fn auth(&self) -> Auth<'_> {
         let machine_name = self.machine_name.as_bytes();
         Auth::Sys(AuthSys { stamp: 0, machine_name, uid: self.uid, gid: self.uid, gids: Gids::default() })
@@ -100,8 +101,8 @@ impl Session {
         }
     }
 
-    /// Mounts the export and asks for its limits. Ports that the target does not name are tried at the NFS port
-    /// first, and then with the port mapper.
+    /// Mounts the export and asks for its limits. If the target does not name the port of NFS, the port mapper does.
+    /// MOUNT is tried at the port of NFS first, and then at the port that the port mapper names.
     fn open_nfs3(target: &Target, identity: &Identity) -> Result<Self> {
         let port = match target.port {
             Some(port) => port,

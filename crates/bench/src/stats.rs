@@ -27,6 +27,7 @@ impl Latencies {
         self.0.saturating_record(nanoseconds.min(LONGEST));
     }
 
+    /// Adds the latencies of another thread.
     fn merge(&mut self, other: &Self) {
         // Both histograms have equal bounds, so adding cannot fail.
         let _ = self.0.add(&other.0);

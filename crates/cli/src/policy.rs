@@ -67,8 +67,9 @@ fn describe(report: &PolicyReport) -> String {
 
 /// Returns a policy, a line for each part with its reason.
 pub(crate) fn lines(policy: &PolicyInForce) -> String {
-    let PolicyInForce { cache, streams, mode } = policy;
-    [("cache", reason(cache)), ("streams", reason(streams)), ("mode", reason(mode))]
+    let PolicyInForce { cache, streams, mode, dirty_time } = policy;
+    let time = ("dirty time", reason(dirty_time));
+    [("cache", reason(cache)), ("streams", reason(streams)), ("mode", reason(mode)), time]
         .map(|(name, text)| format!("{name:<12} {text}\n"))
         .concat()
 }
@@ -92,6 +93,7 @@ fn table(rules: &[PolicyRule]) -> Table {
         ("CACHE", Align::Left),
         ("STREAMS", Align::Left),
         ("MODE", Align::Left),
+        ("DIRTY TIME", Align::Left),
         ("FROM", Align::Left),
     ]);
     for PolicyRule { path, rule, source, exists } in rules {
@@ -106,6 +108,7 @@ fn table(rules: &[PolicyRule]) -> Table {
             part(rule.cache.map(|keep| keep.to_string())),
             part(rule.streams.map(|way| way.to_string())),
             part(rule.mode.map(|mode| mode.to_string())),
+            part(rule.dirty_time.map(|time| time.to_string())),
             source.to_owned(),
         ]);
     }

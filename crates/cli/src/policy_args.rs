@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
-use forebay_config::{Keep, Mode, Policy, Streams};
+use forebay_config::{DirtyTime, Keep, Mode, Policy, Streams};
 
 use crate::args::{Target, one_of};
 
@@ -18,6 +18,8 @@ Examples:
   forebay policy set /srv/data/scratch --cache never      # written through the log, then dropped
   forebay policy set /srv/data/logs --mode write-around   # written past the cache
   forebay policy set /srv/data/media --streams cache      # large files are cached as small ones are
+  forebay policy set /srv/data/results --dirty-time 1s    # written to the directory after a second
+  forebay policy set /srv/data/build --dirty-time 30m     # what is removed before then never reaches the directory
   forebay policy show
   forebay policy show /srv/data/reference/genome.fa --json
   forebay policy unset /srv/data/scratch")]
@@ -69,12 +71,16 @@ pub(crate) struct RuleArgs {
     /// How writes reach the directory, unless the server or a rule above uses the cache less
     #[arg(long, value_parser = one_of(Mode::ALL))]
     mode: Option<Mode>,
+    /// Write data to the directory about this long after a client wrote it, such as 30s; earlier while much is dirty
+    #[arg(long, value_name = "TIME")]
+    dirty_time: Option<DirtyTime>,
 }
 
 impl RuleArgs {
     /// Returns the rule.
     pub(crate) fn rule(&self) -> Policy {
-        Policy { cache: self.cache, streams: self.streams, mode: self.mode }
+        let RuleArgs { cache, streams, mode, dirty_time } = *self;
+        Policy { cache, streams, mode, dirty_time }
     }
 }
 

@@ -16,6 +16,10 @@ use crate::{
 
 /// A state that is being made from records.
 ///
+/// Of several opens of one owner and file, and of several delegations of one client and file, the newest counts. An
+/// older one may come behind it: in a second replay, or if an OPEN made its file. The record of such an OPEN is in the
+/// record of the file, whose number is older than the OPEN.
+///
 /// The records may begin anywhere before a complete snapshot: a record about something unknown is skipped. Replaying
 /// them twice gives the same state as once.
 #[derive(Debug)]
@@ -63,9 +67,14 @@ impl Recovery {
                 if state.clients.contains_key(client) {
                     let stateid = StateId { seqid: *seqid, other: *other };
                     let key = open_owner(*client, owner);
-                    // In a second replay an earlier open of this owner comes back before it is closed again.
                     let known = state.find_own(&key, file);
-                    let is_other = |open: &u32| state.opens[*open as usize].stateid.other != *other;
+                    let newest = known.map(|open| state.opens[open as usize].stateid);
+                    if newest.is_some_and(|newest| is_newer(newest, StateId { seqid: *seqid, other: *other }))
+                    {
+                        return;
+                    }
+                    // The record of a CLOSE may come behind that of the next open.
+                    let is_other = |_: &u32| newest.is_some_and(|newest| newest.other != *other);
                     if let Some(known) = known.filter(is_other) {
                         state.remove_open(known, fx);
                     }
@@ -82,6 +91,10 @@ impl Recovery {
                     let known =
                         state.files.find(file).and_then(|file| state.delegation_index.get(&(file, *client)));
                     if let Some(known) = known.copied() {
+                        let newest = state.delegations[known as usize].stateid;
+                        if is_newer(newest, StateId { seqid: *seqid, other: *other }) {
+                            return;
+                        }
                         state.remove_delegation(known, fx);
                     }
                     state.put_delegation(*client, file, *write, StateId { seqid: *seqid, other: *other });
@@ -121,6 +134,14 @@ impl Recovery {
         // They come from the log.
         self.state.revoked.clear();
         self.state
+    }
+}
+
+/// Returns true if `known` is newer than `other`. The numbers of state ids grow, also from start to start.
+fn is_newer(known: StateId, other: StateId) -> bool {
+    match known.other == other.other {
+        true => known.seqid.wrapping_sub(other.seqid) as i32 > 0,
+        false => known.other > other.other,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::problem::{Collector, Origin};
 use crate::settings::named;
 use crate::table::{Located, TableReader};
 use crate::units::{format_duration, parse_duration};
-use crate::volume::check_volume_name;
+use crate::volume;
 
 /// The largest number of notifications in a minute that a target may ask for.
 const MOST_PER_MINUTE: u32 = 600;
@@ -191,8 +191,7 @@ pub(crate) fn check_notify(targets: &[(Origin, Notify)], problems: &mut Collecto
 
 /// Returns the name of a target if it has a valid form, which is that of a volume's name.
 fn check_name(text: &str) -> Result<String, String> {
-    let wrong = |error: String| error.replace("of a volume", "of a target");
-    check_volume_name(text).map(|()| text.to_owned()).map_err(wrong)
+    volume::check_name("target", text).map(|()| text.to_owned())
 }
 
 /// Parses a word of a command. A NUL cannot be passed to a program.
@@ -294,18 +293,11 @@ fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Flags, resolve_text};
+    use crate::resolve::resolved_from;
 
     /// Returns the targets of a file with this text, or its mistakes.
     fn resolved(text: &str) -> Result<Vec<Notify>, String> {
-        let dir = tempfile::tempdir().unwrap();
-        let flags = Flags {
-            dir: Some(dir.path().to_owned()),
-            config: Some(dir.path().join("f.toml")),
-            ..Flags::default()
-        };
-        let resolved = resolve_text(&flags, Some(text));
-        resolved.map(|resolved| resolved.settings.notify).map_err(|problems| problems.to_string())
+        resolved_from(text).map(|settings| settings.notify)
     }
 
     #[test]
@@ -330,6 +322,7 @@ mod tests {
             ("[[notify]]\nname = \"a\"\nkind = \"syslog\"\nurl = \"/x\"\n".to_owned(), "has no `url`"),
             ("[[notify]]\nname = \"a\"\nkind = \"journal\"\nper_minute = 0\n".to_owned(), "no rate"),
             ("[[notify]]\nname = \"a\"\nkind = \"journal\"\ntimeout = \"1h\"\n".to_owned(), "out of range"),
+            (slack("/a").replace("\"a\"", "\"-\""), "`-` is no name of a target"),
             (slack("/a") + &slack("/b"), "two [[notify]] a"),
         ] {
             let problems = resolved(&text).unwrap_err();

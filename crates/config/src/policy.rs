@@ -1,13 +1,16 @@
 //! Policies: what is cached how, by export and by directory.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::problem::Collector;
 use crate::settings::{Mode, named};
 use crate::table::TableReader;
+use crate::units::{format_duration, parse_duration};
 
 /// The rule for keeping the data of files in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +37,48 @@ pub enum Streams {
 named!(Keep { Normal = "normal", Pin = "pin", Never = "never" });
 named!(Streams { Past = "past", Cache = "cache" });
 
+/// The time in seconds after which written data is destaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DirtyTime(u32);
+
+impl DirtyTime {
+    const RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 60 * 60);
+
+    /// Returns the dirty time of this number of seconds.
+    pub fn from_seconds(seconds: u32) -> Self {
+        DirtyTime(seconds)
+    }
+
+    /// Returns the number of seconds.
+    pub fn seconds(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for DirtyTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (time, range) = (parse_duration(text)?, DirtyTime::RANGE);
+        match u32::try_from(time.as_secs()) {
+            Ok(seconds) if range.contains(&time) && time.subsec_nanos() == 0 => Ok(DirtyTime(seconds)),
+            _ => Err(format!(
+                "{} is no dirty time; write whole seconds from {} to {}",
+                format_duration(time),
+                format_duration(*range.start()),
+                format_duration(*range.end())
+            )),
+        }
+    }
+}
+
+impl fmt::Display for DirtyTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format_duration(Duration::from_secs(self.0.into())))
+    }
+}
+
 /// A policy for an export, a directory or a file. A part that is absent is inherited from the directory above.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -46,6 +91,9 @@ pub struct Policy {
     /// The mode, unless the server's or one above uses the cache less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    /// The time after which written data is destaged.
+    #[serde(default, rename = "dirty_seconds", skip_serializing_if = "Option::is_none")]
+    pub dirty_time: Option<DirtyTime>,
 }
 
 impl Policy {
@@ -60,6 +108,7 @@ impl Policy {
             cache: self.cache.or(other.cache),
             streams: self.streams.or(other.streams),
             mode: self.mode.or(other.mode),
+            dirty_time: self.dirty_time.or(other.dirty_time),
         }
     }
 }
@@ -70,7 +119,24 @@ pub(crate) fn read_policy(mut table: TableReader<'_, '_>, problems: &mut Collect
         cache: table.parsed("cache", problems, str::parse).map(|cache| cache.value),
         streams: table.parsed("streams", problems, str::parse).map(|streams| streams.value),
         mode: table.parsed("mode", problems, str::parse).map(|mode| mode.value),
+        dirty_time: table.parsed("dirty_time", problems, str::parse).map(|time| time.value),
     };
     table.finish(problems);
     policy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dirty_time_is_whole_seconds_up_to_a_week() {
+        for (text, seconds) in [("1s", 1), ("90s", 90), ("2m", 120), ("7d", 604_800), ("1000ms", 1)] {
+            assert_eq!(text.parse(), Ok(DirtyTime(seconds)));
+        }
+        for text in ["0", "999ms", "1500ms", "169h", "soon"] {
+            assert!(text.parse::<DirtyTime>().is_err(), "{text}");
+        }
+        assert_eq!(DirtyTime(90).to_string().parse(), Ok(DirtyTime(90)));
+    }
 }

@@ -9,7 +9,7 @@ use crate::clients::parse_networks;
 use crate::problem::{Collector, Origin};
 use crate::table::{Located, TableReader};
 use crate::units::{format_duration, format_size_exactly, parse_duration, parse_size};
-use crate::volume::check_volume_name;
+use crate::volume;
 
 /// The largest number of limits. Each is a label of metrics.
 const MOST: usize = 64;
@@ -86,8 +86,7 @@ pub(crate) fn check_rate_limits(limits: &[(Origin, RateLimit)], problems: &mut C
 
 /// Returns the name of a limit if it has a valid form, which is that of a volume's name.
 fn check_name(text: &str) -> Result<String, String> {
-    let wrong = |error: String| error.replace("of a volume", "of a limit");
-    check_volume_name(text).map(|()| text.to_owned()).map_err(wrong)
+    volume::check_name("limit", text).map(|()| text.to_owned())
 }
 
 /// Parses a rate in requests per second, within `REQUESTS`.
@@ -128,18 +127,11 @@ fn parse_burst(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Flags, resolve_text};
+    use crate::resolve::resolved_from;
 
     /// Returns the limits of a file with this text, or its mistakes.
     fn resolved(text: &str) -> Result<Vec<RateLimit>, String> {
-        let dir = tempfile::tempdir().unwrap();
-        let flags = Flags {
-            dir: Some(dir.path().to_owned()),
-            config: Some(dir.path().join("f.toml")),
-            ..Flags::default()
-        };
-        let resolved = resolve_text(&flags, Some(text));
-        resolved.map(|resolved| resolved.settings.rate_limits).map_err(|problems| problems.to_string())
+        resolved_from(text).map(|settings| settings.rate_limits)
     }
 
     #[test]
@@ -170,6 +162,7 @@ mod tests {
             (limit("requests_per_second = 1\nburst = \"1h\""), "out of range; write a time from 10ms to 1m"),
             (limit("requests_per_second = 1\nops = 1"), "ops"),
             ("[[rate_limit]]\nrequests_per_second = 1\n".to_owned(), "has no `networks`"),
+            (limit("requests_per_second = 1").replace("\"a\"", "\"a b\""), "`a b` is no name of a limit"),
             (limit("requests_per_second = 1").repeat(2), "two [[rate_limit]] a"),
             (
                 (0..65)

@@ -326,3 +326,16 @@ fn each<T>(
     }
     values
 }
+
+/// Returns the settings of a file with this text, or its mistakes.
+#[cfg(test)]
+pub(crate) fn resolved_from(text: &str) -> Result<Settings, String> {
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let flags = Flags {
+        dir: Some(dir.path().to_owned()),
+        config: Some(dir.path().join("f.toml")),
+        ..Flags::default()
+    };
+    let resolved = resolve_text(&flags, Some(text));
+    resolved.map(|resolved| resolved.settings).map_err(|problems| problems.to_string())
+}

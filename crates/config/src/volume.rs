@@ -27,13 +27,18 @@ pub struct Volume {
 /// # Errors
 /// A sentence: the name is empty, too long, or has other characters than letters, digits, `.`, `_` and `-`.
 pub fn check_volume_name(name: &str) -> Result<(), String> {
+    check_name("volume", name)
+}
+
+/// Checks a name. `subject` says what has it, such as "volume".
+pub(crate) fn check_name(subject: &str, name: &str) -> Result<(), String> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let starts_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if starts_well && name.len() <= LONGEST && name.bytes().all(is_good) {
         return Ok(());
     }
     Err(format!(
-        "`{name}` is no name of a volume; write 1 to {LONGEST} letters, digits, `.`, `_` and `-`, a letter or digit first"
+        "`{name}` is no name of a {subject}; write 1 to {LONGEST} letters, digits, `.`, `_` and `-`, a letter or digit first"
     ))
 }
 

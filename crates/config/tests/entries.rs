@@ -106,6 +106,7 @@ tls = "mutual"
 policy.cache = "pin"
 policy.streams = "cache"
 policy.mode = "write-around"
+policy.dirty_time = "31s"
 [[export.client]]
 networks = ["127.0.0.0/8", "tls:host.example.org"]
 access = "ro"

@@ -251,6 +251,7 @@ fn cut(mut text: String) -> String {
     text
 }
 
+/// Returns the time in nanoseconds since 1970.
 fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

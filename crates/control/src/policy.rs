@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_config::{Keep, Mode, Policy, Streams};
+use forebay_config::{DirtyTime, Keep, Mode, Policy, Streams};
 use serde::{Deserialize, Serialize};
 
 /// A request about policies. Paths are absolute, without symbolic links.
@@ -80,6 +80,9 @@ pub struct PolicyInForce {
     pub streams: Chosen<Streams>,
     /// The mode in force: that of the server or of a rule, whichever uses the cache less.
     pub mode: Chosen<Mode>,
+    /// The time after which written data is destaged.
+    #[serde(rename = "dirty_seconds")]
+    pub dirty_time: Chosen<DirtyTime>,
 }
 
 /// A part of a policy, and where it was chosen.

@@ -93,6 +93,7 @@ impl Door {
         ))
     }
 
+    /// Returns true if the request has the token of a monitoring program.
     fn bears_token(&self, request: &Request) -> bool {
         let bearer = request.field("authorization").and_then(|field| field.strip_prefix("Bearer "));
         bearer.zip(self.token.as_deref()).is_some_and(|(given, token)| is_equal(given.trim(), token))

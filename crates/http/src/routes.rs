@@ -155,6 +155,7 @@ fn history(request: &Request, served: &Served) -> Response {
     Response::json(&json!({ "step_ms": series.step_ms, "columns": columns, "points": points }))
 }
 
+/// Returns the last events as JSON: 200, or as many as the request asks for, at most `MOST_EVENTS`.
 fn events(request: &Request, served: &Served) -> Response {
     let last = request.number("last").unwrap_or(200).min(MOST_EVENTS) as usize;
     Response::json(&served.handler.events().past(Past { last: Some(last), since_ns: None }))

@@ -197,6 +197,7 @@ struct Connection {
 }
 
 impl Connection {
+    /// Takes a place for a connection. `None` if all places are taken, or this address has taken its share.
     fn enter(served: &Arc<Served>, address: IpAddr) -> Option<Self> {
         let has_room = served.shared.connections.lock().take(address, MOST, MOST_OF_ONE);
         has_room.then(|| Connection { served: served.clone(), address })

@@ -63,8 +63,8 @@ pub struct Checkpoints<F: Files> {
     tell: Tell<F::Error>,
     /// Describes the state of clients, of which the log has records.
     snapshot: OnceLock<Snapshot>,
-    /// The records of it from earlier starts: the snapshot until there is a newer one.
-    recovered: Vec<(u64, Vec<u8>)>,
+    /// The replies and the state from earlier starts: the snapshot until the server gives its own.
+    recovered: OnceLock<Vec<(u64, Vec<u8>)>>,
     /// True if the last snapshot was not empty.
     keeps_state: AtomicBool,
     /// One at a time.
@@ -72,20 +72,25 @@ pub struct Checkpoints<F: Files> {
 }
 
 impl<F: Files> Checkpoints<F> {
-    /// Returns the checkpoints of these file systems. `recovered` are the records of clients' state that the log has:
-    /// they stay in it until [`Checkpoints::keep_state`].
+    /// Returns the checkpoints of these file systems.
     pub fn new(
         sequence: Arc<Sequence<F::Log>>,
         clock: Arc<dyn Clock>,
         filesystems: Vec<(u32, Weak<F>)>,
-        recovered: Vec<(u64, Vec<u8>)>,
         tell: Tell<F::Error>,
     ) -> Self {
         let volume = |number| Arc::new(Volume::new(sequence.clone(), number));
         let served = filesystems.into_iter().map(|(number, files)| (volume(number), files)).collect();
-        let snapshot = OnceLock::new();
+        let (snapshot, recovered) = (OnceLock::new(), OnceLock::new());
         let (keeps_state, under_way) = (AtomicBool::new(false), Turnstile::default());
         Checkpoints { sequence, clock, served, tell, snapshot, recovered, keeps_state, under_way }
+    }
+
+    /// Keeps `recovered` in the log until [`Checkpoints::keep_state`]: the [`Recovery::replies`](crate::Recovery) of
+    /// this start. It comes before any release. A server that is killed before it serves then leaves the next start
+    /// all that it found itself.
+    pub fn keep_recovered(&self, recovered: Vec<(u64, Vec<u8>)>) {
+        let _ = self.recovered.set(recovered);
     }
 
     /// Keeps the state of clients in the log from now on: the snapshot replaces records that are released. The first
@@ -215,7 +220,7 @@ impl<F: Files> Checkpoints<F> {
             Release::Nothing => {}
             Release::All | Release::Upto(_) if made => {
                 let state = match self.snapshot.get() {
-                    None => self.recovered.clone(),
+                    None => self.recovered.get().cloned().unwrap_or_default(),
                     Some(snapshot) => self.sequence.snapshot(snapshot),
                 };
                 self.keeps_state.store(!state.is_empty(), Ordering::Release);

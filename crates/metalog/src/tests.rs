@@ -248,8 +248,7 @@ impl Bench {
         let theirs = news.clone();
         let tell = Arc::new(move |it| theirs.lock().push(format!("{it:?}")));
         let served = vec![(3, Arc::downgrade(&disk))];
-        let checkpoints =
-            Checkpoints::new(sequence.clone(), Arc::new(Fast::default()), served, Vec::new(), tell);
+        let checkpoints = Checkpoints::new(sequence.clone(), Arc::new(Fast::default()), served, tell);
         let volume = checkpoints.volume(3).unwrap().clone();
         Bench { log, sequence, disk, checkpoints, volume, news }
     }

@@ -72,17 +72,16 @@ impl LogContents {
         numbers.max().unwrap_or(0).max(self.settled)
     }
 
-    /// Returns the replies of all changes that happened, and the changes of clients' state, in the order of their
-    /// numbers.
-    pub fn replies(self) -> impl Iterator<Item = Box<[u8]>> {
-        let LogContents { changes, void, operations, states, .. } = self;
-        let changes = changes.into_iter().filter(|(number, _)| !void.contains(number));
-        let mut replies: BTreeMap<u64, Box<[u8]>> =
-            changes.map(|(number, change)| (number, change.answer)).collect();
-        let operations = operations.into_values().flatten();
-        replies.extend(operations.map(|operation| (operation.number, operation.reply)));
-        replies.extend(states);
-        replies.into_values().filter(|reply| !reply.is_empty())
+    /// Returns the replies of all changes that happened, and the changes of clients' state, with their numbers and in
+    /// the order of these.
+    pub fn replies(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let changes = self.changes.iter().filter(|(number, _)| !self.void.contains(number));
+        let mut replies: BTreeMap<u64, &[u8]> =
+            changes.map(|(number, change)| (*number, &*change.answer)).collect();
+        let operations = self.operations.values().flatten();
+        replies.extend(operations.map(|operation| (operation.number, &*operation.reply)));
+        replies.extend(self.states.iter().map(|(number, state)| (*number, &**state)));
+        replies.into_iter().filter(|(_, reply)| !reply.is_empty())
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
 use forebay_common::state_file;
-use forebay_config::{Export, Keep, Mode, Policy, Streams};
+use forebay_config::{DirtyTime, Export, Keep, Mode, Policy, Streams};
 use forebay_control::{
     Chosen, EventLog, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, Severity,
 };
@@ -211,7 +211,12 @@ impl Policies {
             cache: chosen(&rules, |rule| rule.cache, Keep::Normal),
             streams: chosen(&rules, |rule| rule.streams, Streams::Past),
             mode: least_cached(&rules, config_mode(self.engine.effective_mode())),
+            dirty_time: chosen(&rules, |rule| rule.dirty_time, self.usual_dirty_time()),
         })
+    }
+
+    fn usual_dirty_time(&self) -> DirtyTime {
+        DirtyTime::from_seconds(self.engine.dirty_time().as_secs().try_into().unwrap_or(u32::MAX))
     }
 
     /// Returns the rules that hold for a path, the nearest directory first; at one directory the command comes before
@@ -282,6 +287,7 @@ fn described(rule: Policy) -> String {
         rule.cache.map(|keep| format!("cache {keep}")),
         rule.streams.map(|way| format!("streams {way}")),
         rule.mode.map(|mode| format!("mode {mode}")),
+        rule.dirty_time.map(|time| format!("dirty time {time}")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
@@ -299,6 +305,7 @@ fn settings(rule: Policy) -> PolicySettings {
             Streams::Cache => forebay_engine::Streams::Cache,
         }),
         mode: rule.mode.map(engine_mode),
+        dirty_seconds: rule.dirty_time.map(DirtyTime::seconds),
     }
 }
 
@@ -370,7 +377,7 @@ mod tests {
     fn the_nearest_rule_with_a_part_counts() {
         let rule = |path: &str, cache, streams| PolicyRule {
             path: path.into(),
-            rule: Policy { cache, streams, mode: None },
+            rule: Policy { cache, streams, ..Policy::default() },
             source: PolicySource::Command,
             exists: true,
         };

@@ -77,6 +77,7 @@ impl Client {
         }
     }
 
+    /// Returns the number of an object that chance chooses, or `None` if all objects are removed.
     fn any(&mut self) -> Option<u8> {
         let numbers = self.shared.objects.lock().numbers();
         (!numbers.is_empty()).then(|| self.rng.pick(&numbers))

@@ -179,6 +179,7 @@ struct Marks {
 }
 
 impl Marks {
+    /// Starts to record the steps that change what a crash leaves.
     fn of(executor: &Executor) -> Self {
         executor.record_marks();
         Marks { executor: executor.clone(), before: executor.steps() }

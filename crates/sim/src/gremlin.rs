@@ -85,6 +85,7 @@ impl Gremlin {
         }
     }
 
+    /// Begins an hour without faults: the victim and the backing store work again.
     fn heal(&mut self) {
         heal(&self.shared, &self.victim);
         self.shared.tell(|| "a good hour begins".to_owned());

@@ -51,6 +51,7 @@ fn number_of(bytes: &[u8]) -> Option<u64> {
 }
 
 impl Ledger {
+    /// Returns the contents of a new user record, from which its number can be read.
     fn begin(&mut self) -> Vec<u8> {
         self.next += 1;
         contents(self.next)

@@ -99,6 +99,7 @@ fn until(world: &World, is_true: impl Fn() -> bool + Send + 'static) -> Stop {
     world.shared.executor.block_on(LIMIT, waiting).map_or_else(|stop| stop, |()| Stop::Done)
 }
 
+/// Panics if any object has contents that the model does not allow.
 fn check(world: &mut World, engine: &Arc<Engine>) {
     assert_eq!(world.look_at_all(engine), Ok(()));
     assert_eq!(*world.shared.failure.lock(), None);

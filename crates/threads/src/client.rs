@@ -37,7 +37,7 @@ impl Client {
         Client { engine, file, history: history.clone() }
     }
 
-    /// Waits until the frame is durable. Panics if the engine reports its loss, since these devices never fail.
+    /// Waits until the frame is durable. Panics if the engine reports that the frame is lost.
     async fn durable(&self, frame: Seq) {
         let (promise, kept) = promise();
         self.engine.when_durable(frame, Box::new(move |result| promise.keep(result)));

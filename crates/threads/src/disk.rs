@@ -88,6 +88,8 @@ impl Disk {
         }
     }
 
+    /// Has another thread carry out an action on the contents of the device. While the device is quick, this thread
+    /// does so at once.
     fn run<T: Send + 'static>(&self, action: impl FnOnce(&mut State) -> T + Send + 'static) -> Io<T> {
         let disk = self.clone();
         carry_out(self.quick.load(Relaxed), move || action(&mut disk.state()))

@@ -51,6 +51,7 @@ impl Store {
         self.state().files.clone()
     }
 
+    /// Has another thread carry out an action on the files. While the store is quick, this thread does so at once.
     fn run<T: Send + 'static>(&self, action: impl FnOnce(&mut State) -> T + Send + 'static) -> Io<T> {
         let store = self.clone();
         carry_out(self.quick.load(Relaxed), move || action(&mut store.state()))

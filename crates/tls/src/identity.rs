@@ -16,6 +16,7 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Makes the identity of a client from its certificate, which the handshake has verified.
     pub(crate) fn new(certificate: CertificateDer<'static>) -> Self {
         let fingerprint = Sha256::digest(&certificate).into();
         Self { certificate, fingerprint }

@@ -48,6 +48,7 @@ pub struct Session {
 }
 
 impl Session {
+    /// Begins the session of a new connection. `None` if the configuration is unusable.
     pub(crate) fn new(config: Arc<ServerConfig>) -> Option<Self> {
         let inner = UnbufferedServerConnection::new(config).ok()?;
         Some(Self { inner, kept: Vec::new(), is_closed: false })

@@ -24,6 +24,7 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// Makes the result of a step that has ended now.
     pub(super) fn now(counts: Counts, time: Duration, busy: Duration) -> Self {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self { counts, time, busy, at }

@@ -70,6 +70,7 @@ impl<'a> Schedule<'a> {
             }
     }
 
+    /// Returns the number of running steps of this kind.
     fn running(&self, share: Share) -> usize {
         let steps = self.steps.iter().zip(&self.states);
         steps.filter(|(step, state)| step.share == share && **state == State::Running).count()

@@ -72,6 +72,7 @@ struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
+    /// Finds the starts of the lines, so that places of cargo-mutants can be turned into bytes.
     fn new(text: &'a str) -> Self {
         let ends = text.match_indices('\n').map(|(at, _)| at + 1);
         Places { text, lines: [0].into_iter().chain(ends).collect() }

@@ -252,6 +252,7 @@ fn kept(release: Release, dir: &Path) -> Result<Option<Vec<PathBuf>>> {
     Ok(has_all(release, &modules, &built_in).then_some(modules))
 }
 
+/// Returns true if the kernel has every module that its guests need, as a file or built in.
 fn has_all(release: Release, modules: &[PathBuf], built_in: &str) -> bool {
     let is_there = |wanted: &str| modules.iter().any(|module| name(module) == Some(wanted));
     release.wanted().all(|wanted| is_built_in(wanted, built_in) || is_there(wanted))

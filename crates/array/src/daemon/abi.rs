@@ -177,16 +177,19 @@ fn attributes(out: &mut Body, node: u64, size: u64) {
 struct Body(Vec<u8>);
 
 impl Body {
+    /// Appends a number of 16 bits in the machine's byte order.
     fn u16(&mut self, value: u16) -> &mut Self {
         self.0.extend(value.to_ne_bytes());
         self
     }
 
+    /// Appends a number of 32 bits in the machine's byte order.
     fn u32(&mut self, value: u32) -> &mut Self {
         self.0.extend(value.to_ne_bytes());
         self
     }
 
+    /// Appends a number of 64 bits in the machine's byte order.
     fn u64(&mut self, value: u64) -> &mut Self {
         self.0.extend(value.to_ne_bytes());
         self

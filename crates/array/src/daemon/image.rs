@@ -206,6 +206,7 @@ impl Image {
         self.present[(block / 64) as usize] >> (block % 64) & 1 == 1
     }
 
+    /// Marks a block as present or as a hole. Changes no data.
     fn set(&mut self, block: u64, present: bool) {
         let word = &mut self.present[(block / 64) as usize];
         *word = *word & !(1 << (block % 64)) | u64::from(present) << (block % 64);

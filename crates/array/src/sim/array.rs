@@ -325,6 +325,8 @@ impl Array {
         }
     }
 
+    /// Schedules an event. Events of one time happen in the order in which they were scheduled, so that runs are
+    /// equal.
     pub(super) fn schedule(&mut self, at: Nanos, event: Event) {
         self.sequence += 1;
         self.events.push(Reverse((at, self.sequence, event)));

@@ -167,6 +167,7 @@ impl Streams {
         waits
     }
 
+    /// Returns the piece with this key, or `None` if another stream has taken the slot meanwhile.
     fn piece(&mut self, key: PieceKey) -> Option<&mut Piece> {
         let stream = self.table.get_mut(key.slot as usize).filter(|s| s.generation == key.generation)?;
         stream.pieces.iter_mut().find(|p| p.start == key.start)

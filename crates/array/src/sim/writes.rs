@@ -224,6 +224,7 @@ impl Array {
         }
     }
 
+    /// Returns the first and the last stripe that a range touches.
     fn stripes_of(&self, offset: u64, length: u64) -> (u64, u64) {
         let size = self.geometry.stripe_bytes();
         (offset / size, (offset + length - 1) / size)

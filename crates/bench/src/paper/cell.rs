@@ -36,6 +36,7 @@ pub(crate) struct Cell {
 }
 
 impl Key {
+    /// Returns the path of the result of this measurement below the working directory.
     fn file(&self, dir: &Path) -> PathBuf {
         let Self { test, clients, system, repeat } = self;
         dir.join("cells").join(format!("{}-{clients}-{}-{repeat}.json", test.name(), system.name()))

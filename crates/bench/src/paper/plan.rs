@@ -191,11 +191,13 @@ impl Plan {
         job([step("prepare", Pattern::Randread, &options, None)])
     }
 
+    /// Returns the test of a sequential read after all caches were removed.
     pub(crate) fn cold_sequential(&self, clients: u32) -> Job {
         let options = Options { clients, depth: 4, size: self.piece(clients), ..Options::default() };
         job([step("sequential read, cold", Pattern::Seqread, &options, None)])
     }
 
+    /// Returns the test of random reads after all caches were removed.
     pub(crate) fn cold_random(&self, clients: u32) -> Job {
         let options = Options { clients, size: self.piece(clients), ..Options::default() };
         job([step("random read, cold", Pattern::Randread, &options, Some(self.seconds))])
@@ -266,6 +268,7 @@ impl Plan {
         ])
     }
 
+    /// Returns the test whose rates are shown over time: half of the requests are reads.
     pub(crate) fn trace(&self, clients: u32) -> Job {
         let options = Options { read_percent: 50, ..self.small(clients) };
         job([step("random read and write", Pattern::Mixed, &options, Some(self.trace_seconds))])

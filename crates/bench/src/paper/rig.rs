@@ -29,6 +29,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
+    /// Makes a rig that has measured nothing. `caches` is the directory of the cache files.
     pub(super) fn new(plan: Plan, work: PathBuf, caches: PathBuf, storage: Storage) -> Self {
         let place = Place { work, caches, cache_size: plan.cache_size() };
         Self { plan, place, storage, prepared: HashSet::new() }

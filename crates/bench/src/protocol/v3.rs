@@ -100,11 +100,13 @@ pub(super) fn done(mut body: Reader<'_>) -> Result<(), Fault> {
     }
 }
 
+/// Returns the handle from the reply to a LOOKUP.
 pub(super) fn found(body: Reader<'_>) -> Result<Made, Fault> {
     let found = result::<LookupOk, PostOpAttr>(body)?;
     Ok(Made { handle: Some(found.object.into()), open: None })
 }
 
+/// Returns the handle from the reply to a CREATE or MKDIR, if the server has sent one.
 pub(super) fn made(body: Reader<'_>) -> Result<Made, Fault> {
     let made = result::<CreateOk, WccData>(body)?;
     Ok(Made { handle: made.object.map(Into::into), open: None })
@@ -118,12 +120,14 @@ pub(super) fn attributes(body: Reader<'_>) -> Result<Attributes, Fault> {
     result::<Fattr3, ()>(body).map(|attributes| attributes_of(&attributes))
 }
 
+/// Returns the bytes from the reply to a READ. Fails if their number is not the stated one.
 #[inline]
 pub(super) fn data(body: Reader<'_>) -> Result<&[u8], Fault> {
     let read = result::<ReadOk<'_>, PostOpAttr>(body)?;
     if read.count as usize == read.data.len() { Ok(read.data) } else { Err(Fault::Missing) }
 }
 
+/// Returns the result of a WRITE: the number of bytes, the stability and the write verifier.
 #[inline]
 pub(super) fn written(body: Reader<'_>) -> Result<Written, Fault> {
     let WriteOk { count, committed, verf, .. } = result::<WriteOk, WccData>(body)?;

@@ -50,6 +50,7 @@ impl Writer<'_> {
         self.push(&Op::Getattr(GetattrArgs { request: ATTRIBUTES }));
     }
 
+    /// Appends the operations that ask for the handle and the attributes of the current object.
     fn found(&mut self) {
         self.push(&Op::Getfh(()));
         self.getattr();

@@ -96,6 +96,7 @@ pub(super) fn measure(dir: &Path, size: u64, seconds: f64) -> Result<Figures> {
 }
 
 impl Probe {
+    /// Opens the file of the probe, past the page cache where the file system permits that.
     fn open(&self, flags: OFlags) -> std::io::Result<File> {
         let flags = if self.direct { flags | OFlags::DIRECT } else { flags };
         OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(&self.path)

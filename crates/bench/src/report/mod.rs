@@ -60,6 +60,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).with_context(|| format!("the report {} cannot be written", path.display()))
 }
 
+/// Returns the plots of all phases as one SVG, side by side in up to `COLUMNS` columns.
 fn drawing(reports: &[topic::Labelled]) -> Result<String> {
     let plots: Vec<plot::Plot> = topic::topics(reports).iter().flat_map(charts::plots).collect();
     plot::draw(&plots, COLUMNS.min(plots.len()))

@@ -35,6 +35,28 @@ fn make_dir(name: &[u8]) -> Op<'_> {
 /// The moments at which a server is killed in the middle of a request.
 const MOMENTS: usize = 4;
 
+/// The log releases the records of the killed server before the client asks again.
+#[test]
+fn a_change_happens_once_though_the_log_released_its_record() {
+    let mut server = cached();
+    let mut c = Client4::connect(&server, b"one");
+    for round in 0..12 {
+        let (old, new) = (format!("old{round}"), format!("new{round}"));
+        assert_eq!(c.status(&[Op::Putrootfh(()), make_dir(old.as_bytes())]), Nfsstat4::Ok);
+        let rename = Op::Rename(nfs4::RenameArgs { oldname: old.as_bytes(), newname: new.as_bytes() });
+        c.send(&[Op::Putrootfh(()), Op::Savefh(()), rename]);
+        wait_for(|| server.data.join(&new).exists());
+        for _ in 0..2 {
+            server.kill();
+            server.start();
+            server.ask(&["flush", "--wait"]);
+        }
+        c.reconnect(&server);
+        assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "round {round}");
+        assert!(server.data.join(&new).exists());
+    }
+}
+
 #[test]
 fn a_change_happens_once_whenever_the_server_is_killed() {
     let mut server = cached();

@@ -355,3 +355,35 @@ fn warming_from_the_profile_brings_what_clients_have_read() {
     wait_for(|| held(&server, "read").0 == SIZE as u64);
     assert_eq!(held(&server, "unread"), (0, 0));
 }
+
+#[test]
+fn data_reaches_the_directory_after_its_dirty_time_while_other_data_stays_dirty() {
+    let toml = "[[export]]\npath = \"@/data\"\nname = \"/\"\npolicy = { dirty_time = \"1h\" }\n\
+                [[export.client]]\nnetworks = [\"127.0.0.1\"]\nsquash = \"none\"\n";
+    let server = Serve::new().cached().exports(toml).start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"results", 0o755);
+    let shown = policy(&server, "set", "results", &["--dirty-time", "1s"]);
+    assert_eq!(shown["in_force"]["dirty_seconds"]["value"], 1);
+    let text = server.ask(&["policy", "show", server.data.join("results").to_str().unwrap()]);
+    assert!(text.contains("dirty time   1s (rule for"), "{text}");
+    let (file, other) = (c.new_file(&dir, b"f", 0o644), c.new_file(&root, b"other", 0o644));
+    // The other file is written first, so its data is the older.
+    for (file, byte) in [(&other, 1), (&file, 2)] {
+        fill(&mut c, file, byte);
+    }
+    let written = server.data.join("results/f");
+    wait_for(|| std::fs::read(&written).unwrap() == [2; SIZE]);
+    wait_for(|| cached(&server, "results")["dirty_bytes"] == 0);
+    assert_eq!(cached(&server, "other")["dirty_bytes"], SIZE);
+    assert_eq!(cached(&server, "other")["policy"]["dirty_seconds"]["source"], "configuration");
+    assert_eq!(std::fs::metadata(server.data.join("other")).unwrap().len(), 0);
+    // The rule counts for a file that came by a rename, and while its data waits.
+    let moved = c.new_file(&root, b"moved", 0o644);
+    fill(&mut c, &moved, 3);
+    c.rename((&root, b"moved"), (&dir, b"moved")).unwrap();
+    let written = server.data.join("results/moved");
+    wait_for(|| std::fs::read(&written).unwrap() == [3; SIZE]);
+    assert_eq!(cached(&server, "other")["dirty_bytes"], SIZE);
+}

@@ -131,6 +131,12 @@ impl Session {
         self.state.lock().slots.get(slot as usize).is_some_and(|slot| slot.sequence() == sequence)
     }
 
+    /// Returns true if the client has used a later number than `sequence` in a slot: it has the reply to this one.
+    pub fn is_past(&self, slot: u32, sequence: u32) -> bool {
+        let ahead = |slot: &Slot| slot.sequence().wrapping_sub(sequence) as i32 > 0;
+        self.state.lock().slots.get(slot as usize).is_some_and(ahead)
+    }
+
     /// Sets the program number and the security of call-backs (CREATE_SESSION, BACKCHANNEL_CTL).
     pub fn set_callback(&self, program: u32, security: Vec<u8>) {
         self.state.lock().callback = (program, security);

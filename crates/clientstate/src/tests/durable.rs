@@ -192,6 +192,38 @@ fn a_recovered_state_equals_the_one_before() {
     assert_eq!(described(&rig.recovered()), described(&rig.state));
 }
 
+/// The record of an OPEN that makes a file is in the record of the file, which may come before older records.
+#[test]
+fn the_newest_open_and_the_newest_delegation_count_whatever_their_order() {
+    let mut rig = Rig::new();
+    let client = rig.client("a");
+    let first = rig.open(client, "o", "f", 1, 0).unwrap().stateid;
+    rig.call(|state, now, fx| state.close(client, first, &file("f"), now, fx)).unwrap();
+    let begin = rig.log.len();
+    rig.open(client, "o", "f", 1, 0).unwrap();
+    rig.open(client, "o", "f", 3, 0).unwrap();
+    let args = OpenArgs { want: Want::Any, ..open_args(client, "o", "h", 3, 0) };
+    rig.call(|state, now, fx| state.open(&args, now, fx)).unwrap();
+    let before = described(&rig.state);
+    let newest = rig.log.split_off(begin);
+    let clients = rig.log.iter().take_while(|record| !matches!(record, Record::Open { .. })).count();
+    let older = rig.log.split_off(clients);
+    rig.log.extend(newest.into_iter().rev().chain(older));
+    let delegation = |record: &Record| match record {
+        Record::Delegation { other, seqid, client, file, write } => {
+            let mut other = *other;
+            other[11] -= 1;
+            let (client, file) = (*client, file.clone());
+            Some(Record::Delegation { other, seqid: *seqid, client, file, write: *write })
+        }
+        _ => None,
+    };
+    let earlier: Vec<_> = rig.log.iter().filter_map(delegation).collect();
+    assert_eq!(earlier.len(), 1);
+    rig.log.extend(earlier);
+    assert_eq!(described(&rig.recovered()), before);
+}
+
 #[test]
 fn a_snapshot_replaces_the_log() {
     let mut rig = busy();

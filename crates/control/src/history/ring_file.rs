@@ -93,6 +93,7 @@ fn begin(level: usize) -> u64 {
     LEVELS[..level].iter().map(|level| level.kept * RECORD as u64).sum()
 }
 
+/// Returns the place of a time in the ring of a level, counted in records.
 fn place_of(level: usize, time_ms: u64) -> u64 {
     let Level { step_ms, kept } = LEVELS[level];
     time_ms / step_ms % kept

@@ -192,6 +192,8 @@ fn takes_long(request: &Request) -> bool {
     }
 }
 
+/// Returns the configured mode, and the effective mode if it differs, such as write-through after the loss of a
+/// device.
 fn mode_of(handler: &dyn Handler) -> Response {
     let (mode, effective) = (handler.mode(), handler.effective_mode());
     Response::Mode { mode, effective_mode: (effective != mode).then_some(effective) }

@@ -18,8 +18,8 @@ use crate::request::sync::{Unsynced, sync_files};
 use crate::tiers::blocks::drop_object;
 use crate::tiers::policy::drop_clean;
 use crate::volume::Volume;
-
 use crate::volume::trouble::{ask, backing_failed, backing_worked};
+use crate::volume::waiting::Turn;
 use crate::wait::all;
 use crate::{Error, planted_bugs};
 
@@ -51,13 +51,14 @@ impl Part {
     }
 }
 
-/// Destages up to `most` blocks of a volume. Returns the number of blocks destaged, or `None` if the backing store
-/// accepted nothing.
-pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> Option<usize> {
+/// Destages up to `most` blocks of a volume; only queues with due data, unless `urgent`. Returns the number of blocks
+/// destaged, or `None` if the backing store accepted nothing.
+pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize, urgent: bool) -> Option<usize> {
     // Every object taken from the queue is in a batch.
     volume.set_batch(Some(Duration::ZERO));
     let urgency = volume.take_urgency();
-    let parts = gather(volume, most);
+    let turn = Turn { now: core.env.clock.now(), usual: core.settings.destage_after, urgent };
+    let parts = gather(volume, most, turn);
     volume.set_batch(parts.iter().map(|part| part.since).min());
     if parts.is_empty() {
         volume.give_back(urgency);
@@ -112,19 +113,19 @@ pub(crate) async fn destage(core: &Core, volume: &Arc<Volume>, most: usize) -> O
     (healthy || done > 0).then_some(done)
 }
 
-/// Takes objects and their dirty blocks from the queue.
-fn gather(volume: &Volume, most: usize) -> Vec<Part> {
-    let mut parts = Vec::<Part>::new();
+/// Takes objects and their dirty blocks from the queue. Up to half of the batch is for due data with a short dirty
+/// time, so that neither that data nor the log's tail waits for a long queue.
+fn gather(volume: &Volume, most: usize, turn: Turn) -> Vec<Part> {
+    let (mut parts, mut busy) = (Vec::<Part>::new(), Vec::new());
     let mut left = most;
-    let mut looked = 0;
-    let waiting = volume.waiting();
-    while left > 0 && parts.len() < OBJECTS && looked < waiting {
-        looked += 1;
-        let Some((object, since)) = volume.next() else { break };
+    volume.begin(turn);
+    while left > 0 && parts.len() < OBJECTS {
+        let short_first = left > most / 2 && parts.len() < OBJECTS / 2;
+        let Some((object, since)) = volume.next(turn, short_first) else { break };
         let mut state = object.lock();
         if state.busy != Busy::No {
             drop(state);
-            volume.again(object, since, false);
+            busy.push((object, since));
             continue;
         }
         let blocks = state.next_part(left);
@@ -135,7 +136,7 @@ fn gather(volume: &Volume, most: usize) -> Vec<Part> {
         if blocks.is_empty() && state.bypass_writes > 0 {
             // A bypass write is about to change the object's modification time.
             drop(state);
-            volume.again(object, since, false);
+            busy.push((object, since));
             continue;
         }
         left -= blocks.len().min(left);
@@ -146,6 +147,7 @@ fn gather(volume: &Volume, most: usize) -> Vec<Part> {
         drop(state);
         parts.push(Part { object, since, blocks, mtime, failed, damaged: Mutex::default() });
     }
+    volume.put_back(busy);
     parts
 }
 

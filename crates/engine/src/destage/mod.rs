@@ -1,7 +1,8 @@
 //! Destage: dirty blocks go to the backing store, object by object in order of offset, many at once. Each volume has
 //! its own destage task (`volume/`).
 //!
-//! Objects queue in the order in which their oldest dirty block was written, so that the log's tail follows. A block
+//! Objects queue in the order in which their oldest dirty block was written, so that the log's tail follows. Objects of
+//! which the policy has another dirty time than the settings have a queue of that time (`volume/waiting.rs`). A block
 //! is clean only once the backing store's sync has succeeded. After a failure the block is written again from the
 //! log, never only synced again (Rebello et al., ATC'20).
 
@@ -47,12 +48,12 @@ pub(crate) fn start_destage_tasks(core: &Arc<Core>) {
 async fn run_destage(core: Arc<Core>, volume: Arc<Volume>) {
     let (mut pause, mut batch) = (PAUSE.0, BATCH.0);
     while !core.closing() {
-        let Some(wanted) = reason(&core, &volume) else {
+        let Some(Reason { wanted, urgent }) = reason(&core, &volume) else {
             rest_until_reason(&core, &volume).await;
             continue;
         };
         let begun = core.env.clock.now();
-        match destage(&core, &volume, batch).await {
+        match destage(&core, &volume, batch, urgent).await {
             Some(done) => {
                 batch = next_batch(batch, done, core.env.clock.now() - begun, wanted);
                 pause = PAUSE.0;
@@ -65,14 +66,16 @@ async fn run_destage(core: Arc<Core>, volume: Arc<Volume>) {
     }
 }
 
-/// Sleeps until the volume has a reason to destage, its oldest dirty data is due, or the engine closes.
+/// Sleeps until the volume has a reason to destage, its oldest dirty data is due, or the engine closes. Wakes up at
+/// intervals of the usual dirty time as well, because no task says that the log fills.
 async fn rest_until_reason(core: &Core, volume: &Volume) {
-    let known = volume.oldest();
-    let until = known.map(|since| since + core.settings.destage_after);
-    let wait = until.map(|until| until.saturating_sub(core.env.clock.now()));
+    let due = || volume.next_due(core.settings.destage_after, core.env.clock.now());
+    let known = due();
+    let usual = core.settings.destage_after;
+    let wait = known.map(|due| due.saturating_sub(core.env.clock.now()).min(usual));
     let mut sleep = wait.map(|wait| core.env.clock.sleep(wait.max(Duration::from_millis(1))));
     let reason = || {
-        let changed = known.is_none() && volume.oldest().is_some();
+        let changed = due().is_some_and(|due| known.is_none_or(|known| due < known));
         (core.closing() || changed || reason(core, volume).is_some()).then_some(())
     };
     let mut woken = Box::pin(volume.work.until(reason));
@@ -86,16 +89,24 @@ async fn rest_until_reason(core: &Core, volume: &Volume) {
     .await;
 }
 
-/// Returns the wanted time of a batch if the volume should destage now; otherwise `None`.
-fn reason(core: &Core, volume: &Volume) -> Option<Duration> {
-    let oldest = volume.oldest()?;
+/// The reason for a batch.
+struct Reason {
+    /// The wanted time of the batch.
+    wanted: Duration,
+    /// True if data that is not due is destaged as well.
+    urgent: bool,
+}
+
+/// Returns the reason why the volume should destage now; `None` if there is none.
+fn reason(core: &Core, volume: &Volume) -> Option<Reason> {
+    let now = core.env.clock.now();
+    let due = volume.next_due(core.settings.destage_after, now)?;
     if volume.pressed.load(Ordering::Relaxed) || volume.hurried.load(Ordering::Relaxed) {
-        return Some(BATCH_TIME);
+        return Some(Reason { wanted: BATCH_TIME, urgent: true });
     }
     let fill = core.log_load(volume).dirty;
-    let aged = core.env.clock.now() >= oldest + core.settings.destage_after;
-    let wanted = volume.is_flushing() || !core.is_mirrored() || aged || fill >= 0.25;
-    wanted.then_some(CALM_BATCH_TIME)
+    let urgent = volume.is_flushing() || !core.is_mirrored() || fill >= 0.25;
+    (urgent || now >= due).then_some(Reason { wanted: CALM_BATCH_TIME, urgent })
 }
 
 /// Returns the number of blocks to destage at once after a batch of up to `batch`, of which `done` blocks took `time`

@@ -41,6 +41,11 @@ impl Engine {
         Present { destage_age: present.destage_age.max(destage_age), ..present }
     }
 
+    /// Returns the time after which dirty data is destaged, unless a policy says otherwise.
+    pub fn dirty_time(&self) -> Duration {
+        self.core.settings.destage_after
+    }
+
     /// Returns the counters since the engine was opened.
     pub fn counters(&self) -> Counters {
         self.core.counters()

@@ -1,6 +1,8 @@
 //! The policy of an object: how the cache treats its blocks. The engine's user sets it, from rules about directories,
 //! which the engine does not know.
 
+use std::time::Duration;
+
 use crate::mode::Mode;
 
 /// The rule for keeping clean blocks.
@@ -34,15 +36,21 @@ pub struct Policy {
     pub streams: Streams,
     /// The mode, unless that of the pool uses the cache less.
     pub mode: Mode,
+    /// The time in seconds after which dirty data is destaged, at most [`Policy::LONGEST`]. 0: that of the settings.
+    pub dirty_seconds: u32,
 }
 
 impl Policy {
+    /// The highest `dirty_seconds`.
+    pub const LONGEST: u32 = (1 << 20) - 1;
+
     const KEEPS: [Keep; 3] = [Keep::Normal, Keep::Pin, Keep::Never];
     const WAYS: [Streams; 2] = [Streams::Past, Streams::Cache];
 
     /// Returns the policy as a number below 2^40. The default policy is 0.
     pub fn to_bits(self) -> u64 {
-        self.keep as u64 | (self.streams as u64) << 2 | (self.mode as u64) << 3
+        let dirty = u64::from(self.dirty_seconds.min(Self::LONGEST));
+        self.keep as u64 | (self.streams as u64) << 2 | (self.mode as u64) << 3 | dirty << 5
     }
 
     /// Returns the policy of a number from [`Policy::to_bits`].
@@ -51,7 +59,13 @@ impl Policy {
             keep: Self::KEEPS.get((bits & 3) as usize).copied().unwrap_or_default(),
             streams: Self::WAYS[(bits >> 2 & 1) as usize],
             mode: Mode::ALL[(bits >> 3 & 3) as usize],
+            dirty_seconds: (bits >> 5) as u32 & Self::LONGEST,
         }
+    }
+
+    /// Returns the time after which dirty data is destaged; `None` for that of the settings.
+    pub fn dirty_time(self) -> Option<Duration> {
+        (self.dirty_seconds > 0).then(|| Duration::from_secs(self.dirty_seconds.into()))
     }
 
     /// Returns true if streams are cached. Streams of pinned objects always are.
@@ -70,8 +84,10 @@ mod tests {
         for keep in Policy::KEEPS {
             for (streams, mode) in Policy::WAYS.into_iter().flat_map(|way| Mode::ALL.map(|mode| (way, mode)))
             {
-                let policy = Policy { keep, streams, mode };
-                assert_eq!(Policy::from_bits(policy.to_bits()), policy);
+                for dirty_seconds in [0, 1, Policy::LONGEST] {
+                    let policy = Policy { keep, streams, mode, dirty_seconds };
+                    assert_eq!(Policy::from_bits(policy.to_bits()), policy);
+                }
             }
         }
     }

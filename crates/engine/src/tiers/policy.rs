@@ -16,7 +16,13 @@ pub(crate) fn set_policy(core: &Core, object: &Arc<CachedObject>, policy: Policy
     if object.policy() == policy {
         return;
     }
-    object.set_policy(&mut object.lock(), policy, &core.segments);
+    let mut state = object.lock();
+    let waits = state.queued && object.policy().dirty_seconds != policy.dirty_seconds;
+    object.set_policy(&mut state, policy, &core.segments);
+    drop(state);
+    if waits {
+        object.volume.policy_changed();
+    }
     let mut next = 0;
     while object.policy().keep == Keep::Never {
         let mut state = object.lock();

@@ -14,10 +14,10 @@ pub(crate) mod service_time;
 pub(crate) mod status;
 pub(crate) mod throttle;
 pub(crate) mod trouble;
+pub(crate) mod waiting;
 
 use forebay_common::lock::Mutex;
 use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -25,14 +25,15 @@ use crate::index::object::CachedObject;
 use crate::volume::health::Health;
 use crate::volume::service_time::ServiceTime;
 use crate::volume::throttle::Room;
+use crate::volume::waiting::{Turn, Waiting, Waits};
 use crate::wait::Gate;
 
 /// A volume as destaging sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Volume {
     pub(crate) id: u32,
-    /// The objects that wait to be destaged, and since when each waits.
-    queue: Mutex<VecDeque<(Arc<CachedObject>, Duration)>>,
+    /// The objects that wait to be destaged.
+    queue: Mutex<Waiting<CachedObject>>,
     /// The time since which the oldest object of the batch in progress waits.
     batch: Mutex<Option<Duration>>,
     /// Wakes the volume's destage task.
@@ -67,9 +68,15 @@ pub(crate) struct Urgency {
     hurried: bool,
 }
 
+impl Waits for CachedObject {
+    fn dirty_time(&self) -> Option<Duration> {
+        self.policy().dirty_time()
+    }
+}
+
 impl Volume {
     fn push(&self, object: Arc<CachedObject>, now: Duration) {
-        self.queue.lock().push_back((object, now));
+        self.queue.lock().push(object, now);
         self.work.wake();
     }
 
@@ -80,8 +87,7 @@ impl Volume {
 
     /// Returns true if every object that waited at `time` has been through a batch.
     pub(crate) fn is_past(&self, time: Duration) -> bool {
-        self.batch.lock().is_none_or(|since| since > time)
-            && self.queue.lock().iter().all(|(_, since)| *since > time)
+        self.batch.lock().is_none_or(|since| since > time) && self.queue.lock().is_past(time)
     }
 
     /// Returns the number of objects that wait.
@@ -89,15 +95,25 @@ impl Volume {
         self.queue.lock().len()
     }
 
-    /// Takes the object to be destaged next, with the time since which it waits.
-    pub(crate) fn next(&self) -> Option<(Arc<CachedObject>, Duration)> {
-        self.queue.lock().pop_front()
+    /// Begins a batch of objects from the queue.
+    pub(crate) fn begin(&self, turn: Turn) {
+        self.queue.lock().begin(turn);
     }
 
-    /// Puts an object back into the queue, in first or last place.
+    /// Takes the object to be destaged next, with the time since which it waits: see [`Waiting::next`].
+    pub(crate) fn next(&self, turn: Turn, short_first: bool) -> Option<(Arc<CachedObject>, Duration)> {
+        self.queue.lock().next(turn, short_first)
+    }
+
+    /// Puts objects that were taken back at their places.
+    pub(crate) fn put_back(&self, objects: Vec<(Arc<CachedObject>, Duration)>) {
+        self.queue.lock().put_back(objects);
+    }
+
+    /// Adds an object that was taken to the queue again, in first or last place.
     pub(crate) fn again(&self, object: Arc<CachedObject>, since: Duration, next: bool) {
         let mut queue = self.queue.lock();
-        if next { queue.push_front((object, since)) } else { queue.push_back((object, since)) }
+        if next { queue.push_first(object, since) } else { queue.push(object, since) }
     }
 
     /// Takes the requests for urgency at the start of a batch. A later request is for the next batch, since this
@@ -115,7 +131,18 @@ impl Volume {
 
     /// Returns the time since which the first object of the queue waits.
     pub(crate) fn oldest(&self) -> Option<Duration> {
-        self.queue.lock().front().map(|(_, since)| *since)
+        self.queue.lock().oldest()
+    }
+
+    /// Returns the time at which the first object of the queue is due: see [`Waiting::due`].
+    pub(crate) fn next_due(&self, usual: Duration, now: Duration) -> Option<Duration> {
+        self.queue.lock().due(usual, now)
+    }
+
+    /// Notes that the policy of a waiting object has another dirty time.
+    pub(crate) fn policy_changed(&self) {
+        self.queue.lock().policy_changed();
+        self.work.wake();
     }
 
     /// Counts a block that became dirty.

@@ -70,13 +70,7 @@ pub(crate) fn move_to_front(core: &Core, object: &Arc<CachedObject>) {
     volume.hurried.store(true, Ordering::Relaxed);
     // The object is locked before the queue, as all other code does.
     let dirty = object.lock().dirty > 0;
-    let mut queue = volume.queue.lock();
-    if let Some(at) = queue.iter().position(|(queued, _)| Arc::ptr_eq(queued, object)) {
-        queue.swap(0, at);
-    } else if dirty {
-        queue.push_front((object.clone(), core.env.clock.now()));
-    }
-    drop(queue);
+    volume.queue.lock().hurry(object, dirty, core.env.clock.now());
     volume.work.wake();
     start_destage_task(core, volume.clone());
 }

@@ -73,6 +73,26 @@ fn records_are_released_before_the_checkpoint_is_logged() {
 }
 
 #[test]
+fn a_release_keeps_what_the_start_found_until_the_server_describes_its_clients() {
+    let replies = |bench: &Bench| -> Vec<u8> {
+        let reply = |record: Record| match record {
+            Record::State { bytes, .. } => bytes.first().copied(),
+            _ => None,
+        };
+        bench.log.decoded().into_iter().filter_map(reply).collect()
+    };
+    let bench = Bench::new();
+    bench.checkpoints.keep_recovered(vec![(4, vec![1]), (9, vec![2])]);
+    at_once(bench.checkpoints.answer());
+    assert_eq!((replies(&bench), bench.log.released.lock().len()), (vec![1, 2], 3));
+    let bench = Bench::new();
+    bench.checkpoints.keep_recovered(vec![(4, vec![1])]);
+    bench.checkpoints.keep_state(Box::new(|number| vec![(number(), vec![3])]));
+    at_once(bench.checkpoints.answer());
+    assert_eq!(replies(&bench), [3]);
+}
+
+#[test]
 fn a_record_that_a_checkpoint_of_an_earlier_run_covers_is_not_carried() {
     let bench = Bench::new();
     change(&bench, 1);

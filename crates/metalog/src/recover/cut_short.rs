@@ -36,7 +36,8 @@ pub(super) fn carried_out<E>(
     }
     let operations = found.operations.values().flatten();
     let replies = operations.map(|it| &it.reply).chain(found.changes.values().map(|it| &it.answer));
-    let logged: BTreeSet<&[u8]> = replies.map(|reply| &**reply).collect();
+    // The replies of released records are among the states of clients.
+    let logged: BTreeSet<&[u8]> = replies.chain(found.states.values()).map(|reply| &**reply).collect();
     let has_record = |it: &CutShort| {
         let key = &it.operation.reply[..it.key];
         logged.range(key..).next().is_some_and(|reply| reply.starts_with(key))

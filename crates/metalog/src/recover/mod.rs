@@ -6,7 +6,7 @@ mod decide;
 use std::collections::{BTreeSet, HashSet};
 
 use forebay_oplog::{
-    Binding, Entry, Identity, LogContents, Operation, Outcome, RECORD_MAX, Record, Tree, reconcile,
+    Binding, Change, Entry, Identity, LogContents, Operation, Outcome, RECORD_MAX, Record, Tree, reconcile,
 };
 
 use crate::checkpoint::{Checkpoints, noted};
@@ -28,8 +28,9 @@ type Name = (u32, Identity, forebay_oplog::Name);
 /// 2. [`Recovery::give_up`] and [`Recovery::reached`]: what is known of file systems besides.
 /// 3. [`Recovery::reconcile`] for each file system, before any task reads it: it is equal to the log.
 /// 4. [`Recovery::decide`]: the changes whose result the log does not state.
-/// 5. The request journal is emptied.
-/// 6. [`Recovery::conclude`]: a checkpoint. Clients may be served.
+/// 5. The [`Checkpoints`] begin, with [`Recovery::replies`]. From now on the log may release its records.
+/// 6. [`Recovery::declare`]: the decisions are in the log. The request journal is emptied.
+/// 7. [`Recovery::conclude`]: a checkpoint. Clients may be served.
 pub struct Recovery {
     found: LogContents,
     log: u64,
@@ -39,6 +40,17 @@ pub struct Recovery {
     last: u64,
     /// File systems that were given up.
     given_up: Vec<u32>,
+    /// The decisions, until they are in the log.
+    decided: Option<Decided>,
+}
+
+/// Decisions about changes whose result the log does not state.
+#[derive(Default)]
+struct Decided {
+    /// Changes that happened and have no record yet.
+    unlogged: Vec<Change>,
+    /// Numbers of changes that did not happen.
+    void: BTreeSet<u64>,
 }
 
 impl Recovery {
@@ -51,7 +63,7 @@ impl Recovery {
     ) -> Option<Self> {
         let found = LogContents::read(notes)?;
         let last = found.last();
-        Some(Recovery { found, log, cut_short, last, given_up: Vec::new() })
+        Some(Recovery { found, log, cut_short, last, given_up: Vec::new(), decided: None })
     }
 
     /// Returns the contents of the log.
@@ -113,14 +125,14 @@ impl Recovery {
         reconcile(tree, operations, upto).map(Some)
     }
 
-    /// Decides about the changes whose result the log does not state, and logs the decisions. Returns the creations of
-    /// several system calls that a killed server had begun, with the inode that each has made.
+    /// Decides about the changes whose result the log does not state. The file systems with these changes are durable
+    /// then. Returns the creations of several system calls that a killed server had begun, with the inode that each has
+    /// made.
     ///
     /// # Errors
-    /// A file system or the log fails. The start fails then, and the next one decides again.
-    pub async fn decide<L: Log, T: Start>(
+    /// A file system fails. The start fails then, and the next one decides again.
+    pub async fn decide<T: Start>(
         &mut self,
-        log: &L,
         files: &mut [(u32, T)],
     ) -> Result<Vec<(CutShort, Identity)>, StartError<T::Error>> {
         let found = &mut self.found;
@@ -140,16 +152,35 @@ impl Recovery {
             let touched = found.changes.range(found.settled + 1..).map(|(_, change)| change.filesystem);
             let touched = touched.chain(unlogged.iter().map(|it| it.operation.filesystem)).collect();
             sync(files, &touched).await.map_err(StartError::Files)?;
+            let mut decided = Decided { void, ..Decided::default() };
             for it in unlogged {
                 self.last += 1;
-                let change = answered(self.last, it.operation);
-                note(log, &Record::Change(Box::new(change.clone()))).await?;
-                found.changes.insert(self.last, change);
+                decided.unlogged.push(answered(self.last, it.operation));
             }
-            declare(log, self.last, &void).await?;
-            found.void.extend(void);
+            let changes = decided.unlogged.iter().map(|change| (change.number, change.clone()));
+            found.changes.extend(changes);
+            found.void.extend(&decided.void);
+            self.decided = Some(decided);
         }
         Ok(begun)
+    }
+
+    /// Returns the replies of the changes that happened, and the changes of clients' state, with their numbers. The log
+    /// has to keep them until the server describes the state of its clients itself. The decisions have been made.
+    pub fn replies(&self) -> Vec<(u64, Vec<u8>)> {
+        self.found.replies().map(|(number, reply)| (number, reply.to_vec())).collect()
+    }
+
+    /// Logs the decisions, durably. A server that is killed before makes them again.
+    ///
+    /// # Errors
+    /// The log fails. The start fails then.
+    pub async fn declare<L: Log, E>(&mut self, log: &L) -> Result<(), StartError<E>> {
+        let Some(Decided { unlogged, void }) = self.decided.take() else { return Ok(()) };
+        for change in unlogged {
+            note(log, &Record::Change(Box::new(change))).await?;
+        }
+        declare(log, self.last, &void).await
     }
 
     /// Logs a checkpoint, and empties the slots, durably. After that clients may change something. Returns the replies
@@ -182,7 +213,7 @@ impl Recovery {
                 volume.reached(last);
             }
         }
-        Ok(found.replies().collect())
+        Ok(found.replies().map(|(_, reply)| reply.into()).collect())
     }
 }
 

@@ -4,17 +4,24 @@
 //! |---|---|---|
 //! | the state of its client | in one piece | at the end of the piece |
 //! | names or attributes | | in the record of the change |
-//! | both (OPEN that makes a file) | in a piece of their own, before the change | in the record of the change |
+//! | both (OPEN that makes a file) | in the record of the change | with them |
+//! | both, and they do not fit | in one piece, for which the reply waits | at the end of the piece |
 //! | nothing | none | not in the log: the client may ask again |
 //!
-//! A piece gets its numbers under the lock of the state, so the order in the log is the order of the state. A kill may
-//! leave a change without its record. Then the request journal knows the key of the request, and the client that asks
-//! again gets a success ([`Compound::was_carried_out`]) or continues the creation (`vfs`).
+//! A piece gets its numbers under the lock of the state, so the order in the log is the order of the state. A change of
+//! names gets its number before the OPEN changes the state. So the records in a change may come before older ones of
+//! the file; recovery keeps the newest.
+//!
+//! A kill may leave a change without its record. Then the request journal knows the key of the request, and the client
+//! that asks again gets a success ([`Compound::was_carried_out`]) or continues the creation (`vfs`). The log has the
+//! key until the client uses a later number in the slot.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-use forebay_clientstate::{Counters, Durability, Effects, Record, Recovery, State, decode_all, encode_all};
+use forebay_clientstate::{
+    Counters, Durability, Effects, Record, Recovery, SessionId, State, decode_all, encode_all,
+};
 use forebay_common::lock::Mutex;
 use forebay_rpc::OwnedReply;
 use forebay_runtime::tasks;
@@ -136,7 +143,23 @@ impl Server {
         let state = self.state();
         put(state.snapshot_hosts());
         drop(state);
+        let mut carried_out = self.carried_out.lock();
+        carried_out.retain(|key| self.may_come_again(key));
+        numbered.extend(carried_out.iter().map(|key| (number(), [&key[..], &[WITHOUT_REPLY]].concat())));
         numbered
+    }
+
+    /// Returns true if the client of a request that a killed server carried out may still send it again: it has used no
+    /// later number in the slot.
+    fn may_come_again(&self, key: &Key) -> bool {
+        let (Ok(session), Ok(slot), Ok(sequence)) =
+            (key[1..17].try_into(), key[17..21].try_into(), key[21..25].try_into())
+        else {
+            return false;
+        };
+        let session = self.state_with_its_grants().session(SessionId(session));
+        let (slot, sequence) = (u32::from_le_bytes(slot), u32::from_le_bytes(sequence));
+        session.is_some_and(|session| !session.is_past(slot, sequence))
     }
 
     /// Gives the effects of a change to the log, and waits until their promise holds. The caller is a worker, and
@@ -158,12 +181,12 @@ impl Server {
     /// on no revocation that is not durable. With [`Wait::No`] also returns `None`, without effect, if the reply has to
     /// wait for the log.
     fn number(&self, vfs: &Vfs, fx: &mut Effects, reply: Option<Record>, wait: Wait) -> Option<Logging> {
-        let mut state = self.state();
         let relies = self.has_revocations();
         let waits = relies || fx.durability == Durability::BeforeReply;
         if !relies && fx.records.is_empty() || waits && wait == Wait::No {
             return None;
         }
+        let mut state = self.state_with_its_grants();
         let revoked = state.take_revoked();
         let revocations = revoked.len();
         let records = [revoked, std::mem::take(&mut fx.records), reply.into_iter().collect()].concat();
@@ -257,15 +280,22 @@ impl Compound {
         let passage = Arc::new(Passage::default());
         let Some(server) = shared.serves_nfs4().filter(|_| shared.vfs.logs_state()) else {
             passage.open();
-            return self.commit_change(shared, reply, passage);
+            return self.commit_change(shared, reply, Vec::new(), passage);
         };
-        let own = if self.change_keeps_reply() { None } else { self.reply_record(reply.head()) };
-        self.is_logged = own.is_some() && !self.effects.records.is_empty();
+        let answer = self.logged_answer(&shared, reply.head());
+        let own = if self.is_logged { None } else { self.reply_record(reply.head()) };
+        if own.is_some() && !self.effects.records.is_empty() {
+            self.is_logged = true;
+            if !answer.is_empty() {
+                // The record of the change has neither. So the reply waits for the piece as well.
+                self.effects.durability = Durability::BeforeReply;
+            }
+        }
         match server.number(&shared.vfs, &mut self.effects, own, Wait::Yes) {
             Some(logging) => logging.append(&shared.vfs, &passage),
             None => passage.open(),
         }
-        self.commit_change(shared, reply, passage);
+        self.commit_change(shared, reply, answer, passage);
     }
 
     /// Gives the records of the request to the log on an event loop. Returns false if the reply has to wait for the
@@ -284,17 +314,24 @@ impl Compound {
         true
     }
 
-    /// Returns the bytes for the record of the change, which keep the reply of the request.
-    pub(super) fn logged_answer(&mut self, shared: &Shared, reply: &[u8]) -> Vec<u8> {
-        let (true, Some(slot)) = (shared.vfs.logs_state(), &self.slot) else { return Vec::new() };
+    /// Returns the bytes for the record of the last change. They keep the reply of the request, and take its records,
+    /// if these fit. Returns none if the change keeps no reply.
+    fn logged_answer(&mut self, shared: &Shared, reply: &[u8]) -> Vec<u8> {
+        let (true, true, Some(slot)) = (self.change_keeps_reply(), shared.vfs.logs_state(), &self.slot)
+        else {
+            return Vec::new();
+        };
         let mut answer = slot.key().to_vec();
-        match self.reply_record(reply).map(|record| encode_all(&[record])) {
-            Some(record) if record.len() <= REPLY_IN_CHANGE => {
-                answer.push(WITH_REPLY);
-                answer.extend_from_slice(&record);
-                self.is_logged = true;
-            }
-            _ => answer.push(WITHOUT_REPLY),
+        let own = self.reply_record(reply);
+        let records: Vec<_> = self.effects.records.iter().cloned().chain(own.iter().cloned()).collect();
+        let bytes = encode_all(&records);
+        if own.is_some() && bytes.len() <= REPLY_IN_CHANGE {
+            answer.push(WITH_REPLY);
+            answer.extend_from_slice(&bytes);
+            self.effects.records.clear();
+            self.is_logged = true;
+        } else {
+            answer.push(WITHOUT_REPLY);
         }
         answer
     }
@@ -316,11 +353,11 @@ impl Compound {
         Some(LoggedReply { answer, key: KEY })
     }
 
-    /// Returns true, once, if a killed server has carried out the first change of this request without answering it.
+    /// Returns true if a killed server has carried out the first change of this request without answering it.
     pub(super) fn was_carried_out(&self, cx: &Context<'_>) -> bool {
         let Some(slot) = self.slot.as_ref().filter(|_| !self.has_changed) else { return false };
-        let mut carried_out = cx.server.carried_out.lock();
-        !carried_out.is_empty() && carried_out.remove(&slot.key())
+        let carried_out = cx.server.carried_out.lock();
+        !carried_out.is_empty() && carried_out.contains(&slot.key())
     }
 }
 

@@ -163,6 +163,7 @@ impl Compound {
         {
             // The attributes before the request that made the file are unknown.
             found.wcc.before = None;
+            (found.made, found.attrset) = (true, attrset(how));
             return Ok(found);
         }
         let at = self.dir_to_change(cx)?;
@@ -302,6 +303,15 @@ impl Compound {
 impl OpenedFile {
     fn existing(place: Place, wcc: Wcc) -> Self {
         OpenedFile { place, wcc, attrset: Bitmap::EMPTY, made: false, size: None, change: None }
+    }
+}
+
+/// Returns the attributes that a create has set, for a reply of which only the request is known.
+fn attrset(how: &CreateHow<'_>) -> Bitmap {
+    match how {
+        CreateHow::Unchecked(wire) | CreateHow::Guarded(wire) => set_mask(wire),
+        CreateHow::Exclusive(_) => times(),
+        CreateHow::Exclusive41(both) => set_mask(&both.attributes) | times(),
     }
 }
 

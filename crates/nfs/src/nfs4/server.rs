@@ -216,6 +216,11 @@ impl Server {
         state
     }
 
+    /// Locks the state for a look, or for a change of no grant. Threads may go on with the state ids that they know.
+    pub(super) fn state_with_its_grants(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
     /// Returns success if a READ, a WRITE or a SETATTR of the size may go on. Takes no lock for an access that this
     /// thread has had since the last change of the state.
     pub(super) fn io(&self, grant: Grant, now: Now, effects: &mut Effects) -> Result<(), Error> {

@@ -38,6 +38,7 @@ impl File {
         }
     }
 
+    /// Carries out a change in the page cache only. A sync, or luck in a power cut, makes it durable.
     pub(crate) fn change(&mut self, number: u64, change: Change) {
         Self::apply(&mut self.current, &change);
         self.pending.push((number, change));

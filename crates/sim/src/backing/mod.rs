@@ -337,6 +337,7 @@ impl State {
         if end >= offset + len as u64 { len } else { block_end.saturating_sub(offset) as usize }
     }
 
+    /// Returns the number of a new change or write. Numbers grow, so that a sync covers those up to a mark.
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next

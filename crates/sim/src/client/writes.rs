@@ -114,6 +114,7 @@ impl Client {
         durable(&self.engine, frame).await.inspect_err(|_| self.shared.log_broke())
     }
 
+    /// Notes that a write failed: it may have happened or not. Reports the error if the plan does not allow it.
     fn write_failed(&self, id: u32, number: u8, error: Error) {
         self.shared.model.lock().failed(id);
         self.check("a write", number, error);

@@ -251,6 +251,7 @@ impl Client {
         self.shared.tell(|| format!("write {id} done: {result:?}"));
     }
 
+    /// Notes that a write failed: it may have happened or not. Reports the error if it has no cause in the plan.
     fn write_failed(&self, id: u32, file: Identity, error: Error) {
         self.shared.model.lock().failed(id);
         self.check("a write", file, error);

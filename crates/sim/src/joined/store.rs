@@ -326,6 +326,7 @@ impl State {
         self.files.entry(inner).or_default()
     }
 
+    /// Returns the number of a new change. Numbers grow, so that a sync covers those up to a mark.
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next

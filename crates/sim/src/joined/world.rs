@@ -279,6 +279,7 @@ impl World {
         }
     }
 
+    /// Makes a client of the session, with choices of its own.
     pub(super) fn client(&mut self, harness: &Arc<Harness>) -> Client {
         let (shared, habits) = (self.shared.clone(), self.plan.habits.clone());
         Client { shared, harness: harness.clone(), habits, rng: self.rng.fork(), waits: Vec::new() }

@@ -131,6 +131,7 @@ impl Worker<'_> {
         self.volume.resolve(outer).ok_or(Refused::Stale)
     }
 
+    /// Returns the object under a name, by the identity that clients know.
     fn child(&self, place: &Place) -> Result<Option<Identity>, Refused> {
         let found = self.volume.child(self.inner(place.0)?, &place.1)?;
         Ok(found.map(|inner| self.volume.outer(inner)))
@@ -152,6 +153,8 @@ impl Worker<'_> {
         }
     }
 
+    /// Records for the log that a name leads from now on to another object, or to none. The directory counts as
+    /// changed.
     fn bind(&mut self, place: &Place, was: Option<Identity>, now: Option<Identity>) {
         self.touch(place.0);
         self.entries.push(Binding { dir: place.0, name: place.1.clone(), was, now });

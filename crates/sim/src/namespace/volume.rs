@@ -160,6 +160,7 @@ impl Volume {
         self.directory(object).is_ok()
     }
 
+    /// Returns a directory. Fails for an object of another kind.
     fn directory(&self, dir: Identity) -> Result<&Inode> {
         let inode = self.inode(dir)?;
         if inode.attributes.kind == Kind::Directory { Ok(inode) } else { Err(Refused::WrongKind) }

@@ -1,8 +1,9 @@
 //! Policies of objects under pressure: pinned blocks stay within their limit, and blocks that are never kept leave.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use forebay_engine::io::{Key, Time};
+use forebay_engine::io::{Clock, Key, Time};
 use forebay_engine::{CachedObject, Engine, Keep, Mode, Policy};
 
 use super::{Crash, LIMIT, World, world_with};
@@ -233,5 +234,59 @@ fn warming_brings_contents_that_changes_meanwhile_make_outdated_nowhere() {
         assert_eq!(page, [199; 4096]);
     });
     assert_eq!(engine.check(), Ok(()));
+    world.crash(Crash::Kill);
+}
+
+fn dirty_for(dirty_seconds: u32) -> Policy {
+    Policy { dirty_seconds, ..Policy::default() }
+}
+
+#[test]
+fn data_is_destaged_after_the_dirty_time_of_its_policy_and_other_data_waits() {
+    let (mut world, engine, objects) = world(&[0, 3, 60].map(dirty_for));
+    let executor = world.shared.executor.clone();
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move {
+        let dirty = || [0, 1, 2].map(|number: usize| used[number].dirty_blocks());
+        for object in &used {
+            theirs.write(object, 0, &[1; 4 * 4096], Time::default()).await.unwrap();
+        }
+        executor.sleep(Duration::from_millis(2500)).await;
+        assert_eq!(dirty(), [4, 4, 4], "nothing is due");
+        // A later write of the object does not put its turn off.
+        theirs.write(&used[1], 8 * BLOCK, &[2; 4096], Time::default()).await.unwrap();
+        executor.sleep(Duration::from_secs(2)).await;
+        assert_eq!(dirty(), [4, 0, 4]);
+        // An object that waits gets another dirty time, which counts from its first write on.
+        theirs.set_policy(&used[2], dirty_for(5));
+        executor.sleep(Duration::from_secs(3)).await;
+        assert_eq!(dirty(), [4, 0, 0]);
+        assert_eq!(theirs.dirty_age().as_secs(), 7);
+        executor.sleep(Duration::from_secs(580)).await;
+        assert_eq!(dirty(), [4, 0, 0]);
+        executor.sleep(Duration::from_secs(20)).await;
+        assert_eq!(dirty(), [0, 0, 0]);
+    });
+    assert_eq!(engine.check(), Ok(()));
+    world.crash(Crash::Kill);
+}
+
+#[test]
+fn data_that_may_stay_dirty_for_long_makes_room_when_the_log_fills() {
+    let (mut world, engine, objects) = world(&[Policy::LONGEST; 2].map(dirty_for));
+    let executor = world.shared.executor.clone();
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move {
+        theirs.write(&used[0], 0, &[1; 4096], Time::default()).await.unwrap();
+        for first in (0..).step_by(64) {
+            theirs.write(&used[1], first * BLOCK, &[2; 64 * 4096], Time::default()).await.unwrap();
+            if theirs.present().dirty_part > 0.25 {
+                break;
+            }
+        }
+        assert_eq!((used[0].dirty_blocks(), theirs.counters().destaged), (1, 0));
+        executor.sleep(Duration::from_secs(610)).await;
+        assert_eq!(used[0].dirty_blocks(), 0);
+    });
     world.crash(Crash::Kill);
 }

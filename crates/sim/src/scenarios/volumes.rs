@@ -94,6 +94,7 @@ fn one_in_trouble(seed: u64, rates: &Rates, dirty: u64) {
     assert_eq!(world.outcome(None).failure, None);
 }
 
+/// Panics if the dirty blocks that the volumes count are not those that a scan finds.
 fn check_counts(engine: &Engine) {
     let counted: u64 = engine.volumes().iter().map(|volume| volume.dirty_blocks).sum();
     assert_eq!(counted, engine.scan().dirty_blocks);

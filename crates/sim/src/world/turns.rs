@@ -30,6 +30,7 @@ impl World {
         }
     }
 
+    /// Returns the names of the devices that have not vanished, which the next start may use.
     fn offered(&self) -> Vec<String> {
         let here = self.disks.iter().filter(|disk| !disk.is_gone());
         here.map(|disk| disk.name().to_owned()).collect()

@@ -28,6 +28,8 @@ pub struct PolicySettings {
     pub streams: Option<Streams>,
     /// The mode, unless one above uses the cache less.
     pub mode: Option<Mode>,
+    /// The time in seconds after which dirty data is destaged.
+    pub dirty_seconds: Option<u32>,
 }
 
 impl PolicySettings {
@@ -37,6 +39,7 @@ impl PolicySettings {
             keep: self.keep.unwrap_or(above.keep),
             streams: self.streams.unwrap_or(above.streams),
             mode: self.mode.unwrap_or_default().max(above.mode),
+            dirty_seconds: self.dirty_seconds.unwrap_or(above.dirty_seconds),
         }
     }
 }

@@ -32,15 +32,10 @@ struct Threads {
 
 impl Checkpoints {
     /// Returns the checkpoints of these file systems, which are not running yet.
-    pub(crate) fn new(
-        oplog: Arc<OpLog>,
-        filesystems: Vec<(u32, Weak<Filesystem>)>,
-        state: Vec<(u64, Vec<u8>)>,
-        tell: Tell,
-    ) -> Self {
+    pub(crate) fn new(oplog: Arc<OpLog>, filesystems: Vec<(u32, Weak<Filesystem>)>, tell: Tell) -> Self {
         let weak = filesystems.iter().map(|(_, fs)| fs.clone()).collect();
         let clock = Arc::new(SystemClock::new());
-        let shared = forebay_metalog::Checkpoints::new(oplog.clone(), clock, filesystems, state, tell);
+        let shared = forebay_metalog::Checkpoints::new(oplog.clone(), clock, filesystems, tell);
         Checkpoints { shared: Arc::new(shared), oplog, filesystems: weak, threads: Mutex::new(None) }
     }
 

@@ -110,12 +110,6 @@ fn described(operation: &Operation) -> String {
 }
 
 impl Recovery {
-    /// Returns the records of clients' state that the log has, with their numbers.
-    pub(crate) fn states(&self) -> Vec<(u64, Vec<u8>)> {
-        let states = self.recovery.found().states.iter();
-        states.map(|(number, bytes)| (*number, bytes.to_vec())).collect()
-    }
-
     /// Returns the facts that the log and a killed server have about inodes that may not exist any more.
     pub(crate) fn logged(&self) -> Logged {
         let found = self.recovery.found();
@@ -206,8 +200,8 @@ impl Start for Recovered<'_> {
     }
 }
 
-/// Decides about the changes in the log whose result is not known yet, and logs the decisions. Returns the answers of
-/// all changes in it that happened, oldest first.
+/// Decides about the changes in the log whose result is not known yet, starts the checkpoints, and logs the decisions.
+/// Returns the answers of all changes in it that happened, oldest first.
 pub(crate) fn conclude(
     cache: &Cache,
     recovery: Recovery,
@@ -216,11 +210,15 @@ pub(crate) fn conclude(
     let Recovery { mut recovery, under_way, .. } = recovery;
     let mut files: Vec<_> = filesystems.iter().map(|(number, fs)| (*number, Recovered(fs))).collect();
     let failed = |error: forebay_metalog::StartError<Error>| io::Error::other(error.to_string());
-    let begun = block_on(recovery.decide(&**cache.oplog.log(), &mut files)).map_err(failed)?;
+    let (oplog, checkpoints) = (&cache.oplog, &cache.checkpoints.shared);
+    let begun = block_on(recovery.decide(&mut files)).map_err(failed)?;
     for (cut_short, object) in begun {
         cache.begun.keep(&cut_short, object);
     }
+    checkpoints.keep_recovered(recovery.replies());
+    // The decisions go to a log that may be full of user records.
+    cache.checkpoints.start()?;
+    block_on(recovery.declare(&**oplog.log())).map_err(failed)?;
     under_way.clear()?;
-    let (oplog, checkpoints) = (&cache.oplog, &cache.checkpoints.shared);
     block_on(recovery.conclude(oplog, checkpoints, &mut files)).map_err(failed)
 }

@@ -83,7 +83,7 @@ impl Vfs {
         let under_way = recovery.under_way.clone();
         self.state_is_lost.store(recovery.state_is_lost, Ordering::Release);
         let oplog = Arc::new(OpLog::new(Arc::new(CacheLog(engine.clone()))));
-        let checkpoints = Checkpoints::new(oplog.clone(), weak.collect(), recovery.states(), tell);
+        let checkpoints = Checkpoints::new(oplog.clone(), weak.collect(), tell);
         let cache = Cache::new(engine, self.verifier.clone(), downtime, under_way, oplog, checkpoints)?;
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number, fs));
@@ -94,8 +94,6 @@ impl Vfs {
                 }
             }
         }
-        // The checkpoints start first, because settling appends to the log, which may be full of user records.
-        cache.checkpoints.start()?;
         let answers = conclude(&cache, recovery, store.filesystems())?;
         // Attributes read before now may lack operations of the log, and the cache was not asked for them.
         for (_, fs) in store.filesystems() {

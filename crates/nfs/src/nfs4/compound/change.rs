@@ -123,17 +123,14 @@ impl Compound {
         self.log_and_commit(shared, reply);
     }
 
-    /// Makes the last change durable. Answers then, once the passage is open.
+    /// Makes the last change durable, with `answer` in its record. Answers then, once the passage is open.
     pub(in crate::nfs4) fn commit_change(
         mut self: Box<Self>,
         shared: Arc<Shared>,
         mut reply: OwnedReply,
+        answer: Vec<u8>,
         passage: Arc<Passage>,
     ) {
-        let answer = match self.change_keeps_reply() {
-            true => self.logged_answer(&shared, reply.head()),
-            false => Vec::new(),
-        };
         let Some(Pending { change, number, before, len_before }) = self.pending.take() else {
             return passage.pass(move || self.answer(&shared, reply));
         };

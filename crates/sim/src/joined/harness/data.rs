@@ -107,6 +107,7 @@ impl Harness {
         })
     }
 
+    /// Returns the time of a client's request, from the virtual clock.
     fn now(&self) -> Time {
         let time = self.executor.time();
         Time { sec: time.as_secs() as i64, nsec: time.subsec_nanos() }

@@ -38,10 +38,14 @@ impl Harness {
         mut recovery: Recovery,
     ) -> Result<(), StartError<Refused>> {
         let mut files = [(0, Recovered(self.store.clone()))];
-        recovery.decide(&**self.sequence.log(), &mut files).await?;
+        recovery.decide(&mut files).await?;
+        self.checkpoints.keep_recovered(recovery.replies());
+        recovery.declare(&**self.sequence.log()).await?;
         let replies = recovery.conclude(&self.sequence, &self.checkpoints, &mut files).await?;
         let remembers = !planted_bugs::active("replies in the log are not remembered");
         self.inner.lock().replies = Replies::of(replies.into_iter().filter(|_| remembers));
+        // This server keeps no state of clients.
+        self.checkpoints.keep_state(Box::new(|_| Vec::new()));
         Ok(())
     }
 

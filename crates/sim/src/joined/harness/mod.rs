@@ -139,7 +139,7 @@ impl Harness {
         };
         let served = vec![(0, Arc::downgrade(&files))];
         let clock = Arc::new(executor.clone());
-        let checkpoints = Checkpoints::new(sequence.clone(), clock, served, Vec::new(), Arc::new(tell));
+        let checkpoints = Checkpoints::new(sequence.clone(), clock, served, Arc::new(tell));
         let volume = checkpoints.volume(0).cloned().unwrap_or_else(|| unreachable!("it is served"));
         let (slots, making) = (Arc::new(Slots::new(rng.pick(&SLOTS))), Arc::default());
         let (rng, inner) = (Mutex::new(rng), Mutex::default());
@@ -186,6 +186,8 @@ impl Harness {
         self.executor.after(time, move || executor.step().then_some(())).await;
     }
 
+    /// Waits before the next attempt to lock objects or to use the file system: 50 us, or 20 ms if the file system is
+    /// in trouble.
     async fn wait(&self) {
         let time = if self.store.is_troubled() { 20_000 } else { 50 };
         self.executor.sleep(Duration::from_micros(time)).await;

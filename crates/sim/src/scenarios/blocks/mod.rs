@@ -136,6 +136,7 @@ impl Blocks {
         Blocks { world, model: Arc::default(), device, fails: false }
     }
 
+    /// Starts the world and returns the block volume, in this mode or in that of the engine.
     fn open(&mut self, mode: Option<Mode>) -> Arc<Volume> {
         let engine = self.world.start_through(Vec::new()).unwrap();
         Volume::new(&engine, UUID, self.device.clone(), mode, false)
