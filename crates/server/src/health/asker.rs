@@ -1,8 +1,8 @@
 //! The process that asks disks for their health, and the server's line to it.
 //!
 //! A question is a number (4 bytes, little-endian), the length of the disk's name (1 byte), and the name. An answer is
-//! the number of its question, and 12 bytes. Each disk is asked on a thread of its own: a disk that does not answer holds
-//! up no other one.
+//! the number of its question, and 12 bytes. Each disk is asked on a thread of its own, so a disk that does not answer
+//! holds up no other one.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
