@@ -182,6 +182,27 @@ fn what_was_flushed_survives_a_kill_and_the_loss_of_a_cache_device() {
 }
 
 #[test]
+fn an_answered_write_survives_a_kill_without_a_flush() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    let mut expected = vec![7; SIZE];
+    for turn in 0..3 {
+        for block in 0..100 {
+            let (offset, byte) = (block * 37 % 1024 * BLOCK, (1 + turn * 60 + block % 60) as u8);
+            nbd.write(0, offset, byte, BLOCK);
+            expected[offset..offset + BLOCK].fill(byte);
+        }
+        // Zeros are a write as well, and these go through the log.
+        nbd.change(WRITE_ZEROES, 0, turn * 8 * BLOCK + 512, BLOCK, &[]);
+        expected[turn * 8 * BLOCK + 512..][..BLOCK].fill(0);
+        rig.server.kill();
+        rig.server.start();
+        nbd = rig.open().unwrap();
+        nbd.holds(&expected);
+    }
+}
+
+#[test]
 fn another_file_in_place_of_a_backing_file_is_refused_and_not_written() {
     let mut rig = Rig::new();
     let mut nbd = rig.create();
