@@ -14,6 +14,8 @@ mod leftovers;
 mod loop_xfs;
 mod mounts;
 mod mutants;
+mod nbd;
+mod nbd_client;
 mod nfstest;
 mod package;
 mod process;
@@ -97,6 +99,10 @@ enum Verb {
     Quota(quota::Quota),
     /// Kill the server below file systems on its block devices (ublk), in an emulated machine
     Ublk(ublk::Ublk),
+    /// Run libnbd's, QEMU's and fio's tools against a block volume over NBD
+    Nbd(nbd::Nbd),
+    /// Kill the server below file systems that Linux's client of NBD has on a volume, in an emulated machine
+    NbdClient(nbd_client::NbdClient),
     /// Mount without options, or with TLS or Kerberos, from a Linux client on a network of its own (as root)
     Mounts(mounts::Mounts),
     /// Run the Connectathon tests (cthon04) from a Linux client on a network of its own (as root)
@@ -285,6 +291,8 @@ fn main() -> ExitCode {
         Verb::Hostile { minutes } => hostile(minutes),
         Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),
         Verb::Ublk(ublk) => ublk.run().map(|counts| status(&counts)),
+        Verb::Nbd(nbd) => nbd.run().map(|counts| status(&counts)),
+        Verb::NbdClient(client) => client.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::{
     array::Array,
     loop_xfs::LoopXfs,
-    process::{Guarded, bounded, rigs_dir, run, target_dir},
+    process::{Guarded, bounded, output, rigs_dir, target_dir},
     protection::Protection,
     vm::Network,
 };
@@ -94,12 +94,29 @@ impl Server {
         forebay: Option<&Path>,
         mode: &str,
     ) -> Result<Self> {
+        Self::begin(work, arrays, kind, forebay, mode, Box::default())
+    }
+
+    /// Serves a new empty directory to the loopback, in write-back mode, with further flags.
+    pub(crate) fn start_with(forebay: Option<&Path>, flags: Vec<OsString>) -> Result<Self> {
+        let mut protection = Box::<Protection>::default();
+        protection.flags = flags;
+        Self::begin(work_dir()?, Vec::new(), Kind::Forebay, forebay, "write-back", protection)
+    }
+
+    fn begin(
+        work: TempDir,
+        arrays: Vec<Array>,
+        kind: Kind,
+        forebay: Option<&Path>,
+        mode: &str,
+        protection: Box<Protection>,
+    ) -> Result<Self> {
         let port = free_port()?;
         let (binary, mount_port) = match kind {
             Kind::Forebay => (binary(forebay), port),
             Kind::Ganesha => ("unshare".into(), free_port()?),
         };
-        let protection = Box::<Protection>::default();
         let place = Place { work: work.path(), port, mount_port, clients: None, protection: &protection };
         let process = launch(kind, &binary, &place, mode)?;
         let clients = None;
@@ -155,13 +172,29 @@ impl Server {
         self.work.path().join(EXPORT)
     }
 
+    /// Returns the directory of the cache files, in which other files may be put.
+    pub(crate) fn ssd(&self) -> PathBuf {
+        self.work.path().join(SSD)
+    }
+
     /// Writes all data of clients to the directory.
     pub(crate) fn flush(&self) -> Result<()> {
-        if self.kind == Kind::Forebay {
-            let state = self.work.path().join(SSD).join("state");
-            run(Command::new(&self.binary).args(["flush", "--wait", "--state-dir"]).arg(state))?;
+        if self.kind == Kind::Forebay { self.ask(&["flush", "--wait"]) } else { Ok(()) }
+    }
+
+    /// Runs a verb of Forebay for the server, once the server has started.
+    pub(crate) fn ask(&self, words: &[&str]) -> Result<()> {
+        let end = Instant::now() + READY;
+        loop {
+            let mut verb = Command::new(&self.binary);
+            let said = output(verb.args(words).arg("--state-dir").arg(self.ssd().join("state")));
+            match said {
+                Err(error) if error.to_string().contains("still starting") && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                said => return said.map(drop),
+            }
         }
-        Ok(())
     }
 
     /// Kills the server as a crash would, and starts it again on its directory and port. With `lose_leg`, one of its

@@ -35,6 +35,7 @@ const PACKAGES: &[&str] = &[
     "make",
     // Mount.nfs looks up `tcp` in /etc/protocols.
     "netbase",
+    "nbd-client",
     // Servers for the tests of the NBD client.
     "nbdkit",
     "nfs-common",

@@ -9,7 +9,7 @@ use clap::Parser;
 
 use crate::{
     server,
-    suites::{Counts, Outcome, asset, reported, whole},
+    suites::{Counts, asset, count, reported, whole},
     vm::{Guest, Kernel, Release},
 };
 
@@ -60,18 +60,6 @@ impl Ublk {
             Err(error) => Some(format!("{error:#}")),
         };
         cases.push(whole("the run", problem));
-        let mut counts = Counts::default();
-        for case in cases {
-            match case.outcome {
-                Outcome::Passed => counts.passed += 1,
-                Outcome::Skipped => counts.skipped += 1,
-                Outcome::Failed(why) => {
-                    println!("FAILED {}: {}", case.name, why.trim_end());
-                    counts.failed += 1;
-                }
-            }
-        }
-        println!("ublk: {} passed, {} failed", counts.passed, counts.failed);
-        Ok(counts)
+        Ok(count("ublk", &cases))
     }
 }

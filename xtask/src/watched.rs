@@ -10,7 +10,7 @@ use clap::Parser;
 use crate::{
     process::{self, root, target_dir, within},
     server,
-    suites::{Case, Counts, Outcome, asset, reported, whole},
+    suites::{Case, Counts, Outcome, asset, count, reported, whole},
 };
 
 /// Longest time of one script.
@@ -42,24 +42,8 @@ impl Watched {
         let pictures = self.pictures.clone().unwrap_or_else(|| target_dir().join("pictures"));
         let mut cases = script("prometheus.py", &[&binary, &rules, &dashboard])?;
         cases.extend(script("page.py", &[&binary, &pictures])?);
-        let mut counts = Counts::default();
-        for Case { name, outcome } in cases {
-            match outcome {
-                Outcome::Passed => counts.passed += 1,
-                Outcome::Skipped => counts.skipped += 1,
-                Outcome::Failed(why) => {
-                    println!("FAILED {name}: {why}");
-                    counts.failed += 1;
-                }
-            }
-        }
-        println!(
-            "watched: {} passed, {} failed; pictures in {}",
-            counts.passed,
-            counts.failed,
-            pictures.display()
-        );
-        Ok(counts)
+        println!("pictures are in {}", pictures.display());
+        Ok(count("watched", &cases))
     }
 }
 

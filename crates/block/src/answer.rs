@@ -86,12 +86,12 @@ impl Job {
         let (disk, Request { offset, length, .. }) = (&self.export.disk, self.request);
         match self.action {
             Action::Write { fua } => {
-                disk.write(offset, &self.record[self.payload..], Stability::of_fua(fua)).await
+                disk.write(offset, &self.record[self.payload..], Stability::of_write(fua)).await
             }
             Action::Flush => disk.flush().await,
-            Action::Discard { fua } => disk.discard(offset, length, Stability::of_fua(fua)).await,
+            Action::Discard { fua } => disk.discard(offset, length, Stability::of_discard(fua)).await,
             Action::WriteZeroes { keep, fua } => {
-                disk.write_zeroes(offset, length, keep, Stability::of_fua(fua)).await
+                disk.write_zeroes(offset, length, keep, Stability::of_write(fua)).await
             }
             Action::Prefetch => disk.prefetch(offset, length).await,
             Action::Read { .. } | Action::Status { .. } | Action::Disconnect => Ok(()),

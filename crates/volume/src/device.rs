@@ -32,6 +32,7 @@ pub trait BackingDevice: Send + Sync + 'static {
     fn discard(&self, offset: u64, len: u64) -> Io<BackingResult<()>>;
     /// Makes the range read as zeros. With `keep` its space stays allocated. Durable after [`BackingDevice::sync`].
     fn write_zeroes(&self, offset: u64, len: u64, keep: bool) -> Io<BackingResult<()>>;
-    /// Returns the parts of the range that have space allocated, in order. Other parts read as zeros.
+    /// Returns the parts of the range that have space allocated, in order. Other parts read as zeros. A remote device
+    /// may forget a change that the cache still has, so it returns the whole range.
     fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>>;
 }

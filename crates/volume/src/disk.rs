@@ -38,18 +38,23 @@ pub trait Disk: Send + Sync + 'static {
 /// The failures that a change survives from its answer on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stability {
-    /// None: a crash of the server may lose the change. It suits a client that loses its connection with the server,
-    /// and so learns of the crash.
+    /// None: a crash of the server may lose the change. It suits discards: a client does not rely on them.
     Unstable,
-    /// A crash of the server. It suits a client that goes on after the crash and does not learn of it.
+    /// A crash of the server. It suits writes: a client may go on after the crash, and a file system above it does not
+    /// learn that answered writes were lost.
     Logged,
     /// A crash of the server, and a power cut.
     Durable,
 }
 
 impl Stability {
-    /// Returns the stability of a change with the flag FUA of NBD, or without it.
-    pub fn of_fua(fua: bool) -> Self {
+    /// Returns the stability of a write or of zeros with the flag FUA, or without it.
+    pub fn of_write(fua: bool) -> Self {
+        if fua { Stability::Durable } else { Stability::Logged }
+    }
+
+    /// Returns the stability of a discard with the flag FUA, or without it.
+    pub fn of_discard(fua: bool) -> Self {
         if fua { Stability::Durable } else { Stability::Unstable }
     }
 }

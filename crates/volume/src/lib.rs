@@ -12,6 +12,7 @@
 
 pub mod device;
 pub mod disk;
+mod extents;
 pub mod key;
 pub mod planted_bugs;
 mod requests;

@@ -7,7 +7,7 @@ use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{BackingError, BackingResult, Io, Time};
 use forebay_engine::{Error, Logged, Mode, Outcome, Seq};
 
-use crate::disk::{Extent, Stability};
+use crate::disk::Stability;
 use crate::planted_bugs;
 use crate::volume::Volume;
 
@@ -197,7 +197,16 @@ impl Volume {
         let whole = self.whole_blocks(offset, len);
         let end = offset + len;
         if len <= LOGGED_ZEROS || whole.is_empty() {
-            let changed = self.put_zeros(offset..end).await?;
+            let changed = if !keep && self.is_hole(&whole).await? {
+                // Blocks with zeros would fill a sparse file. An earlier change may have made the hole, so a sync
+                // covers it.
+                let before = Changed { frame: 0, bypassed: true };
+                let ends =
+                    self.put_zeros(offset..whole.start).await?.and(self.put_zeros(whole.end..end).await?);
+                before.and(ends)
+            } else {
+                self.put_zeros(offset..end).await?
+            };
             return self.settle(changed, stability).await;
         }
         let mut all = self.put_zeros(offset..whole.start).await?;
@@ -236,31 +245,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Describes a range as at most `most` extents: holes of the backing device, and cached and dirty blocks. A dirty
-    /// block is no hole.
-    pub(crate) async fn extents_now(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>> {
-        let allocated = self.device.allocated(offset, len).await?;
-        let (mut at, end, mut found) = (offset, offset + len, Vec::<Extent>::new());
-        while at < end {
-            let (hole, to) = part_of(&allocated, at, end);
-            let dirty = self.object.dirty_run(at);
-            let (dirty, to) = split(dirty, at, to);
-            let (cached, to) = split(self.object.cached_run(at..to), at, to);
-            let hole = hole && !dirty;
-            let next = Extent { len: to - at, hole, zero: hole, cached, dirty };
-            let goes_on = found.last().is_some_and(|last| Extent { len: next.len, ..*last } == next);
-            if goes_on {
-                found.last_mut().into_iter().for_each(|last| last.len += next.len);
-            } else if found.len() < most {
-                found.push(next);
-            } else {
-                break;
-            }
-            at = to;
-        }
-        Ok(found)
-    }
-
     /// Returns the whole blocks of a range, in bytes. The last block of the device counts as whole at the device's end.
     fn whole_blocks(&self, offset: u64, len: u64) -> Range<u64> {
         let block = BLOCK as u64;
@@ -275,41 +259,9 @@ fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     range.clone().step_by(PIECE as usize).map(move |start| start..(start + PIECE).min(range.end))
 }
 
-/// Returns true if `at` is in a hole of the device, and the end of that hole or of the allocated part, at most `end`.
-fn part_of(allocated: &[Range<u64>], at: u64, end: u64) -> (bool, u64) {
-    match allocated.iter().find(|part| part.end > at) {
-        Some(part) if part.start <= at => (false, part.end.min(end)),
-        Some(part) => (true, part.start.min(end)),
-        None => (true, end),
-    }
-}
-
-/// Returns true if `at` is in the run, and the end of the part of `at..end` that is wholly in the run or wholly
-/// outside of it.
-fn split(run: Option<Range<u64>>, at: u64, end: u64) -> (bool, u64) {
-    match run {
-        Some(run) if run.start <= at && at < run.end => (true, run.end.min(end)),
-        Some(run) if run.start > at => (false, run.start.min(end)),
-        _ => (false, end),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_is_split_where_a_property_changes() {
-        let allocated = [0..4, 8..12];
-        assert_eq!(part_of(&allocated, 0, 20), (false, 4));
-        assert_eq!(part_of(&allocated, 4, 20), (true, 8));
-        assert_eq!(part_of(&allocated, 9, 10), (false, 10));
-        assert_eq!(part_of(&allocated, 12, 20), (true, 20));
-        assert_eq!(split(Some(4..8), 0, 20), (false, 4));
-        assert_eq!(split(Some(4..8), 4, 20), (true, 8));
-        assert_eq!(split(Some(4..8), 5, 6), (true, 6));
-        assert_eq!(split(None, 5, 6), (false, 6));
-    }
 
     #[test]
     fn a_long_range_is_changed_in_pieces() {

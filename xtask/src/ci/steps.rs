@@ -7,7 +7,7 @@ use super::{
     Step, cargo_test, fuzz, modes, one, sim, step, tests,
 };
 use crate::{
-    boot, dist, documents, mounts, package,
+    boot, dist, documents, mounts, nbd, package,
     process::{command, target_dir},
     quota, readme,
     server::Kind,
@@ -124,6 +124,7 @@ fn guests() -> Vec<Step> {
         step("mounts", "mounts without options, and locks of NFSv3 and NFSv4", mounts::check)
             .after(&["release"]),
         step("quota", "quotas of the served file system, in a guest", quota::check).after(&["release"]),
+        step("nbd", "libnbd's, QEMU's and fio's tools on a block volume", nbd::check).after(&["release"]),
         step("watched", "metrics and alerts in Prometheus, and the page in a browser", watched::check)
             .after(&["release"]),
         step("boot", "the shipped unit under systemd", boot::check).after(&["release"]),

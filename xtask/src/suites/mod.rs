@@ -190,3 +190,20 @@ pub(crate) fn reported(line: &str) -> Option<Case> {
 pub(crate) fn whole(name: &str, problem: Option<String>) -> Case {
     Case { name: name.into(), outcome: problem.map_or(Outcome::Passed, Outcome::Failed) }
 }
+
+/// Prints the failed cases, and counts. There is no list of expected failures.
+pub(crate) fn count(name: &str, cases: &[Case]) -> Counts {
+    let mut counts = Counts::default();
+    for Case { name, outcome } in cases {
+        match outcome {
+            Outcome::Passed => counts.passed += 1,
+            Outcome::Skipped => counts.skipped += 1,
+            Outcome::Failed(why) => {
+                println!("FAILED {name}: {}", why.trim_end());
+                counts.failed += 1;
+            }
+        }
+    }
+    println!("{name}: {} passed, {} failed", counts.passed, counts.failed);
+    counts
+}

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
 use forebay_runtime::tasks;
-use forebay_volume::disk::{Disk, DiskError};
+use forebay_volume::disk::{Disk, DiskError, Stability};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::Errno;
@@ -276,10 +276,7 @@ async fn carry_out(disk: &dyn Disk, operation: Operation, buffer: &mut [u8]) -> 
         Operation::Read { offset, len } => disk.read(offset, &mut buffer[..len]).await,
         Operation::Write { offset, len, stability } => disk.write(offset, &buffer[..len], stability).await,
         Operation::Flush => disk.flush().await,
-        // A discarded block may have its old contents after a crash.
-        Operation::Discard { offset, len } => {
-            disk.discard(offset, len, forebay_volume::disk::Stability::Unstable).await
-        }
+        Operation::Discard { offset, len } => disk.discard(offset, len, Stability::of_discard(false)).await,
         Operation::WriteZeroes { offset, len, keep, stability } => {
             disk.write_zeroes(offset, len, keep, stability).await
         }

@@ -25,7 +25,7 @@ impl Operation {
         let len = u64::from(request.sectors) * SECTOR;
         let data = || usize::try_from(len).ok().filter(|len| *len <= buffer).ok_or(Errno::INVAL);
         // The client goes on after a crash of the server, so an answered change must survive it.
-        let stability = if has(operation::FUA) { Stability::Durable } else { Stability::Logged };
+        let stability = Stability::of_write(has(operation::FUA));
         let kind = request.operation & operation::MASK;
         if kind == operation::FLUSH {
             // A flush has no place: its first sector is the largest number there is.

@@ -294,14 +294,27 @@ fn a_flush_behind_a_lost_connection_fails_until_the_data_is_written_again() {
     let mut nbd = rig.open();
     nbd.write(0, 0, 1, BLOCK);
     nbd.flush();
-    // This write was answered, and the server forgets it.
-    nbd.write(0, 0, 2, BLOCK);
+    // This discard was answered, and the server forgets it.
+    nbd.change(TRIM, 0, 0, BLOCK, &[]);
     rig.export.kill();
     rig.export.again();
     for _ in 0..2 {
-        assert_ne!(nbd.call(FLUSH, 0, 0, 0, &[]).0, 0, "the write is lost");
+        assert_ne!(nbd.call(FLUSH, 0, 0, 0, &[]).0, 0, "the discard is lost");
     }
     rig.write(&mut nbd, 0, 0, 2, BLOCK);
+    nbd.flush();
+    rig.export.kill();
+    rig.check_image();
+}
+
+#[test]
+fn a_write_past_the_log_is_answered_when_a_remote_device_cannot_forget_it() {
+    let mut rig = Rig::new(FORGETFUL);
+    rig.server.ask(&["volume", "mode", "far", "write-through"]);
+    let mut nbd = rig.open();
+    rig.write(&mut nbd, 0, 0, 2, BLOCK);
+    rig.export.kill();
+    rig.export.again();
     nbd.flush();
     rig.export.kill();
     rig.check_image();

@@ -182,6 +182,27 @@ fn what_was_flushed_survives_a_kill_and_the_loss_of_a_cache_device() {
 }
 
 #[test]
+fn an_answered_write_survives_a_kill_without_a_flush() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    let mut expected = vec![7; SIZE];
+    for turn in 0..3 {
+        for block in 0..100 {
+            let (offset, byte) = (block * 37 % 1024 * BLOCK, (1 + turn * 60 + block % 60) as u8);
+            nbd.write(0, offset, byte, BLOCK);
+            expected[offset..offset + BLOCK].fill(byte);
+        }
+        // Zeros are a write as well, and these go through the log.
+        nbd.change(WRITE_ZEROES, 0, turn * 8 * BLOCK + 512, BLOCK, &[]);
+        expected[turn * 8 * BLOCK + 512..][..BLOCK].fill(0);
+        rig.server.kill();
+        rig.server.start();
+        nbd = rig.open().unwrap();
+        nbd.holds(&expected);
+    }
+}
+
+#[test]
 fn another_file_in_place_of_a_backing_file_is_refused_and_not_written() {
     let mut rig = Rig::new();
     let mut nbd = rig.create();
@@ -280,6 +301,40 @@ fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
     rig.server.ask(&["volume", "detach", "scratch"]);
     let contents = std::fs::read(&rig.image).unwrap();
     assert_eq!((contents.len(), contents[0], contents[grown - 1]), (grown, 2, 6));
+}
+
+#[test]
+fn a_change_that_cannot_be_recorded_changes_nothing() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(FUA, 0, 1, BLOCK);
+    let before = rig.volume(&["show", "scratch"]);
+    // The file is replaced by way of this name.
+    let obstacle = rig.server.state.join("volumes.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let second = rig.server.home().join("second.img");
+    std::fs::write(&second, vec![0; SIZE]).unwrap();
+    let second = second.to_str().unwrap();
+    rig.refused(&["mode", "scratch", "write-through"], "keeps its mode");
+    rig.refused(&["resize", "scratch", &(SIZE + 512).to_string()], "keeps its size");
+    rig.refused(&["create", "second", "--backing", second], "cannot be written");
+    rig.refused(&["remove", "scratch"], "scratch stays");
+    let shown = rig.volume(&["show", "scratch"]);
+    for part in ["own_mode", "mode", "size_bytes", "state"] {
+        assert_eq!(shown[part], before[part], "{part}");
+    }
+    nbd.write(FUA, 0, 2, BLOCK);
+    assert_eq!(rig.open().unwrap().size, SIZE as u64);
+    // The next change makes nothing durable of the refused ones.
+    std::fs::remove_dir(&obstacle).unwrap();
+    rig.volume(&["create", "second", "--backing", second]);
+    rig.server.kill();
+    rig.server.start();
+    let shown = rig.volume(&["show", "scratch"]);
+    assert_eq!((&shown["own_mode"], &shown["mode"]), (&before["own_mode"], &before["mode"]));
+    assert_eq!(rig.open().unwrap().read(0, 1), [2]);
+    assert_eq!(rig.volume(&["mode", "scratch", "write-through"])["own_mode"], "write-through");
+    assert_eq!(rig.volume(&["resize", "scratch"])["size_bytes"], SIZE + 512);
 }
 
 #[test]

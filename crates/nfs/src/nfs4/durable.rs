@@ -4,15 +4,17 @@
 //! |---|---|---|
 //! | the state of its client | in one piece | at the end of the piece |
 //! | names or attributes | | in the record of the change |
-//! | both (OPEN that makes a file) | in the record of the change | in the record of the change |
+//! | both (OPEN that makes a file) | in the record of the change | with them |
 //! | both, and they do not fit | in one piece, for which the reply waits | at the end of the piece |
 //! | nothing | none | not in the log: the client may ask again |
 //!
 //! A piece gets its numbers under the lock of the state, so the order in the log is the order of the state. A change of
-//! names gets its number before the OPEN changes the state. So the records in a change may come before older ones of the
-//! file; recovery keeps the newest. A kill may leave a change without its record. Then the request journal knows the key
-//! of the request, and the client that asks again gets a success ([`Compound::was_carried_out`]) or continues the
-//! creation (`vfs`).
+//! names gets its number before the OPEN changes the state. So the records in a change may come before older ones of
+//! the file; recovery keeps the newest.
+//!
+//! A kill may leave a change without its record. Then the request journal knows the key of the request, and the client
+//! that asks again gets a success ([`Compound::was_carried_out`]) or continues the creation (`vfs`). The log has the
+//! key until the client uses a later number in the slot.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -101,6 +103,7 @@ impl Server {
     /// their state for the time of a lease.
     pub(crate) fn recover<'a>(&self, logged: impl Iterator<Item = &'a [u8]>, is_lost: bool) {
         let mut all = Vec::new();
+        let owners = self.known.owners();
         let mut carried_out = self.carried_out.lock();
         for logged in logged.filter_map(Logged::decode) {
             match logged {
@@ -111,7 +114,6 @@ impl Server {
         let mut state = self.state();
         let origin = self.origin(all.iter().map(Record::epoch).max());
         if is_lost {
-            let owners = self.known.owners();
             let known = (!self.has_lost_locks && !owners.is_empty()).then_some(owners);
             *state = State::without_log(self.limits.clone(), origin, known, self.now());
             state.count_in(self.counters.clone());

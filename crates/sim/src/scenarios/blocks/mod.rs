@@ -6,6 +6,7 @@ mod model;
 use std::ops::Range;
 
 use forebay_common::lock::Mutex;
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Backing, BackingResult, Clock as _, Io, Key};
 use forebay_volume::device::BackingDevice;
@@ -35,6 +36,9 @@ struct Virtual {
     zeroes: bool,
     /// The connection to the device, if it is on another host.
     link: Option<Link>,
+    executor: crate::executor::Executor,
+    /// The number of questions for the allocated parts.
+    asked: AtomicU64,
 }
 
 impl Virtual {
@@ -99,7 +103,22 @@ impl BackingDevice for Virtual {
     }
 
     fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>> {
-        Box::pin(async move { Ok(std::iter::once(offset..offset + len).collect()) })
+        if self.is_remote() {
+            return Box::pin(async move { Ok(std::iter::once(offset..offset + len).collect()) });
+        }
+        let block = BLOCK as u64;
+        let blocks = offset / block..(offset + len).div_ceil(block);
+        let part = |at: u64| (at * block).max(offset)..((at + 1) * block).min(offset + len);
+        let content = self.store.current(&self.file).unwrap_or_default();
+        let is_hole = |at: u64| content.page(at).iter().all(|byte| *byte == 0);
+        let found = blocks.filter(|at| !is_hole(*at)).map(part).collect();
+        // The answer may be old, and blocks may be destaged meanwhile.
+        let late = Duration::from_millis(10 * (self.asked.fetch_add(1, Ordering::Relaxed) % 4));
+        let executor = self.executor.clone();
+        Box::pin(async move {
+            executor.sleep(late).await;
+            Ok(found)
+        })
     }
 }
 
@@ -129,7 +148,9 @@ impl Blocks {
         content.resize(SIZE);
         store.create(&file, content);
         let link = link(&mut world);
-        let device = Arc::new(Virtual { store: store.clone(), file, zeroes, link });
+        let executor = world.shared.executor.clone();
+        let asked = AtomicU64::new(0);
+        let device = Arc::new(Virtual { store: store.clone(), file, zeroes, link, executor, asked });
         let stores = AllStores::new(Arc::new(store), Vec::new());
         stores.add(UUID, "a volume", SIZE, Some(device.clone()));
         world.backing = Some(Arc::new(stores));
@@ -226,12 +247,13 @@ impl BlockClient {
     async fn act(&mut self) {
         let range = self.range();
         let stability = self.rng.pick(&STABILITIES);
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0..=4 => self.change(range, Change::Put, stability).await,
             5 => self.change(range, Change::Zero, stability).await,
             6 => self.change(range, Change::Discard, stability).await,
             7 | 8 => self.flush().await,
             9 | 10 => self.read(range).await,
+            11 => self.map(range).await,
             _ => {
                 let rest = self.rng.time(Duration::ZERO, Duration::from_millis(30));
                 self.executor.sleep(rest).await;
@@ -297,6 +319,28 @@ impl BlockClient {
         }
         if let Err(failure) = self.model.lock().check(sectors.start, &buffer) {
             self.failure = Some(failure);
+        }
+    }
+
+    /// Checks that zeros are where the volume says so.
+    async fn map(&mut self, sectors: Range<u64>) {
+        let (mut at, end) = (sectors.start * SECTOR as u64, sectors.end * SECTOR as u64);
+        match self.volume.extents(at, end - at, 8).await {
+            Err(error) => self.failed("a map", error),
+            Ok(extents) if extents.is_empty() => self.failure = Some("a map is empty".into()),
+            Ok(extents) => {
+                for extent in extents {
+                    // Parts of a sector have the sector's contents.
+                    let checked = at / SECTOR as u64..(at + extent.len) / SECTOR as u64;
+                    let zeros = vec![0; (checked.end - checked.start) as usize * SECTOR];
+                    if extent.zero
+                        && let Err(failure) = self.model.lock().check(checked.start, &zeros)
+                    {
+                        self.failure = Some(format!("a hole of the map is none: {failure}"));
+                    }
+                    at += extent.len;
+                }
+            }
         }
     }
 
