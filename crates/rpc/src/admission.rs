@@ -77,8 +77,8 @@ impl Admission {
         }
     }
 
-    /// Returns true if another request of the address may leave the event loop. Several loops may find the last place at
-    /// once, and each takes it.
+    /// Returns true if another request of the address may leave the event loop. Several loops may find the last place
+    /// at once, and each takes it.
     pub(crate) fn has_room(&self) -> bool {
         self.room() > 0
     }
