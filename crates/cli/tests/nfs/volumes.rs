@@ -305,6 +305,40 @@ fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
 }
 
 #[test]
+fn a_change_that_cannot_be_recorded_changes_nothing() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(FUA, 0, 1, BLOCK);
+    let before = rig.volume(&["show", "scratch"]);
+    // The file is replaced by way of this name.
+    let obstacle = rig.server.state.join("volumes.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let second = rig.server.home().join("second.img");
+    std::fs::write(&second, vec![0; SIZE]).unwrap();
+    let second = second.to_str().unwrap();
+    rig.refused(&["mode", "scratch", "write-through"], "keeps its mode");
+    rig.refused(&["resize", "scratch", &(SIZE + 512).to_string()], "keeps its size");
+    rig.refused(&["create", "second", "--backing", second], "cannot be written");
+    rig.refused(&["remove", "scratch"], "scratch stays");
+    let shown = rig.volume(&["show", "scratch"]);
+    for part in ["own_mode", "mode", "size_bytes", "state"] {
+        assert_eq!(shown[part], before[part], "{part}");
+    }
+    nbd.write(FUA, 0, 2, BLOCK);
+    assert_eq!(rig.open().unwrap().size, SIZE as u64);
+    // The next change makes nothing durable of the refused ones.
+    std::fs::remove_dir(&obstacle).unwrap();
+    rig.volume(&["create", "second", "--backing", second]);
+    rig.server.kill();
+    rig.server.start();
+    let shown = rig.volume(&["show", "scratch"]);
+    assert_eq!((&shown["own_mode"], &shown["mode"]), (&before["own_mode"], &before["mode"]));
+    assert_eq!(rig.open().unwrap().read(0, 1), [2]);
+    assert_eq!(rig.volume(&["mode", "scratch", "write-through"])["own_mode"], "write-through");
+    assert_eq!(rig.volume(&["resize", "scratch"])["size_bytes"], SIZE + 512);
+}
+
+#[test]
 fn qemu_s_and_libnbd_s_programs_use_a_volume() {
     let rig = Rig::new();
     drop(rig.create());
