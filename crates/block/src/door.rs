@@ -40,6 +40,8 @@ pub struct Config {
     pub conn_memory: usize,
     /// Requests that one connection may have in flight before it stops being read.
     pub max_inflight: usize,
+    /// Requests that all busy addresses may have in flight together while a less busy one is active; 0 bounds nothing.
+    pub shared_inflight: usize,
     /// The time for the negotiation, and the time that an incomplete request or unread replies may make no progress.
     pub stall_timeout: Duration,
     /// The time that an event loop polls after work before it sleeps.
@@ -60,6 +62,7 @@ impl Default for Config {
             memory: 512 << 20,
             conn_memory: transport.conn_memory,
             max_inflight: transport.max_inflight,
+            shared_inflight: transport.shared_inflight,
             stall_timeout: transport.stall_timeout,
             busy_poll: transport.busy_poll,
         }
@@ -117,6 +120,7 @@ impl Config {
             memory: self.memory,
             conn_memory: self.conn_memory,
             max_inflight: self.max_inflight,
+            shared_inflight: self.shared_inflight,
             // A client that uses a volume may be silent for ever.
             idle_timeout: None,
             stall_timeout: self.stall_timeout,

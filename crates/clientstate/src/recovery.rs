@@ -237,6 +237,12 @@ impl State {
         confirmed.map(|client| client.owner.clone()).collect()
     }
 
+    /// Returns the name of a client that is confirmed, or `None` for any other.
+    pub fn owner_of(&self, client: ClientId) -> Option<OwnerName> {
+        let client = self.clients.get(&client).filter(|client| client.is_confirmed);
+        client.map(|client| client.owner.clone())
+    }
+
     /// Returns records that describe the present state: older records may be released when these are in the log.
     ///
     /// The records are in the order of the things that they need. A caller that cannot hold its lock for all of them

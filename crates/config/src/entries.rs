@@ -172,6 +172,7 @@ pub const KEYS: &[&str] = &[
     "limits.connection_memory",
     "limits.connections",
     "limits.inflight",
+    "limits.shared_inflight",
     "limits.reply_cache_entries",
     "limits.reply_cache_memory",
     "limits.metadata_memory",

@@ -79,6 +79,11 @@ pub const LIMITS: &[Limit] = &[
         Kind::Count(|l| &mut l.inflight, 1..=65_536),
     ),
     limit(
+        "shared_inflight",
+        "Requests worked on at once for busy clients while a less busy client is active; 0 means no bound",
+        Kind::Count(|l| &mut l.shared_inflight, 0..=65_536),
+    ),
+    limit(
         "reply_cache_entries",
         "Replies kept to answer retransmitted requests",
         Kind::Count(|l| &mut l.reply_cache_entries, 64..=16_777_216),

@@ -1,13 +1,15 @@
 //! Users and groups, given by number or by a name that this host knows.
 
-use std::ffi::CString;
+use std::io;
+
+use forebay_common::user_database::{group_called, user_called};
 
 /// Parses a user: a number, or a name that this host knows.
 ///
 /// # Errors
 /// One sentence. The number 4294967295 is refused: it means "no change" in system calls and belongs to no user.
 pub fn parse_user(text: &str) -> Result<u32, String> {
-    parse(text, "user", user_called)
+    parse(text, "user", |name| Ok(user_called(name)?.map(|user| user.number)))
 }
 
 /// Parses a group: a number, or a name that this host knows.
@@ -19,11 +21,17 @@ pub fn parse_group(text: &str) -> Result<u32, String> {
 }
 
 /// Parses the number of a user or group, or looks its name up with `called`. `what` is the word for the message.
-fn parse(text: &str, what: &str, called: fn(&CString) -> Option<u32>) -> Result<u32, String> {
+fn parse(
+    text: &str,
+    what: &str,
+    called: impl FnOnce(&str) -> io::Result<Option<u32>>,
+) -> Result<u32, String> {
     let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let found = match number {
         true => text.parse().ok(),
-        false => CString::new(text).ok().and_then(|name| called(&name)),
+        false => called(text).map_err(|error| {
+            format!("the {what} `{text}` cannot be looked up on this host: {error}; write its number")
+        })?,
     };
     found.filter(|id| *id != u32::MAX).ok_or_else(|| {
         format!(
@@ -31,38 +39,6 @@ fn parse(text: &str, what: &str, called: fn(&CString) -> Option<u32>) -> Result<
             u32::MAX - 1
         )
     })
-}
-
-/// Size in bytes of the buffer for an entry of the host's user database. No known entry is as large; a larger one
-/// counts as absent.
-const ENTRY: usize = 64 << 10;
-
-/// Returns the number of a user from the host's user database, or `None` if there is no such user. May wait for a
-/// server that the host asks.
-fn user_called(name: &CString) -> Option<u32> {
-    let mut buffer = vec![0; ENTRY];
-    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
-    let mut found = std::ptr::null_mut();
-    // SAFETY: the name ends with a zero byte, and entry, buffer (of the length given) and result live over the call.
-    let failed = unsafe {
-        libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found)
-    };
-    // SAFETY: without an error, a result that is not null points to the entry, which is filled then.
-    (failed == 0 && !found.is_null()).then(|| unsafe { (*found).pw_uid })
-}
-
-/// Returns the number of a group from the host's user database, or `None` if there is no such group. An entry longer
-/// than `ENTRY` bytes counts as absent.
-fn group_called(name: &CString) -> Option<u32> {
-    let mut buffer = vec![0; ENTRY];
-    let mut entry = std::mem::MaybeUninit::<libc::group>::uninit();
-    let mut found = std::ptr::null_mut();
-    // SAFETY: the name ends with a zero byte, and entry, buffer (of the length given) and result live over the call.
-    let failed = unsafe {
-        libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found)
-    };
-    // SAFETY: without an error, a result that is not null points to the entry, which is filled then.
-    (failed == 0 && !found.is_null()).then(|| unsafe { (*found).gr_gid })
 }
 
 #[cfg(test)]
@@ -77,5 +53,13 @@ mod tests {
             assert!(parse_user(text).unwrap_err().contains("is no user; write the name"), "{text}");
             assert!(parse_group(text).unwrap_err().contains("is no group"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_database_that_fails_is_not_taken_for_an_unknown_name() {
+        let fails = |_: &str| Err(io::ErrorKind::TimedOut.into());
+        let told = parse("staff", "group", fails).unwrap_err();
+        assert!(told.starts_with("the group `staff` cannot be looked up"), "{told}");
+        assert_eq!(parse("7", "group", fails), Ok(7), "a number needs no database");
     }
 }

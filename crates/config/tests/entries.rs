@@ -39,6 +39,7 @@ memory = "17MiB"
 connection_memory = "5MiB"
 connections = 5
 inflight = 6
+shared_inflight = 7
 reply_cache_entries = 65
 reply_cache_memory = "65KiB"
 metadata_memory = "3MiB"

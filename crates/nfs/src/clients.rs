@@ -44,13 +44,14 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Returns the counters of an address.
+    /// Returns the counters of an address. An IPv4 address and its form in IPv6 are one client.
     pub(crate) fn get(&self, address: IpAddr) -> Arc<ClientStats> {
+        let address = address.to_canonical();
         let mut known = self.known.lock();
         if known.len() >= MAX_CLIENTS && !known.contains_key(&address) {
             known.retain(|_, client| client.connections.load(Ordering::Relaxed) > 0);
         }
-        known.entry(address.to_canonical()).or_default().clone()
+        known.entry(address).or_default().clone()
     }
 
     /// Counts a request. A thread remembers the counters of the connections it serves.
@@ -95,5 +96,29 @@ impl ClientStats {
     fn seen(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.last_seen_ns.store(now.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_known_client_makes_a_full_table_forget_nobody() {
+        let clients = Clients::default();
+        let address = |number: usize| Ipv4Addr::from_bits(number as u32);
+        for number in 0..MAX_CLIENTS {
+            clients.get(address(number).into());
+        }
+        for known in [IpAddr::V4(address(7)), IpAddr::V6(address(7).to_ipv6_mapped())] {
+            clients.get(known);
+            assert_eq!(clients.all().len(), MAX_CLIENTS, "{known}");
+        }
+        clients.connected(address(7).to_ipv6_mapped().into());
+        clients.get(address(MAX_CLIENTS).into());
+        let left: Vec<IpAddr> = clients.all().into_iter().map(|(address, _)| address).collect();
+        assert_eq!(left, [address(7).into(), IpAddr::V4(address(MAX_CLIENTS))]);
     }
 }

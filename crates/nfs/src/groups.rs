@@ -2,13 +2,13 @@
 //! as of rpc.mountd).
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
+use forebay_common::user_database::user_numbered;
 use forebay_vfs::Wait;
 use forebay_wire::nfs3::Nfsstat3;
 
@@ -88,57 +88,13 @@ impl Groups {
     }
 }
 
-/// The first size of the buffer for the strings of a passwd entry in bytes; doubled as needed.
-const ENTRY: usize = 1024;
-/// The largest size of that buffer in bytes; no passwd entry is larger.
-const LARGEST_ENTRY: usize = 1 << 20;
 /// The number of groups requested at first.
 const SOME: usize = 64;
 
-/// Asks the database (getpwuid_r(3), getgrouplist(3)); may take long.
+/// Asks the database for a user and its groups; may take long. An unknown user has none.
 fn lookup(user: u32) -> io::Result<Vec<u32>> {
-    // SAFETY: `entry` passes pointers that are valid for writes of their lengths.
-    let ask =
-        |passwd, strings, len, found: &mut _| unsafe { libc::getpwuid_r(user, passwd, strings, len, found) };
-    let groups = entry(ask, |name, _, group| groups_of(name, group))?;
-    Ok(groups.unwrap_or_default())
-}
-
-/// Asks the database for the ids of the user with a name (getpwnam_r(3)); may take long. An unknown user has none.
-pub(crate) fn user_called(name: &str) -> io::Result<Option<(u32, u32)>> {
-    let Ok(name) = CString::new(name) else { return Ok(None) };
-    // SAFETY: `entry` passes pointers that are valid for writes of their lengths, and the name is a C string.
-    let ask = |passwd, strings, len, found: &mut _| unsafe {
-        libc::getpwnam_r(name.as_ptr(), passwd, strings, len, found)
-    };
-    entry(ask, |_, user, group| (user, group))
-}
-
-/// Returns what `take` makes of an entry's name, user and group; none without an entry. `ask` is getpwuid_r(3) or
-/// getpwnam_r(3) for one user.
-fn entry<T>(
-    ask: impl Fn(*mut libc::passwd, *mut libc::c_char, usize, &mut *mut libc::passwd) -> libc::c_int,
-    take: impl FnOnce(&CStr, u32, u32) -> T,
-) -> io::Result<Option<T>> {
-    let mut strings = vec![0u8; ENTRY];
-    loop {
-        let mut entry = MaybeUninit::<libc::passwd>::uninit();
-        let mut found = std::ptr::null_mut();
-        match ask(entry.as_mut_ptr(), strings.as_mut_ptr().cast(), strings.len(), &mut found) {
-            0 if found.is_null() => return Ok(None),
-            0 => {
-                // SAFETY: the call has filled in the entry, whose name lies in `strings`, terminated by NUL.
-                let (name, user, group) = unsafe {
-                    let entry = entry.assume_init_ref();
-                    (CStr::from_ptr(entry.pw_name), entry.pw_uid, entry.pw_gid)
-                };
-                return Ok(Some(take(name, user, group)));
-            }
-            libc::ERANGE if strings.len() < LARGEST_ENTRY => strings.resize(2 * strings.len(), 0),
-            libc::ENOENT | libc::ESRCH => return Ok(None),
-            error => return Err(io::Error::from_raw_os_error(error)),
-        }
-    }
+    let user = user_numbered(user)?;
+    Ok(user.map(|user| groups_of(&user.name, user.group)).unwrap_or_default())
 }
 
 /// Returns the groups of a user from the host's user database, `group` among them. Waits for the database, which may
@@ -205,8 +161,5 @@ mod tests {
             assert_eq!(found, told, "user {user}");
         }
         assert_eq!(lookup(4_000_000_000).unwrap(), [0u32; 0], "nobody has this number");
-        assert_eq!(user_called("root").unwrap(), Some((0, 0)));
-        assert_eq!(user_called("no-such-user").unwrap(), None);
-        assert_eq!(user_called("ro\0ot").unwrap(), None);
     }
 }

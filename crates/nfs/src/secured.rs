@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forebay_common::user_database::user_called;
 use forebay_gss::{Arguments, Load, Received, Seal, Settings};
 use forebay_rpc::{Handled, Message, Record, Ticket, Workers};
 use forebay_vfs::Outcome;
@@ -13,7 +14,6 @@ use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::rpcsec_gss::is_gss_data;
 use forebay_wire::xdr::Encode;
 
-use crate::groups::user_called;
 use crate::request::{Head, Rejected, Request, header};
 use crate::service::{Nfs, Pools};
 use crate::shared::Shared;
@@ -47,7 +47,8 @@ impl Secured {
     /// Opens the keytab, and starts the threads that verify calls. Their number is that of the CPU cores, from 2 to
     /// 64. Fails if Kerberos is not usable with these settings.
     fn new(settings: &Settings, shared: &Arc<Shared>, pools: &Pools) -> Result<Self, KerberosError> {
-        let gss = forebay_gss::Server::open(settings, Box::new(user_called))?;
+        let ids = |name: &str| Ok(user_called(name)?.map(|user| (user.number, user.group)));
+        let gss = forebay_gss::Server::open(settings, Box::new(ids))?;
         // Clients take the name of their realm, in lower case, for the domain of their users.
         shared.owners.know(gss.realms().to_vec());
         let verifier = Arc::new(Verifier { gss, shared: shared.clone(), pools: pools.clone() });

@@ -3,16 +3,20 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
 
+use crate::admission::{self, REVIEW, UNBOUNDED};
 use crate::bounds::Bounds;
 use crate::pool::{Account, Pool};
 use crate::rate::FindLimit;
 
 /// A server with fewer connections than this lets one address have all of them: idle connections make room for others.
 const FEW: usize = 128;
+/// The part of the stall timeout after which an address without any answer gets more requests in flight.
+const STALLED: u32 = 8;
 /// The number of known addresses from which accounts of addresses without connections are removed.
 const MANY: usize = 256;
 
@@ -23,13 +27,19 @@ pub(crate) struct Addresses {
     limits: Mutex<Option<FindLimit>>,
     pool: Arc<Pool>,
     bounds: Arc<Bounds>,
+    began: Instant,
+    /// The time of the next review, in nanoseconds since `began`.
+    review_at: AtomicU64,
+    /// True while requests in flight are bounded.
+    is_contended: AtomicBool,
 }
 
 impl Addresses {
     /// Returns the accounts for a server with these bounds.
     pub(crate) fn new(bounds: Arc<Bounds>) -> Arc<Self> {
         let (known, limits, pool) = (Mutex::default(), Mutex::default(), Arc::clone(bounds.pool()));
-        Arc::new(Self { known, limits, pool, bounds })
+        let (began, review_at, is_contended) = (Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { known, limits, pool, bounds, began, review_at, is_contended })
     }
 
     /// Returns the largest number of connections of one address: three quarters of all connections.
@@ -45,6 +55,38 @@ impl Addresses {
             account.rate.set(find(*address));
         }
         *self.limits.lock() = Some(find);
+    }
+
+    /// Bounds the requests in flight of each address by what all of them did since the last review, if a review is due.
+    pub(crate) fn review(&self, now: Instant) {
+        let (now, due) = (self.nanos(now), self.review_at.load(Relaxed));
+        let next = now + REVIEW.as_nanos() as u64;
+        if now < due || self.review_at.compare_exchange(due, next, Relaxed, Relaxed).is_err() {
+            return;
+        }
+        let was_contended = self.is_contended.load(Relaxed);
+        if self.pool.addresses.load(Relaxed) < 2 && !was_contended {
+            return;
+        }
+        let (shared, stall) = (self.bounds.shared_inflight(), self.bounds.stall_timeout() / STALLED);
+        let known = self.known.lock();
+        let demands: Vec<_> = known.values().filter_map(|account| account.admission.review(stall)).collect();
+        let bound = admission::bound(&demands, shared);
+        let is_contended = bound != UNBOUNDED;
+        self.is_contended.store(is_contended, Relaxed);
+        if is_contended || was_contended {
+            known.values().for_each(|account| account.admission.set_bound(bound));
+        }
+    }
+
+    /// Returns the time of the next review, if requests in flight are bounded.
+    pub(crate) fn next_review(&self) -> Option<Instant> {
+        let at = Duration::from_nanos(self.review_at.load(Relaxed));
+        self.is_contended.load(Relaxed).then(|| self.began + at)
+    }
+
+    fn nanos(&self, time: Instant) -> u64 {
+        time.saturating_duration_since(self.began).as_nanos() as u64
     }
 
     /// Returns the account of an address that is not known yet.

@@ -17,6 +17,7 @@ pub struct Bounds {
     max_connections: AtomicUsize,
     conn_memory: AtomicUsize,
     max_inflight: AtomicUsize,
+    shared_inflight: AtomicUsize,
     /// Nanoseconds; 0 keeps idle connections for ever.
     idle_timeout: AtomicU64,
     /// Nanoseconds.
@@ -32,6 +33,7 @@ impl Bounds {
             max_connections: AtomicUsize::new(0),
             conn_memory: AtomicUsize::new(0),
             max_inflight: AtomicUsize::new(0),
+            shared_inflight: AtomicUsize::new(0),
             idle_timeout: AtomicU64::new(0),
             stall_timeout: AtomicU64::new(0),
         };
@@ -39,13 +41,14 @@ impl Bounds {
         Arc::new(bounds)
     }
 
-    /// Puts the limits of `config` in force: `max_connections`, `memory`, `conn_memory`, `max_inflight` and the two
-    /// timeouts. The other fields are those of the start.
+    /// Puts the limits of `config` in force: `max_connections`, `memory`, `conn_memory`, `max_inflight`,
+    /// `shared_inflight` and the two timeouts. The other fields are those of the start.
     pub fn set(&self, config: &Config) {
         self.pool.set_limit(config.memory.max(4 * self.max_record));
         self.max_connections.store(config.max_connections, Relaxed);
         self.conn_memory.store(config.conn_memory, Relaxed);
         self.max_inflight.store(config.max_inflight, Relaxed);
+        self.shared_inflight.store(config.shared_inflight, Relaxed);
         self.idle_timeout.store(config.idle_timeout.map_or(0, nanos), Relaxed);
         self.stall_timeout.store(nanos(config.stall_timeout), Relaxed);
     }
@@ -64,6 +67,10 @@ impl Bounds {
 
     pub(crate) fn max_inflight(&self) -> usize {
         self.max_inflight.load(Relaxed)
+    }
+
+    pub(crate) fn shared_inflight(&self) -> usize {
+        self.shared_inflight.load(Relaxed)
     }
 
     /// Returns the time after which an idle connection is closed; `None` keeps it for ever.

@@ -22,6 +22,10 @@ pub struct Config {
     pub conn_memory: usize,
     /// Deferred requests one connection may have unanswered before it stops being read.
     pub max_inflight: usize,
+    /// Deferred requests that all addresses together may have unanswered while an address with fewer is active, without
+    /// those of that address. An address may have as many as the address with the fewest, also if that is more. 0
+    /// bounds nothing.
+    pub shared_inflight: usize,
     /// A connection without any request for this long is closed; `None` keeps it for ever.
     pub idle_timeout: Option<Duration>,
     /// A connection is closed if an incomplete record does not continue, or queued replies are not read, for this long.
@@ -43,6 +47,7 @@ impl Default for Config {
             memory: 1 << 30,
             conn_memory: 64 << 20,
             max_inflight: 256,
+            shared_inflight: 2,
             idle_timeout: Some(Duration::from_secs(15 * 60)),
             stall_timeout: Duration::from_secs(30),
             busy_poll: Duration::from_micros(50),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::addresses::Seat;
+use crate::addresses::{Addresses, Seat};
 use crate::assemble::{Assembler, Next};
 use crate::batch::Batch;
 use crate::bounds::Bounds;
@@ -39,6 +39,7 @@ pub(crate) struct Io<S> {
     pub(crate) bounds: Arc<Bounds>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) home: Arc<Home>,
+    pub(crate) addresses: Arc<Addresses>,
     pub(crate) now: Instant,
     scratch: Box<[u8]>,
     /// Opened bytes of a TLS session.
@@ -48,11 +49,18 @@ pub(crate) struct Io<S> {
     records: u64,
     /// Work done in this turn, in bytes ([`Shares`](crate::shares::Shares)).
     pub(crate) work: usize,
+    /// The work after which a turn ends, in bytes.
+    pub(crate) quantum: usize,
 }
 
 impl<S: Service> Io<S> {
     /// Returns the parts of an event loop that its connections share: buffers, limits, and the service.
-    pub(crate) fn new(service: Arc<S>, config: Arc<Config>, bounds: Arc<Bounds>, home: Arc<Home>) -> Self {
+    pub(crate) fn new(
+        service: Arc<S>,
+        config: Arc<Config>,
+        (bounds, addresses): (Arc<Bounds>, Arc<Addresses>),
+        home: Arc<Home>,
+    ) -> Self {
         let pool = Arc::clone(bounds.pool());
         Self {
             service,
@@ -60,6 +68,7 @@ impl<S: Service> Io<S> {
             bounds,
             pool,
             home,
+            addresses,
             now: Instant::now(),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             plain: Vec::new(),
@@ -67,6 +76,7 @@ impl<S: Service> Io<S> {
             head: Vec::with_capacity(1024),
             records: 0,
             work: 0,
+            quantum: QUANTUM,
         }
     }
 }
@@ -114,6 +124,8 @@ pub(crate) struct Conn {
     pub(crate) queued: bool,
     /// True if the connection is in the loop's list of connections that wait for the rate of their address.
     pub(crate) delayed: bool,
+    /// True if the connection waits until its address has fewer requests in flight.
+    pub(crate) held_back: bool,
     /// The reason to close the connection as soon as everything in flight is answered and sent.
     pub(crate) closing: Option<CloseReason>,
     /// True if the peer has closed the connection and has every reply.
@@ -152,6 +164,7 @@ impl Conn {
             asked: false,
             queued: false,
             delayed: false,
+            held_back: false,
             closing: None,
             received: false,
             large: false,
@@ -274,7 +287,7 @@ impl Conn {
     fn may_handle<S: Service>(&self, io: &Io<S>) -> bool {
         self.closing.is_none()
             && self.handshake.is_none()
-            && io.work < QUANTUM
+            && io.work < io.quantum
             && self.may_read(io)
             && self.is_within_rate(io)
     }
@@ -290,6 +303,7 @@ impl Conn {
         let received = message.bytes().len();
         self.large = received > SMALL;
         self.asked = true;
+        self.link.account().admission.ask();
         io.records += 1;
         self.last_record = io.now;
         let head = std::mem::take(&mut io.head);
@@ -327,8 +341,13 @@ impl Conn {
         if io.batch.has_room() { Ok(()) } else { self.flush(io) }
     }
 
-    /// Returns true if the limits allow another record.
+    /// Returns true if the limits of the connection and of its address allow another record.
     fn may_read<S: Service>(&self, io: &Io<S>) -> bool {
+        self.link.account().admission.has_room() && self.has_room(io)
+    }
+
+    /// Returns true if the limits of the connection allow another record.
+    fn has_room<S: Service>(&self, io: &Io<S>) -> bool {
         let inflight = self.link.inflight();
         let waiting = inflight > 0 || self.out_bytes > 0;
         inflight < io.bounds.max_inflight()
@@ -341,10 +360,14 @@ impl Conn {
         if self.link.account().full() {
             return Turn::Starved;
         }
+        if !self.link.account().admission.has_room() {
+            return self.hold_back(io);
+        }
         let link = Arc::clone(&self.link);
         let paused = link.with_outlet(|outlet| {
             self.out_bytes = outlet.bytes();
-            let paused = !self.may_read(io);
+            // Other connections of the address change the room of the address, and their replies do not wake this one.
+            let paused = !self.has_room(io);
             // Half of the requests answered is worth a wake-up, a single one is not. Bytes become fewer in large steps.
             let full = self.link.inflight() >= io.bounds.max_inflight();
             outlet.watch(paused.then_some(if full { io.bounds.max_inflight() / 2 } else { usize::MAX }));
@@ -355,6 +378,19 @@ impl Conn {
         }
         self.input.restart(io.now);
         io.home.stats.pauses.fetch_add(1, Relaxed);
+        Turn::Wait
+    }
+
+    /// Stops reading until the address has fewer requests in flight.
+    fn hold_back<S: Service>(&mut self, io: &Io<S>) -> Turn {
+        if !self.held_back {
+            if !self.link.wait_for_admission() {
+                return Turn::Again;
+            }
+            self.held_back = true;
+            io.home.stats.held_back.fetch_add(1, Relaxed);
+        }
+        self.input.restart(io.now);
         Turn::Wait
     }
 

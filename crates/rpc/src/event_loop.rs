@@ -111,8 +111,9 @@ impl<S: Service> EventLoop<S> {
 
     /// Gives each ready connection a turn, except those whose address has used its share.
     fn round(&mut self) {
-        let Self { conns, ready, shares, .. } = self;
-        shares.begin_round(ready.iter().filter_map(|token| conns.get_mut(*token).map(|conn| conn.address())));
+        let Self { conns, ready, shares, io, .. } = self;
+        let waiting = ready.iter().filter_map(|token| conns.get_mut(*token).map(|conn| conn.address()));
+        io.quantum = shares.begin_round(waiting);
         for _ in 0..self.ready.len() {
             let Some(token) = self.ready.pop_front() else { return };
             match self.conns.get_mut(token) {
@@ -138,6 +139,7 @@ impl<S: Service> EventLoop<S> {
     /// Carries out the work that is due by the clock.
     fn keep_time(&mut self) {
         let now = self.io.now;
+        self.io.addresses.review(now);
         if now >= self.next_sweep {
             self.sweep();
         }
@@ -203,8 +205,11 @@ impl<S: Service> EventLoop<S> {
         let accept = self.acceptor.as_ref().and_then(Acceptor::paused_until);
         let service = self.io.service.wake_at();
         let delayed = self.delayed.peek().map(|Reverse((at, _))| *at);
-        let first =
-            [self.retry_at, sweep, accept, self.deadline, service, delayed].into_iter().flatten().min()?;
+        let review = self.io.addresses.next_review();
+        let first = [self.retry_at, sweep, accept, self.deadline, service, delayed, review]
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
@@ -241,6 +246,12 @@ impl<S: Service> EventLoop<S> {
         match post {
             Post::Adopt { fd, peer, seat, evict } => self.adopt(fd, peer, seat, evict),
             Post::Resume(token) => self.enqueue(token),
+            Post::Admit(token) => {
+                if let Some(conn) = self.conns.get_mut(token) {
+                    conn.held_back = false;
+                }
+                self.enqueue(token);
+            }
             Post::Stepped(token, stepped) => self.stepped(token, *stepped),
             Post::Shutdown(deadline) => {
                 self.acceptor = None;
@@ -273,6 +284,8 @@ impl<S: Service> EventLoop<S> {
         let Some(conn) = self.conns.get_mut(token) else { return };
         conn.queued = false;
         let (turn, address) = (conn.turn(&mut self.io), conn.address());
+        // A connection that waits may have been resumed for a request that this one did not have.
+        conn.link.account().admission.resume(1);
         self.shares.charge(address, TURN + std::mem::take(&mut self.io.work));
         match turn {
             Ok(Turn::Wait) => {}

@@ -9,6 +9,7 @@ use forebay_common::lock::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::addresses::Seat;
+use crate::admission::Resume;
 use crate::handshake::{Stepped, Tls};
 use crate::service::Peer;
 use crate::stats::LoopStats;
@@ -19,6 +20,8 @@ pub(crate) enum Post {
     Adopt { fd: OwnedFd, peer: Arc<Peer>, seat: Seat, evict: bool },
     /// Look at a connection again: something it waits for became fewer.
     Resume(u64),
+    /// Look at a connection again: there is room for another request of its address.
+    Admit(u64),
     /// A worker has carried out a step of a connection's TLS handshake.
     Stepped(u64, Box<Stepped>),
     /// Stop reading, answer the requests in flight, close everything at the deadline.
@@ -90,5 +93,11 @@ impl Home {
             return Vec::new();
         }
         std::mem::take(&mut self.inbox.lock())
+    }
+}
+
+impl Resume for Home {
+    fn resume(&self, token: u64) {
+        self.post(Post::Admit(token));
     }
 }

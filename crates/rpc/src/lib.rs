@@ -11,6 +11,7 @@
 
 mod accept;
 mod addresses;
+mod admission;
 mod assemble;
 mod batch;
 mod bounds;

@@ -132,6 +132,11 @@ impl Link {
         }
     }
 
+    /// Waits until there is room for another request of the address. Returns false if there is room already.
+    pub(crate) fn wait_for_admission(&self) -> bool {
+        self.account.admission.wait(self.home.clone(), self.token)
+    }
+
     /// Leaves a message for the event loop of the connection.
     pub(crate) fn post(&self, message: impl FnOnce(u64) -> Post) {
         self.home.post(message(self.token));
@@ -168,6 +173,7 @@ impl Link {
     /// Counts a record that leaves the loop.
     pub(crate) fn enter(&self, held: usize) {
         self.account.promise();
+        self.account.admission.enter();
         self.inflight.fetch_add(1, Relaxed);
         self.held.fetch_add(held, Relaxed);
     }
@@ -181,6 +187,7 @@ impl Link {
             self.inflight.fetch_sub(1, Relaxed);
             self.account.fulfil();
         });
+        self.account.admission.leave();
         if tell {
             self.home.post(Post::Resume(self.token));
         }

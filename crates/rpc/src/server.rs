@@ -132,7 +132,9 @@ impl<S: Service> Server<S> {
         };
         for (index, home) in running.counters.homes.iter().enumerate() {
             let (service, config) = (Arc::clone(&self.service), Arc::clone(&self.config));
-            let io = Io::new(service, config, Arc::clone(&running.counters.bounds), Arc::clone(home));
+            let counters = &running.counters;
+            let limits = (Arc::clone(&counters.bounds), Arc::clone(&counters.addresses));
+            let io = Io::new(service, config, limits, Arc::clone(home));
             let mut event_loop =
                 EventLoop::new(io, acceptor.take()).map_err(|errno| StartError::Loop(errno.into()))?;
             let thread = std::thread::Builder::new().name(format!("rpc-loop-{index}"));

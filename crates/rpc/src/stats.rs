@@ -90,6 +90,7 @@ pub(crate) struct LoopStats {
     pub(crate) sends: AtomicU64,
     pub(crate) wakeups: AtomicU64,
     pub(crate) pauses: AtomicU64,
+    pub(crate) held_back: AtomicU64,
     pub(crate) closed: [AtomicU64; CloseReason::ALL.len()],
 }
 
@@ -116,6 +117,8 @@ pub struct Stats {
     pub wakeups: u64,
     /// Times a connection stopped being read because a limit was reached.
     pub pauses: u64,
+    /// How often a connection was not read because its address had too many requests in flight beside another one.
+    pub held_back: u64,
     /// Bytes of buffers in use now.
     pub memory: u64,
     /// Connections closed, by reason, in the order of [`CloseReason::ALL`].
@@ -140,6 +143,7 @@ impl Stats {
         self.sends += from.sends.load(Relaxed);
         self.wakeups += from.wakeups.load(Relaxed);
         self.pauses += from.pauses.load(Relaxed);
+        self.held_back += from.held_back.load(Relaxed);
         for (sum, one) in self.closed.iter_mut().zip(&from.closed) {
             *sum += one.load(Relaxed);
         }

@@ -64,7 +64,7 @@ pub(crate) struct CacheMonitor {
     /// Devices that were not there at the start.
     missing: Mutex<Vec<Missing>>,
     /// The health that the disks of the devices report.
-    pub(crate) health: Known,
+    pub(crate) health: Mutex<Known>,
     /// Devices that failed, by name.
     pub(crate) lost: Mutex<Vec<String>>,
     /// Blocks found damaged on every device.
@@ -80,7 +80,7 @@ impl CacheMonitor {
             devices: Mutex::default(),
             roster,
             missing: Mutex::default(),
-            health: Known::default(),
+            health: Mutex::default(),
             lost: Mutex::default(),
             damaged: AtomicU64::default(),
             behind: Mutex::default(),

@@ -30,6 +30,7 @@ use report::{CHANGE_OPERATIONS, CHANGES, LOOK_OPERATIONS, LOOKS, cached_files, c
 pub(crate) use report::{cpu_ns, resident_bytes};
 
 use crate::cache::{Cache, config_mode, engine_mode};
+use crate::event_report::directories;
 use crate::front::{Started, refusal};
 use crate::host::Host;
 use crate::live_exports::LiveExports;
@@ -178,6 +179,11 @@ impl Control {
             && let Err(error) = self.parts.nfs.serve_kerberos(&kerberos_settings(new))
         {
             report.mistakes.push(crate::Error::from(error).to_string());
+            return report;
+        }
+        // Last of all that can fail: the state directory remembers the identity of each export from then on.
+        if let Some(Err(error)) = exports.map(|exports| exports.record(&prepared)) {
+            report.mistakes.push(error.to_string());
             return report;
         }
         (report.changed, report.at_next_start) = (lines(&found.in_service), lines(&found.at_next_start));
@@ -397,13 +403,12 @@ impl Handler for Control {
     fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String> {
         let begun = Instant::now();
         let destaged_bytes = self.cache().map_or(Ok(0), |cache| destage(cache, progress))?;
-        let total = self.parts.vfs.exports().iter().count() as u64;
-        for (done, export) in self.parts.vfs.exports().iter().enumerate() {
+        let total = self.parts.vfs.served_filesystems().len() as u64;
+        for (done, filesystem) in self.parts.vfs.served_filesystems().enumerate() {
             progress(FlushProgress { done: done as u64, total, bytes: false });
-            self.parts
-                .vfs
-                .flush(export)
-                .map_err(|error| format!("{} could not be made durable: {error}", export.path.display()))?;
+            filesystem.flush().map_err(|error| {
+                format!("{} could not be made durable: {error}", directories(&filesystem))
+            })?;
         }
         progress(FlushProgress { done: total, total, bytes: false });
         let elapsed_ns = begun.elapsed().as_nanos() as u64;

@@ -8,7 +8,7 @@ use forebay_config::format_size;
 use forebay_control::{EventLog, Severity};
 use forebay_engine::Event;
 use forebay_engine::buffer::BLOCK;
-use forebay_vfs::{Checkpointed, Error, Export, LostFile, Vfs};
+use forebay_vfs::{Checkpointed, Error, Export, LostFile, ServedFilesystem, Vfs};
 
 use crate::cache::CacheMonitor;
 use crate::under_way::UnderWay;
@@ -209,6 +209,13 @@ pub(crate) fn tell_checkpoint(log: &EventLog, vfs: &Weak<Vfs>, news: Checkpointe
 /// Returns the served directories in which nothing can be changed: their journal fails, or (`late`) does not answer.
 pub(crate) fn stuck_exports(vfs: &Vfs, late: bool) -> Vec<String> {
     let is_stuck = |error: Error| (error == Error::Busy) == late;
-    let stuck = vfs.exports().iter().filter(|export| export.can_change().is_err_and(is_stuck));
-    stuck.map(|export| export.path.display().to_string()).collect()
+    let stuck = vfs.served_filesystems().filter(|filesystem| filesystem.can_change().is_err_and(is_stuck));
+    stuck.map(|filesystem| directories(&filesystem)).collect()
+}
+
+/// Returns the served directories of a file system, for people.
+pub(crate) fn directories(filesystem: &ServedFilesystem<'_>) -> String {
+    let directories: Vec<_> =
+        filesystem.directories().iter().map(|directory| directory.display().to_string()).collect();
+    directories.join(", ")
 }

@@ -4,35 +4,26 @@
 //! server gives up these capabilities before it serves clients. A separate process keeps them, and only asks disks by
 //! name.
 
-use std::collections::HashMap;
-use std::io::Read;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+mod asker;
+
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use forebay_common::lock::Mutex;
 use forebay_control::{EventLog, Severity};
 use forebay_disk::{CacheDevice, Health};
 use forebay_engine::io::Device;
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::cache::CacheMonitor;
-use crate::sandbox;
+use asker::{Failure, PATIENCE};
 
-/// The hidden verb of the `forebay` command that runs [`answer_health`].
-pub const HEALTH_VERB: &str = "answer-disk-health";
+pub(crate) use asker::Asker;
+pub use asker::{HEALTH_VERB, answer_health};
 
 /// The time between two checks.
 const LOOK: Duration = Duration::from_secs(600);
-/// The time after which a disk without an answer is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The capabilities that asking disks needs.
-const ASKING: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_RAWIO);
-/// The size of an answer in bytes.
-const ANSWER: usize = 12;
 /// The percentage of the rated life from which a disk counts as worn.
 const WORN: u8 = 90;
 /// The warnings of NVMe disks, by bit (NVM Express Base Specification 2.0, figure 207).
@@ -46,119 +37,61 @@ const WARNINGS: [&str; 5] = [
 /// The bit for a temperature that is too high or too low; the condition passes.
 const TEMPERATURE: u8 = 2;
 
-/// The process that may ask disks.
-#[derive(Debug)]
-pub(crate) struct Asker {
-    process: Child,
-    /// The connection to the process; `None` once it failed.
-    line: Mutex<Option<UnixStream>>,
+/// The knowledge about the disks of the cache devices.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// The last report of each device's disk, by device name.
+    pub(crate) reports: HashMap<String, Health>,
+    /// The devices whose disks did not answer the last question.
+    silent: BTreeSet<String>,
+    /// True if the process that asks has ended.
+    has_ended: bool,
 }
 
-impl Asker {
-    /// Starts the process while the server still has its privileges; `None` if the server has no helpful privilege.
-    pub(crate) fn start() -> Option<Self> {
-        if !capabilities(None).is_ok_and(|held| held.effective.intersects(ASKING)) {
-            return None;
-        }
-        let (ours, theirs) = UnixStream::pair().ok()?;
-        ours.set_read_timeout(Some(PATIENCE)).ok()?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg(HEALTH_VERB).stdin(std::os::fd::OwnedFd::from(theirs));
-        // The process must hold no descriptor of the server open, nor a directory.
-        command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-        match command.spawn() {
-            Ok(process) => Some(Asker { process, line: Mutex::new(Some(ours)) }),
-            Err(error) => {
-                tracing::warn!("the health of the cache's disks is not known: {error}");
-                None
+impl Known {
+    /// Returns what an administrator has to do about the disks, one sentence each.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        let predicted = self.reports.iter().filter_map(|(name, health)| prediction(name, health));
+        let silent = self.silent.iter().map(|name| silent(name));
+        predicted.chain(silent).chain(self.has_ended.then(|| ENDED.to_owned())).collect()
+    }
+
+    /// Takes over the answer of a device's disk. Returns the changes that are worth an event.
+    fn take(&mut self, name: &str, answer: Result<Option<Health>, Failure>) -> Vec<(Severity, String)> {
+        let was_silent = self.silent.remove(name);
+        match answer {
+            Ok(health) => {
+                let message = format!("the disk of cache device {name} tells its health again");
+                let mut told: Vec<_> = was_silent.then_some((Severity::Info, message)).into_iter().collect();
+                if let Some(now) = health {
+                    let before = self.reports.insert(name.to_owned(), now);
+                    told.extend(judge(name, before, now));
+                }
+                told
             }
+            Err(Failure::Silent) => {
+                self.silent.insert(name.to_owned());
+                if was_silent { Vec::new() } else { vec![(Severity::Warning, silent(name))] }
+            }
+            Err(Failure::Ended) => match std::mem::replace(&mut self.has_ended, true) {
+                true => Vec::new(),
+                false => vec![(Severity::Warning, ENDED.to_owned())],
+            },
         }
     }
-
-    /// Asks the process about a disk, and waits up to `PATIENCE`. After a failure the process is not asked again, and
-    /// every answer is `None`.
-    fn ask(&self, disk: &str) -> Option<Health> {
-        let mut line = self.line.lock();
-        let answer = line.as_mut().and_then(|line| exchange(line, disk));
-        if answer.is_none() {
-            // A late answer would be taken for the answer to the next question.
-            *line = None;
-        }
-        decode(&answer?)
-    }
 }
 
-impl Drop for Asker {
-    fn drop(&mut self) {
-        // The process ends with the connection. A process that waits for its disk may do so alone.
-        *self.line.lock() = None;
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+/// The message that no disk is asked any more.
+const ENDED: &str = "the health of the cache's disks is not checked: the process that asks them has ended; restart the server";
 
-/// Sends the name of a disk and reads the answer. Returns `None` after an error or a timeout: the line is useless
-/// then.
-fn exchange(line: &mut UnixStream, disk: &str) -> Option<[u8; ANSWER]> {
-    use std::io::Write;
-    let len = u8::try_from(disk.len()).ok()?;
-    line.write_all(&[&[len], disk.as_bytes()].concat()).ok()?;
-    let mut answer = [0; ANSWER];
-    line.read_exact(&mut answer).ok()?;
-    Some(answer)
+/// Returns the message about a device whose disk does not answer.
+fn silent(name: &str) -> String {
+    format!(
+        "the disk of cache device {name} does not tell its health: it gave no answer within {} s; look for its errors in the \
+         kernel's log",
+        PATIENCE.as_secs()
+    )
 }
-
-/// Answers the server's questions on standard input, which is a socket, until the socket is closed.
-pub fn answer_health() -> std::io::Result<()> {
-    let sets = CapabilitySets { effective: ASKING, permitted: ASKING, inheritable: CapabilitySet::empty() };
-    let held = capabilities(None)?.permitted;
-    let kept = held & sets.permitted;
-    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, ..sets })?;
-    // The process has more privileges than the server, so it makes no system call that the server does not make.
-    sandbox::confine()?;
-    let line = UnixStream::from(rustix::io::dup(std::io::stdin())?);
-    answer_all(line, forebay_disk::ask_health)
-}
-
-/// Answers each question on the line with `ask`, until the server closes the line.
-fn answer_all(mut line: UnixStream, ask: impl Fn(&str) -> Option<Health>) -> std::io::Result<()> {
-    use std::io::Write;
-    let mut len = [0];
-    while line.read(&mut len)? == 1 {
-        let mut name = vec![0; usize::from(len[0])];
-        line.read_exact(&mut name)?;
-        let health = String::from_utf8(name).ok().and_then(|name| ask(&name));
-        line.write_all(&encode(health))?;
-    }
-    Ok(())
-}
-
-/// Returns an answer as bytes. The first byte has a bit for each value that is known.
-fn encode(health: Option<Health>) -> [u8; ANSWER] {
-    let mut bytes = [0; ANSWER];
-    let Some(health) = health else { return bytes };
-    let Health { life_used, spare, media_errors, warnings } = health;
-    let known = [true, life_used.is_some(), spare.is_some(), warnings.is_some(), media_errors.is_some()];
-    bytes[0] = known.iter().enumerate().fold(0, |bits, (at, known)| bits | u8::from(*known) << at);
-    bytes[1..4].copy_from_slice(&[life_used, spare, warnings].map(Option::unwrap_or_default));
-    bytes[4..].copy_from_slice(&media_errors.unwrap_or_default().to_le_bytes());
-    bytes
-}
-
-/// Decodes an answer. Returns `None` if the process learned nothing from the disk.
-fn decode(bytes: &[u8; ANSWER]) -> Option<Health> {
-    let has = |bit: usize| bytes[0] >> bit & 1 == 1;
-    let [_, life_used, spare, warnings, errors @ ..] = *bytes;
-    has(0).then(|| Health {
-        life_used: has(1).then_some(life_used),
-        spare: has(2).then_some(spare),
-        warnings: has(3).then_some(warnings),
-        media_errors: has(4).then_some(u64::from_le_bytes(errors)),
-    })
-}
-
-/// The known health of the cache devices, by name.
-pub(crate) type Known = Mutex<HashMap<String, Health>>;
 
 /// The task that watches the health of the cache devices until it is dropped.
 #[derive(Debug)]
@@ -207,14 +140,20 @@ impl Drop for Monitor {
 
 /// Asks the disk of each cache device for its health, and adds events about changes for the worse. Waits for the
 /// disks.
-fn look(watch: &CacheMonitor, events: &EventLog, ask: impl Fn(&str) -> Option<Health>) {
+fn look(watch: &CacheMonitor, events: &EventLog, ask: impl Fn(&str) -> Result<Option<Health>, Failure>) {
     let devices: Vec<Arc<CacheDevice>> = watch.devices();
-    watch.health.lock().retain(|name, _| devices.iter().any(|device| device.name() == name));
+    let mut known = watch.health.lock();
+    known.reports.retain(|name, _| devices.iter().any(|device| device.name() == name));
+    known.silent.retain(|name| devices.iter().any(|device| device.name() == name));
+    drop(known);
     for device in devices {
-        let Some(now) = device.disk().and_then(|disk| ask(&disk)) else { continue };
-        let before = watch.health.lock().insert(device.name().to_owned(), now);
-        for (severity, message) in judge(device.name(), before, now) {
-            events.add(severity, "device-health", message, &[("device", &device.name())]);
+        let Some(answer) = device.disk().map(|disk| ask(&disk)) else { continue };
+        let changes = watch.health.lock().take(device.name(), answer);
+        for (severity, message) in changes {
+            match answer {
+                Err(Failure::Ended) => events.add(severity, "device-health", message, &[]),
+                _ => events.add(severity, "device-health", message, &[("device", &device.name())]),
+            }
         }
     }
 }
@@ -254,7 +193,7 @@ fn judge(name: &str, before: Option<Health>, now: Health) -> Vec<(Severity, Stri
 }
 
 /// Returns why an administrator has to act, if a disk predicts its failure.
-pub(crate) fn prediction(name: &str, health: &Health) -> Option<String> {
+fn prediction(name: &str, health: &Health) -> Option<String> {
     let warnings = health.warnings.unwrap_or(0) & !TEMPERATURE;
     let first = WARNINGS.iter().enumerate().find(|(bit, _)| warnings >> bit & 1 == 1)?;
     Some(format!("the disk of cache device {name} warns: {}; {}", first.1, replace(name)))
@@ -275,32 +214,20 @@ mod tests {
         Health { life_used: Some(3), spare: Some(100), media_errors: Some(7), warnings: Some(0) };
 
     #[test]
-    fn what_the_other_process_answers_is_what_the_disk_said() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let some = Health { spare: None, warnings: None, ..WELL };
-        let answering = std::thread::spawn(move || {
-            answer_all(theirs, |disk| match disk {
-                "nvme0n1" => Some(WELL),
-                "sda" => Some(some),
-                _ => None,
-            })
-        });
-        let process = Command::new("true").spawn().unwrap();
-        let asker = Asker { process, line: Mutex::new(Some(ours)) };
-        assert_eq!(asker.ask("nvme0n1"), Some(WELL));
-        assert_eq!(asker.ask("vda"), None);
-        assert_eq!(asker.ask("sda"), Some(some));
-        drop(asker);
-        answering.join().unwrap().unwrap();
-    }
-
-    #[test]
-    fn an_asker_that_died_is_no_trouble() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        drop(theirs);
-        let process = Command::new("true").spawn().unwrap();
-        let asker = Asker { process, line: Mutex::new(Some(ours)) };
-        assert_eq!((asker.ask("nvme0n1"), asker.ask("nvme0n1")), (None, None));
+    fn a_disk_that_is_not_checked_is_told_once_and_stays_in_the_health() {
+        let mut known = Known::default();
+        assert_eq!(known.take("d", Ok(Some(WELL))), []);
+        let told = known.take("d", Err(Failure::Silent));
+        assert!(told.len() == 1 && told[0].1.contains("d does not tell its health"), "{told:?}");
+        assert_eq!(known.take("d", Err(Failure::Silent)), []);
+        assert_eq!(known.take("e", Ok(None)), []);
+        assert_eq!(known.troubles(), [silent("d")]);
+        let worn = Health { life_used: Some(90), ..WELL };
+        let told = known.take("d", Ok(Some(worn)));
+        assert!(told[0].1.contains("again") && told[1].1.contains("90 %"), "{told:?}");
+        assert_eq!(known.troubles(), [""; 0]);
+        let told = ["d", "e"].map(|name| known.take(name, Err(Failure::Ended)).len());
+        assert_eq!((told, known.troubles()), ([1, 0], vec![ENDED.to_owned()]));
     }
 
     #[test]

@@ -86,13 +86,15 @@ impl LiveExports {
                 Err(error) => mistakes.push(error.to_string()),
             }
         }
-        let ready = || prepared.0.iter().map(|(export, _)| &**export);
-        if mistakes.is_empty()
-            && let Err(error) = identity::keep_added(&self.state_dir, ready())
-        {
-            mistakes.push(error.to_string());
-        }
         if mistakes.is_empty() { Ok(prepared) } else { Err(mistakes) }
+    }
+
+    /// Records the identities of the prepared exports in the state directory, durably.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn record(&self, prepared: &Prepared) -> Result<(), Error> {
+        identity::keep_added(&self.state_dir, prepared.0.iter().map(|(export, _)| &**export))
     }
 
     /// Opens an export that the configuration has added, and takes ownership of its directory. Returns `None` for an

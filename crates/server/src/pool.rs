@@ -14,7 +14,6 @@ use forebay_runtime::block_on;
 
 use crate::cache::Cache;
 use crate::devices::Missing;
-use crate::health::prediction;
 use crate::roster::Roster;
 
 /// The time between two reports of a flush.
@@ -29,7 +28,7 @@ pub(crate) fn pool_status(cache: &Cache, index: Usage) -> PoolStatus {
     let present = cache.devices().into_iter().map(|device| PoolDevice {
         size_bytes: device.size(),
         state: if leaving.as_deref() == Some(device.name()) { "leaving" } else { "healthy" }.into(),
-        wear: cache.watch.health.lock().get(device.name()).map(|health| DeviceWear {
+        wear: cache.watch.health.lock().reports.get(device.name()).map(|health| DeviceWear {
             life_used_percent: health.life_used,
             spare_percent: health.spare,
             media_errors: health.media_errors,
@@ -152,9 +151,7 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
         });
     }
     reasons.extend(cache.watch.missing().iter().map(Missing::reason));
-    let health = cache.watch.health.lock();
-    reasons.extend(health.iter().filter_map(|(name, health)| prediction(name, health)));
-    drop(health);
+    reasons.extend(cache.watch.health.lock().troubles());
     for volume in cache.engine.volumes() {
         let (name, held) = (&volume.name, format_size(volume.dirty_blocks * BLOCK as u64));
         match volume.trouble {

@@ -337,6 +337,7 @@ pub(crate) fn transport_config(settings: &Settings, keyring: &Arc<Keyring>) -> C
         memory: limits.memory as usize,
         conn_memory: limits.connection_memory as usize,
         max_inflight: limits.inflight,
+        shared_inflight: limits.shared_inflight,
         idle_timeout: (!limits.idle_timeout.is_zero()).then_some(limits.idle_timeout),
         stall_timeout: limits.stall_timeout,
         busy_poll: limits.busy_poll,

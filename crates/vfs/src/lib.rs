@@ -81,6 +81,7 @@ pub use rustix::io::Errno;
 pub use service::inspect::{Holdings, InspectError};
 pub use service::mount_watch::MountWatch;
 pub use service::policy::PolicyRoot;
+pub use service::served::ServedFilesystem;
 pub use service::stop::Stopped;
 pub use service::warm::{Warming, WarmingStep};
 pub use state::handle_secret;

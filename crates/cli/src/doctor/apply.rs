@@ -4,7 +4,7 @@
 //! does not know. All settings end with the host's next start, so changes of an earlier start are only forgotten.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -99,11 +99,16 @@ pub(super) fn apply(checks: &[Check], list: &Path) -> anyhow::Result<bool> {
     Ok(!has_failed)
 }
 
-/// Adds a change to the list, durably.
+/// Adds a change to the list, durably. Cuts off a part of a line that an earlier attempt left: a line behind it would
+/// be damaged.
 fn add(list: &Path, change: &Change) -> io::Result<()> {
     let parent = list.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(parent)?;
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(list)?;
+    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(list)?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    file.set_len(whole as u64)?;
     let mut line = serde_json::to_vec(change)?;
     line.push(b'\n');
     file.write_all(&line)?;
@@ -280,8 +285,10 @@ mod tests {
         // The next change was being written down.
         let mut list = OpenOptions::new().append(true).open(host.path("state/list")).unwrap();
         list.write_all(b"{\"boot\":\"x\",\"aft").unwrap();
+        host.set("b", "1");
+        assert!(host.apply(&[("b", "2")]), "a further change is added behind");
         assert!(host.undo());
-        assert_eq!(host.get("a"), "1");
+        assert_eq!((host.get("a"), host.get("b")), ("1".into(), "1".into()));
     }
 
     #[test]

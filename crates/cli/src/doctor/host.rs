@@ -198,10 +198,51 @@ fn judge_numa(nodes: usize, is_balancing: bool, path: &str) -> Option<Check> {
 /// most virtual machines.
 fn governor() -> Option<Check> {
     let directory = Path::new("/sys/devices/system/cpu/cpu0/cpufreq");
-    let governor = read(directory.join("scaling_governor").to_str()?)?;
-    if governor != "powersave" {
-        return Some(Check::ok("CPU governor", governor));
+    let value = |name: &str| read(directory.join(name).to_str()?);
+    let (driver, preference) = (value("scaling_driver"), value("energy_performance_preference"));
+    Some(judge_governor(&value("scaling_governor")?, driver.as_deref(), preference.as_deref()))
+}
+
+/// The drivers of CPUs that choose their clock themselves (active mode). Their governor `powersave` is the dynamic one,
+/// and the kernel's default. In passive mode the drivers have other names.
+const ACTIVE_DRIVERS: [&str; 2] = ["intel_pstate", "amd-pstate-epp"];
+
+/// Returns the finding about a governor. With an active driver the preference says whether the CPU saves power.
+fn judge_governor(governor: &str, driver: Option<&str>, preference: Option<&str>) -> Check {
+    let active = driver.filter(|driver| ACTIVE_DRIVERS.contains(driver));
+    let finding = match (governor, active, preference) {
+        ("powersave", Some(driver), Some("power")) => {
+            format!("powersave of {driver} with the preference `power`: single requests meet a slow clock")
+        }
+        ("powersave", Some(driver), _) => {
+            return Check::ok("CPU governor", format!("powersave of {driver}, which follows the load"));
+        }
+        ("powersave", None, _) => "powersave: requests that come one by one meet a slow clock".to_owned(),
+        _ => return Check::ok("CPU governor", governor),
+    };
+    Check::warn("CPU governor", finding).mend("cpupower frequency-set -g performance")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    #[test]
+    fn powersave_is_the_dynamic_governor_of_an_active_driver() {
+        let warns = |governor, driver, preference| {
+            let check = judge_governor(governor, driver, preference);
+            check.state == State::Warn
+        };
+        for driver in ACTIVE_DRIVERS.map(Some) {
+            assert!(!warns("powersave", driver, None), "{driver:?}");
+            assert!(!warns("powersave", driver, Some("balance_performance")), "{driver:?}");
+            assert!(warns("powersave", driver, Some("power")), "{driver:?}");
+            assert!(!warns("performance", driver, Some("power")), "{driver:?}");
+        }
+        for driver in [None, Some("acpi-cpufreq"), Some("intel_cpufreq"), Some("amd-pstate")] {
+            assert!(warns("powersave", driver, None), "{driver:?}");
+            assert!(!warns("schedutil", driver, None), "{driver:?}");
+        }
     }
-    let finding = "powersave: requests that come one by one meet a slow clock";
-    Some(Check::warn("CPU governor", finding).mend("cpupower frequency-set -g performance"))
 }

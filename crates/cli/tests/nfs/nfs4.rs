@@ -71,7 +71,19 @@ impl Client4 {
     }
 
     /// Makes a session of a minor version on a connection, without RECLAIM_COMPLETE.
-    pub(crate) fn connect_silent(mut connection: Client, minor_version: u32, name: &[u8]) -> Self {
+    pub(crate) fn connect_silent(connection: Client, minor_version: u32, name: &[u8]) -> Self {
+        match Self::try_connect(connection, minor_version, name) {
+            Ok(client) => client,
+            Err(status) => panic!("CREATE_SESSION: {status:?}"),
+        }
+    }
+
+    /// Makes a session like [`Client4::connect_silent`], or returns the error of CREATE_SESSION.
+    pub(crate) fn try_connect(
+        mut connection: Client,
+        minor_version: u32,
+        name: &[u8],
+    ) -> Result<Self, Nfsstat4> {
         let owner = ClientOwner { verifier: [1; 8], id: Opaque(name) };
         let state_protect = StateProtectArgs::None;
         let args = ExchangeIdArgs { client_owner: owner, flags: 0, state_protect, impl_id: None };
@@ -100,10 +112,11 @@ impl Client4 {
         let (_, bytes) = connection.call(COMPOUND, &compound_of(minor_version, &[Op::CreateSession(args)]));
         let session = match results(&bytes).1[..] {
             [OpResult::CreateSession(Ok(made))] => made.sessionid,
+            [OpResult::CreateSession(Err(status))] => return Err(status),
             ref other => panic!("CREATE_SESSION: {other:?}"),
         };
         let (last, replied) = (Vec::new(), Vec::new());
-        Client4 { connection, minor_version, id, session, sequence: 0, last, replied }
+        Ok(Client4 { connection, minor_version, id, session, sequence: 0, last, replied })
     }
 
     /// Sends operations in the session; the results do not include that of SEQUENCE.

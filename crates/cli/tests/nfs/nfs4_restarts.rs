@@ -173,3 +173,25 @@ fn released_records_are_replaced() {
         assert_eq!(one.lock(&file, open, LockType::Write, 5, 10), Nfsstat4::Ok);
     }
 }
+
+/// Without the log, a client may reclaim only if the list of clients names it.
+#[test]
+fn a_client_has_no_session_until_the_list_of_clients_names_it() {
+    let mut server = Serve::unsquashed().plain().start();
+    let list = server.state.join("nfs4-clients");
+    let text = std::fs::read_to_string(&list).unwrap();
+    std::fs::remove_file(&list).unwrap();
+    std::fs::create_dir(&list).unwrap();
+    for _ in 0..2 {
+        let refused = Client4::try_connect(server.connect(), 1, b"one").err();
+        assert_eq!(refused, Some(Nfsstat4::Serverfault), "the state directory cannot be written");
+    }
+    std::fs::remove_dir(&list).unwrap();
+    std::fs::write(&list, text).unwrap();
+    let mut one = Client4::connect(&server, b"one");
+    one.open(b"file", make(), 0).unwrap();
+    server.kill();
+    server.start();
+    let mut two = Client4::connect(&server, b"two");
+    assert_eq!(two.open(b"file", OpenHow::NoCreate, 0), Err(Nfsstat4::Grace), "the client may reclaim");
+}

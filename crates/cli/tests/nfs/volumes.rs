@@ -298,9 +298,44 @@ fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
     assert_eq!(again.read(SIZE, 5 * 512)[4 * 512 - 1..4 * 512 + 1], [0, 6]);
     let line = rig.server.ask(&["volume", "attach", "scratch"]);
     assert!(line.starts_with("nbd-client 127.0.0.1 ") && line.contains("-N scratch"), "{line}");
+    assert!(!line.contains("-b"), "XFS made on sectors of 512 bytes does not mount on larger ones: {line}");
     rig.server.ask(&["volume", "detach", "scratch"]);
     let contents = std::fs::read(&rig.image).unwrap();
     assert_eq!((contents.len(), contents[0], contents[grown - 1]), (grown, 2, 6));
+}
+
+#[test]
+fn a_change_that_cannot_be_recorded_changes_nothing() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(FUA, 0, 1, BLOCK);
+    let before = rig.volume(&["show", "scratch"]);
+    // The file is replaced by way of this name.
+    let obstacle = rig.server.state.join("volumes.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let second = rig.server.home().join("second.img");
+    std::fs::write(&second, vec![0; SIZE]).unwrap();
+    let second = second.to_str().unwrap();
+    rig.refused(&["mode", "scratch", "write-through"], "keeps its mode");
+    rig.refused(&["resize", "scratch", &(SIZE + 512).to_string()], "keeps its size");
+    rig.refused(&["create", "second", "--backing", second], "cannot be written");
+    rig.refused(&["remove", "scratch"], "scratch stays");
+    let shown = rig.volume(&["show", "scratch"]);
+    for part in ["own_mode", "mode", "size_bytes", "state"] {
+        assert_eq!(shown[part], before[part], "{part}");
+    }
+    nbd.write(FUA, 0, 2, BLOCK);
+    assert_eq!(rig.open().unwrap().size, SIZE as u64);
+    // The next change makes nothing durable of the refused ones.
+    std::fs::remove_dir(&obstacle).unwrap();
+    rig.volume(&["create", "second", "--backing", second]);
+    rig.server.kill();
+    rig.server.start();
+    let shown = rig.volume(&["show", "scratch"]);
+    assert_eq!((&shown["own_mode"], &shown["mode"]), (&before["own_mode"], &before["mode"]));
+    assert_eq!(rig.open().unwrap().read(0, 1), [2]);
+    assert_eq!(rig.volume(&["mode", "scratch", "write-through"])["own_mode"], "write-through");
+    assert_eq!(rig.volume(&["resize", "scratch"])["size_bytes"], SIZE + 512);
 }
 
 #[test]

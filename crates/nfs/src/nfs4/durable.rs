@@ -103,6 +103,7 @@ impl Server {
     /// their state for the time of a lease.
     pub(crate) fn recover<'a>(&self, logged: impl Iterator<Item = &'a [u8]>, is_lost: bool) {
         let mut all = Vec::new();
+        let owners = self.known.owners();
         let mut carried_out = self.carried_out.lock();
         for logged in logged.filter_map(Logged::decode) {
             match logged {
@@ -113,7 +114,6 @@ impl Server {
         let mut state = self.state();
         let origin = self.origin(all.iter().map(Record::epoch).max());
         if is_lost {
-            let owners = self.known.owners();
             let known = (!self.has_lost_locks && !owners.is_empty()).then_some(owners);
             *state = State::without_log(self.limits.clone(), origin, known, self.now());
             state.count_in(self.counters.clone());

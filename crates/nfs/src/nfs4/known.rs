@@ -16,70 +16,96 @@ pub(super) struct Known {
     path: Option<PathBuf>,
     /// The number of the start before, if there was one.
     pub(super) epoch: Option<u32>,
-    /// The clients that the file names, as in the file.
-    inner: Mutex<(u32, BTreeSet<Vec<u8>>)>,
+    inner: Mutex<Inner>,
+}
+
+/// The contents of the file.
+struct Inner {
+    /// The number of the start.
+    epoch: u32,
+    /// The clients. The file names each of them, durably.
+    owners: BTreeSet<Vec<u8>>,
+    /// True if a line at the end of the file may be cut short, because a write failed.
+    is_torn: bool,
 }
 
 impl Known {
-    /// Reads the file.
+    /// Reads the file. A power cut may have left a part of the last line, which names no client.
     pub(super) fn open(path: Option<PathBuf>) -> io::Result<Self> {
         let text = path.as_deref().map_or(Ok(None), state_file::read)?.unwrap_or_default();
         let (mut epoch, mut owners) = (None, BTreeSet::new());
-        for line in text.lines() {
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        for line in whole.lines() {
             match line.split_once(' ') {
                 Some(("epoch", number)) => epoch = number.parse().ok(),
                 Some(("client", name)) => owners.extend(unhex(name)),
                 _ => {}
             }
         }
-        Ok(Known { path, epoch, inner: Mutex::new((epoch.unwrap_or(0), owners)) })
+        let inner = Inner { epoch: epoch.unwrap_or(0), owners, is_torn: !text.ends_with('\n') };
+        Ok(Known { path, epoch, inner: Mutex::new(inner) })
     }
 
     /// Returns the clients that the file names.
     pub(super) fn owners(&self) -> Vec<OwnerName> {
-        self.inner.lock().1.iter().filter_map(|name| OwnerName::new(name)).collect()
+        self.inner.lock().owners.iter().filter_map(|name| OwnerName::new(name)).collect()
     }
 
     /// Begins a start with this number, durably. The file names these clients then, or those of before.
     pub(super) fn begin(&self, epoch: u32, owners: Option<&[OwnerName]>) -> io::Result<()> {
         let mut inner = self.inner.lock();
-        inner.0 = epoch;
+        inner.epoch = epoch;
         if let Some(owners) = owners {
-            inner.1 = owners.iter().map(|owner| owner.as_bytes().to_vec()).collect();
+            inner.owners = owners.iter().map(|owner| owner.as_bytes().to_vec()).collect();
         }
-        self.write(&inner)
+        self.write(&mut inner)
     }
 
-    /// Adds a client at the end of the file, durably, unless the file names it.
+    /// Adds a client, durably, unless the file names it. After an error the client is not known, and the next call
+    /// tries again.
     pub(super) fn add(&self, owner: &OwnerName) -> io::Result<()> {
         let mut inner = self.inner.lock();
-        if !inner.1.insert(owner.as_bytes().to_vec()) {
+        if !inner.owners.insert(owner.as_bytes().to_vec()) {
             return Ok(());
         }
+        // A line behind a torn one would be damaged with it.
+        let added = if inner.is_torn { self.write(&mut inner) } else { self.append(owner.as_bytes()) };
+        if added.is_err() {
+            inner.is_torn = true;
+            inner.owners.remove(owner.as_bytes());
+        }
+        added
+    }
+
+    /// Removes all clients but those that `owners` returns, durably. Does nothing if it returns `None`. No client is
+    /// added meanwhile.
+    pub(super) fn keep(&self, owners: impl FnOnce() -> Option<Vec<OwnerName>>) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        let Some(owners) = owners() else { return Ok(()) };
+        let owners: BTreeSet<&[u8]> = owners.iter().map(OwnerName::as_bytes).collect();
+        let before = inner.owners.len();
+        inner.owners.retain(|name| owners.contains(&name[..]));
+        if inner.owners.len() < before { self.write(&mut inner) } else { Ok(()) }
+    }
+
+    /// Writes a line for a client at the end of the file, durably.
+    fn append(&self, name: &[u8]) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let mut file = File::options().append(true).open(path)?;
-        file.write_all(line(owner.as_bytes()).as_bytes())?;
+        file.write_all(line(name).as_bytes())?;
         file.sync_data()
     }
 
-    /// Removes all clients but these, durably.
-    pub(super) fn keep(&self, owners: &[OwnerName]) -> io::Result<()> {
-        let owners: BTreeSet<&[u8]> = owners.iter().map(OwnerName::as_bytes).collect();
-        let mut inner = self.inner.lock();
-        let before = inner.1.len();
-        inner.1.retain(|name| owners.contains(&name[..]));
-        if inner.1.len() < before { self.write(&inner) } else { Ok(()) }
-    }
-
-    /// Replaces the file by this epoch and these client owners, durably. Does nothing for a server that keeps no
-    /// file.
-    fn write(&self, (epoch, owners): &(u32, BTreeSet<Vec<u8>>)) -> io::Result<()> {
+    /// Replaces the file, durably. Does nothing for a server that keeps no file.
+    fn write(&self, inner: &mut Inner) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        let mut text = format!("epoch {epoch}\n");
-        for name in owners {
+        let mut text = format!("epoch {}\n", inner.epoch);
+        for name in &inner.owners {
             text += &line(name);
         }
-        state_file::replace(path, text)
+        state_file::replace(path, text)?;
+        inner.is_torn = false;
+        Ok(())
     }
 }
 
@@ -112,10 +138,39 @@ mod tests {
         let text = std::fs::read_to_string(home.path().join("nfs4-clients")).unwrap();
         assert_eq!(text, "epoch 7\nclient 6f6e65\nclient 74776f\n");
         // A line that a power cut has torn names nobody.
-        std::fs::write(home.path().join("nfs4-clients"), format!("{text}client 7")).unwrap();
+        std::fs::write(home.path().join("nfs4-clients"), format!("{text}client 746872")).unwrap();
         let found = Known::open(path.clone()).unwrap();
         assert_eq!((found.epoch, found.owners()), (Some(7), vec![owner(b"one"), owner(b"two")]));
-        found.keep(&[owner(b"two"), owner(b"three")]).unwrap();
+        found.keep(|| None).unwrap();
+        found.keep(|| Some(vec![owner(b"two"), owner(b"three")])).unwrap();
         assert_eq!(Known::open(path).unwrap().owners(), [owner(b"two")]);
+    }
+
+    #[test]
+    fn a_client_that_could_not_be_written_is_written_by_the_next_attempt() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("nfs4-clients");
+        let owner = |name: &[u8]| OwnerName::new(name).unwrap();
+        let known = Known::open(Some(path.clone())).unwrap();
+        known.begin(7, None).unwrap();
+        known.add(&owner(b"one")).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        for _ in 0..2 {
+            assert!(known.add(&owner(b"two")).is_err());
+            assert_eq!(known.owners(), [owner(b"one")]);
+        }
+        // A full file system takes a part of a line.
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, format!("{text}client 7")).unwrap();
+        for name in [&b"two"[..], b"six"] {
+            known.add(&owner(name)).unwrap();
+        }
+        let found = Known::open(Some(path)).unwrap();
+        assert_eq!(
+            (found.epoch, found.owners()),
+            (Some(7), ["one", "six", "two"].map(|name| owner(name.as_bytes())).into())
+        );
     }
 }

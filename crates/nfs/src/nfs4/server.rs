@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_clientstate::{
-    Action, Counters, Counts, Effects, Error, Granted, Limits, Now, Origin, Record, RequestId, SECOND,
+    Action, ClientId, Counters, Counts, Effects, Error, Granted, Limits, Now, Origin, RequestId, SECOND,
     Session, SessionId, State, StateId, Waiter,
 };
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
@@ -152,10 +152,10 @@ impl Server {
     /// # Errors
     /// The state directory cannot be written.
     pub(crate) fn begin(&self, vfs: &Vfs) -> std::io::Result<()> {
+        let known = (!self.has_lost_locks).then(|| self.known.owners());
         let mut state = self.state();
         if !vfs.logs_state() {
             let origin = self.origin(None);
-            let known = (!self.has_lost_locks).then(|| self.known.owners());
             *state = State::without_log(self.limits.clone(), origin, known, self.now());
             state.count_in(self.counters.clone());
         }
@@ -167,13 +167,11 @@ impl Server {
         self.known.begin(epoch, owners.as_deref())
     }
 
-    /// Adds clients that these records confirm to the known ones, before they learn that they are.
-    pub(super) fn know(&self, records: &[Record]) -> std::io::Result<()> {
-        let confirmed = records.iter().filter_map(|record| match record {
-            Record::Client { owner, .. } => Some(owner),
-            _ => None,
-        });
-        confirmed.into_iter().try_for_each(|owner| self.known.add(owner))?;
+    /// Adds the client of a session to the known ones, durably, before the client learns of the session. After an
+    /// error no session of the client may be answered: a server without its name would deny the client its reclaim.
+    pub(super) fn know(&self, client: ClientId) -> std::io::Result<()> {
+        let owner = self.state.lock().owner_of(client);
+        owner.map_or(Ok(()), |owner| self.known.add(&owner))?;
         self.forget_known();
         Ok(())
     }
@@ -181,14 +179,13 @@ impl Server {
     /// Removes clients that are gone from the known ones, with the next new client: the caller is a worker. In a grace
     /// period those that have not come back yet stay.
     fn forget_known(&self) {
-        let state = self.state();
-        if state.in_grace(self.now()) || !self.someone_is_gone.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        let owners = state.client_owners();
-        drop(state);
+        let owners = || {
+            let state = self.state.lock();
+            let is_due = !state.in_grace(self.now()) && self.someone_is_gone.swap(false, Ordering::Relaxed);
+            is_due.then(|| state.client_owners())
+        };
         // A client that stays in the file makes a later grace period longer, and does no other harm.
-        let _ = self.known.keep(&owners);
+        let _ = self.known.keep(owners);
     }
 
     /// Returns the time for clients' state.

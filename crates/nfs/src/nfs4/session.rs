@@ -98,7 +98,8 @@ impl Compound {
             random: cx.server.random(),
         };
         let created = cx.server.state().create_session(&request, cx.now, &mut self.effects)?;
-        cx.server.know(&self.effects.records).map_err(|_| Stop::Fail(Nfsstat4::Serverfault))?;
+        // Also for a repetition, and for a further session: the first attempt to write the name may have failed.
+        cx.server.know(request.client).map_err(|_| Stop::Fail(Nfsstat4::Serverfault))?;
         self.reached = self.bind_back(cx, created.session);
         let body = CreateSessionOk {
             sessionid: created.session.0,

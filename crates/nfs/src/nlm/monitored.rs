@@ -55,7 +55,7 @@ impl Monitored {
         self.inner.lock().state
     }
 
-    /// Adds a host. A monitored one is in the file when this returns.
+    /// Adds a host. A monitored one is in the file when this returns. After an error nothing has changed.
     pub(super) fn add(&self, address: IpAddr, name: &[u8], is_monitored: bool) -> io::Result<Added> {
         let mut inner = self.inner.lock();
         let key = (address, name.to_vec());
@@ -70,7 +70,10 @@ impl Monitored {
         }
         inner.hosts.insert(key.clone(), is_monitored);
         if is_monitored && let Err(error) = state_file::replace(&self.path, inner.text()) {
-            inner.hosts.remove(&key);
+            match known {
+                Some(before) => _ = inner.hosts.insert(key, before),
+                None => _ = inner.hosts.remove(&key),
+            }
             return Err(error);
         }
         Ok(Added::Known)
@@ -209,6 +212,10 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
         assert!(list.add(address("192.0.2.7"), b"a", true).is_err());
         assert!(list.add(address("192.0.2.7"), b"a", true).is_err(), "and does not know it afterwards");
+        // A host that is not monitored has locks, which its notice ends.
+        list.add(address("192.0.2.8"), b"b", false).unwrap();
+        assert!(list.add(address("192.0.2.8"), b"b", true).is_err());
+        assert_eq!(list.at(address("192.0.2.8")), [b"b"]);
     }
 
     #[test]

@@ -11,9 +11,11 @@ use crate::stats::CloseReason;
 const RECORD: u32 = 4;
 
 impl Conn {
-    /// Returns true if nothing is in progress in either direction, and no request waits for the rate of its address.
+    /// Returns true if nothing is in progress in either direction, and no request waits for the rate of its address or
+    /// for its other requests.
     pub(crate) fn quiet(&self) -> bool {
         !self.delayed
+            && !self.held_back
             && self.backlog.is_none()
             && !self.is_within_record()
             && self.link.inflight() == 0

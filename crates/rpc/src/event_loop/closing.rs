@@ -27,6 +27,11 @@ impl<S: Service> EventLoop<S> {
     pub(super) fn close(&mut self, token: u64, reason: CloseReason) {
         let Some(conn) = self.conns.remove(token) else { return };
         let link = &conn.link;
+        let admission = &link.account().admission;
+        if conn.held_back {
+            admission.forget(&self.io.home, token);
+        }
+        admission.resume(1);
         self.shares.charge(conn.address(), CLOSING);
         link.end_session();
         // The last descriptor of a socket leaves the epoll set when it is closed.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::buffer::{Mapping, PooledBuf};
 use super::{Pool, SHARED, SMALL};
+use crate::admission::Admission;
 use crate::rate::Rate;
 use crate::splice::Pipe;
 
@@ -17,13 +18,15 @@ pub(crate) struct Account {
     pub(crate) connections: AtomicUsize,
     /// The limit on what the address does in a second.
     pub(crate) rate: Rate,
+    /// The bound on the requests in flight of the address.
+    pub(crate) admission: Admission,
 }
 
 impl Account {
     /// Returns the account of an address without connections.
     pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
         let [held, connections] = std::array::from_fn(|_| AtomicUsize::new(0));
-        Arc::new(Self { pool, held, connections, rate: Rate::default() })
+        Arc::new(Self { pool, held, connections, rate: Rate::default(), admission: Admission::new() })
     }
 
     /// Returns the bytes that the address's connections hold.

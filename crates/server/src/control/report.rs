@@ -94,18 +94,12 @@ impl Control {
         self.serving.get().map(|serving| serving.transport.read()).unwrap_or_default()
     }
 
-    /// Sums the durability counters over the backing file systems; exports of one file system share its counters.
+    /// Sums the durability counters over the backing file systems.
     pub(super) fn durability(&self) -> DurabilityStatus {
         let mut total = DurabilityStatus::default();
         let mut latency = Snapshot::default();
-        let mut seen: Vec<*const forebay_vfs::Journal> = Vec::new();
-        for export in self.parts.vfs.exports() {
-            let journal = Arc::as_ptr(export.journal());
-            if seen.contains(&journal) {
-                continue;
-            }
-            seen.push(journal);
-            let stats = &export.journal().stats;
+        for filesystem in self.parts.vfs.served_filesystems() {
+            let stats = &filesystem.journal().stats;
             total.batches += stats.batches.load(Relaxed);
             total.operations += stats.operations.load(Relaxed);
             total.failures += stats.failures.load(Relaxed);

@@ -185,7 +185,7 @@ impl Volumes {
             (_, Err(reason)) => Err(io::Error::other(reason.clone())),
         };
         removed.map_err(|error| format!("{} cannot be removed: {error}", path.display()))?;
-        self.update(name, |entry| entry.record.ublk = None)?;
+        self.update(name, |record| record.ublk = None)?;
         self.tell("volume-detached", name, format!("{} of volume {name} is removed", path.display()));
         Ok(())
     }
@@ -221,7 +221,7 @@ impl Volumes {
         let Some(Description { number, .. }) = made else { return Err(io::ErrorKind::Unsupported.into()) };
         let attached = Attached { number, mark };
         // The record is durable before the device can have requests.
-        if let Err(error) = self.update(name, |entry| entry.record.ublk = Some(attached)) {
+        if let Err(error) = self.update(name, |record| record.ublk = Some(attached)) {
             self.give_back(name, attached);
             return Err(io::Error::other(error));
         }
@@ -232,7 +232,7 @@ impl Volumes {
     fn give_back(&self, name: &str, attached: Attached) {
         // A device that stays does no harm, and the first error is the one to report.
         let _ = self.forget_device(attached, None);
-        let _ = self.update(name, |entry| entry.record.ublk = None);
+        let _ = self.update(name, |record| record.ublk = None);
     }
 
     /// Removes a device that this process does not serve. `claim` keeps other users off it until it is stopped.

@@ -15,7 +15,7 @@ use super::device::resolved;
 use super::identity::{Identity, Taken, refusal, refusal_of_export};
 use super::open::{self, OpenDevice, Told};
 use super::record::Record;
-use super::{Entry, Served, Serving, Volumes, new_volume, shown};
+use super::{Entry, Served, Serving, Volumes, new_volume, shown, unwritten};
 use crate::cache::{engine_mode, random};
 
 /// A backing device and its identity.
@@ -151,11 +151,15 @@ impl Volumes {
         // The record is durable before the log has anything of the volume.
         if let Err(error) = self.keep() {
             self.all.lock().retain(|entry| entry.record.name != name);
-            return Err(format!("the state directory cannot be written: {error}"));
+            return Err(unwritten(&error));
         }
         store.add(record.uuid, &shown(&record), record.identity.size, Some(device.clone()));
         let volume = new_volume(engine, &record, &device);
-        self.update(&name, |entry| entry.volume = Some(volume))?;
+        let mut all = self.all.lock();
+        all.iter_mut().filter(|entry| entry.record.name == name).for_each(|entry| {
+            entry.volume = Some(volume.clone());
+        });
+        drop(all);
         let size = format_size(record.identity.size);
         self.tell("volume-created", &name, format!("volume {name} is {} ({size})", backing.display()));
         Ok(())
@@ -186,6 +190,8 @@ impl Volumes {
             Some(_) if give_up => self.detach(name, true)?,
             _ => {}
         }
+        // The data is given up before the record. A state directory without room is noticed before both.
+        self.keep().map_err(|error| format!("volume {name} stays: {}", unwritten(&error)))?;
         match &entry.volume {
             Some(volume) => {
                 let (leaving, given_up) = (volume.clone(), give_up);
@@ -221,7 +227,12 @@ impl Volumes {
         }
         store.remove(entry.record.uuid);
         self.all.lock().retain(|entry| entry.record.name != name);
-        self.keep().map_err(|error| format!("the state directory cannot be written: {error}"))?;
+        self.keep().map_err(|error| {
+            format!(
+                "volume {name} is removed, but may be there again after a new start: {}",
+                unwritten(&error)
+            )
+        })?;
         let backing = entry.record.backing.display();
         self.tell(
             "volume-removed",
@@ -248,9 +259,14 @@ impl Volumes {
             device.grow(size).map_err(cannot)?;
         }
         let size = device.measure().map_err(|error| cannot(error.to_string()))?;
-        block_on_apart(async move { volume.grown().await }).map_err(|error| cannot(error.to_string()))?;
-        self.update(&name, |entry| entry.record.identity.size = size)?;
-        let (before, now) = (format_size(entry.record.identity.size), format_size(size));
+        let before = entry.record.identity.size;
+        self.update(&name, |record| record.identity.size = size).map_err(cannot)?;
+        if let Err(error) = block_on_apart(async move { volume.grown().await }) {
+            // A record with the larger size is right at the next start, since the device has that size.
+            let _ = self.update(&name, |record| record.identity.size = before);
+            return Err(cannot(error.to_string()));
+        }
+        let (before, now) = (format_size(before), format_size(size));
         self.tell("volume-resized", &name, format!("volume {name} has {now} now, before it had {before}"));
         Ok(name)
     }
@@ -259,7 +275,8 @@ impl Volumes {
     fn set_mode(&self, name: String, mode: Option<Mode>) -> Result<String, String> {
         let _one = self.changing.lock();
         let Served { volume, .. } = self.served(&name)?;
-        self.update(&name, |entry| entry.record.mode = mode)?;
+        self.update(&name, |record| record.mode = mode)
+            .map_err(|error| format!("volume {name} keeps its mode: {error}"))?;
         volume.set_mode(mode.map(engine_mode));
         let shown = mode.map_or_else(|| "that of the server".to_owned(), |mode| mode.to_string());
         self.tell("volume-mode", &name, format!("the mode of volume {name} is {shown} now"));

@@ -88,11 +88,29 @@ impl DeviceFile {
     /// Looks up the size again. Returns the size in bytes, which never becomes smaller here.
     ///
     /// # Errors
-    /// The system cannot tell the size.
+    /// The system cannot tell the size, or a larger size is not a multiple of [`DeviceFile::unit`].
     pub(crate) fn measure(&self) -> std::io::Result<u64> {
         let size = size_of(&mut self.open.file.try_clone()?)?;
-        self.open.size.fetch_max(size, Ordering::AcqRel);
+        if size > self.size() {
+            self.check_size(size).map_err(std::io::Error::other)?;
+            self.open.size.fetch_max(size, Ordering::AcqRel);
+        }
         Ok(self.size())
+    }
+
+    /// Returns the bytes of which a new size is a multiple. With direct I/O the last block is written as a whole, so
+    /// another size would grow the file beyond the size of the volume.
+    fn unit(&self) -> u64 {
+        self.open.align.max(512)
+    }
+
+    /// Fails with a sentence if the device must not get a size.
+    fn check_size(&self, size: u64) -> Result<(), String> {
+        let unit = self.unit();
+        match size.is_multiple_of(unit) {
+            true => Ok(()),
+            false => Err(format!("{size} bytes are not a multiple of {unit} bytes; make it a multiple")),
+        }
     }
 
     /// Makes a file `size` bytes long, durably. A shorter size, and any size of a block device, is refused.
@@ -100,19 +118,19 @@ impl DeviceFile {
     /// # Errors
     /// A sentence.
     pub(crate) fn grow(&self, size: u64) -> Result<(), String> {
-        let now = self.measure().map_err(|error| error.to_string())?;
+        let failed = |error: std::io::Error| error.to_string();
+        let there = size_of(&mut self.open.file.try_clone().map_err(failed)?).map_err(failed)?;
+        let now = there.max(self.size());
         if size < now {
             return Err(format!("it has {now} bytes, and a volume cannot become smaller"));
         }
         if self.open.is_block {
             return Err(format!("it is a block device of {now} bytes; grow the device, then name no size"));
         }
-        if !size.is_multiple_of(self.open.align.max(512)) {
-            return Err(format!("{size} bytes are not a multiple of {} bytes", self.open.align.max(512)));
-        }
+        self.check_size(size)?;
         rustix::fs::ftruncate(&self.open.file, size).map_err(|errno| errno.to_string())?;
-        self.open.file.sync_all().map_err(|error| error.to_string())?;
-        self.measure().map_err(|error| error.to_string())?;
+        self.open.file.sync_all().map_err(failed)?;
+        self.measure().map_err(failed)?;
         Ok(())
     }
 
@@ -364,6 +382,27 @@ mod tests {
             assert_eq!(block_on(device.write(size as u64 - 1, beyond)), Err(BackingError::NoSpace));
             assert_eq!(device.measure().unwrap(), size as u64, "a write never makes it longer");
         }
+    }
+
+    #[test]
+    fn a_size_that_direct_writes_would_pass_is_not_taken_over() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let device = device(dir.path(), &[7; 2 * BLOCK]);
+        let path = dir.path().join("image");
+        let lengthen =
+            |size: usize| File::options().write(true).open(&path).unwrap().set_len(size as u64).unwrap();
+        let length = || path.metadata().unwrap().len() as usize;
+        let odd = 2 * BLOCK + if device.open.align > 1 { 512 } else { 100 };
+        lengthen(odd);
+        assert!(device.measure().unwrap_err().to_string().contains("not a multiple"));
+        let end = Slice::new(Arc::new(Buffer::from_bytes(&[9])), 0..1);
+        assert_eq!(block_on(device.write(odd as u64 - 1, end.clone())), Err(BackingError::NoSpace));
+        block_on(device.write(2 * BLOCK as u64 - 1, end)).unwrap();
+        assert_eq!((device.size(), length()), (2 * BLOCK as u64, odd), "neither has changed");
+        assert!(device.grow(2 * BLOCK as u64).is_err() && length() == odd, "the file is not cut");
+        device.grow(3 * BLOCK as u64).unwrap();
+        lengthen(5 * BLOCK);
+        assert_eq!((device.measure().unwrap(), length()), (5 * BLOCK as u64, 5 * BLOCK));
     }
 
     #[test]

@@ -207,18 +207,29 @@ impl Volumes {
         }
     }
 
-    /// Changes the entry of a volume, and writes all records durably. After an error the entry in memory is changed
-    /// and the file may be old.
-    fn update(&self, name: &str, change: impl FnOnce(&mut Entry)) -> Result<(), String> {
-        if let Some(entry) = self.all.lock().iter_mut().find(|entry| entry.record.name == name) {
-            change(entry);
-        }
-        self.keep().map_err(|error| format!("the state directory cannot be written: {error}"))
+    /// Changes the record of a volume: in the file first, durably, then in memory. After an error the record in memory
+    /// is the old one.
+    fn update(&self, name: &str, change: impl Fn(&mut Record)) -> Result<(), String> {
+        let mut records = self.records();
+        records.iter_mut().filter(|record| record.name == name).for_each(&change);
+        self.write(records).map_err(|error| unwritten(&error))?;
+        let mut all = self.all.lock();
+        let entry = all.iter_mut().find(|entry| entry.record.name == name);
+        entry.into_iter().for_each(|entry| change(&mut entry.record));
+        Ok(())
     }
 
-    /// Writes the records of all volumes durably. Makes no file on a server that never had a volume.
+    /// Writes the records of all volumes durably.
     fn keep(&self) -> std::io::Result<()> {
-        let records: Vec<_> = self.all.lock().iter().map(|entry| entry.record.clone()).collect();
+        self.write(self.records())
+    }
+
+    fn records(&self) -> Vec<Record> {
+        self.all.lock().iter().map(|entry| entry.record.clone()).collect()
+    }
+
+    /// Replaces the file by these records, durably. Makes no file on a server that never had a volume.
+    fn write(&self, records: Vec<Record>) -> std::io::Result<()> {
         let path = self.settings.state_dir.join("volumes.json");
         if records.is_empty() && !path.exists() {
             return Ok(());
@@ -246,6 +257,11 @@ impl Disks for Volumes {
     fn open(&self, name: &str) -> Option<Arc<dyn Disk>> {
         Some(self.find(name)?.volume? as Arc<dyn Disk>)
     }
+}
+
+/// Returns the sentence for a record that cannot be written.
+fn unwritten(error: &std::io::Error) -> String {
+    format!("the state directory cannot be written: {error}; make room there, or mend its disk")
 }
 
 fn shown(record: &Record) -> String {

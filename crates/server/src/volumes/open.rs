@@ -18,7 +18,7 @@ pub(crate) trait OpenDevice: BackingDevice {
     /// Looks up the size again. Returns the size in bytes, which never becomes smaller here.
     ///
     /// # Errors
-    /// The size cannot be found out.
+    /// The size cannot be found out, or requests to the device cannot have it.
     fn measure(&self) -> io::Result<u64>;
 
     /// Makes the device `size` bytes long, durably.

@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::attr::Attr;
 use crate::caches::inode::Inode;
 use crate::coherence::watch::HostWatch;
-use crate::durability::journal::{Journal, Order};
+use crate::durability::journal::Order;
 use crate::error::{Error, Result};
 use crate::export::filesystem::{Filesystem, Scheme};
 use crate::handle::HandleKey;
@@ -104,11 +104,6 @@ impl Export {
         type_name(self.fs.magic)
     }
 
-    /// Returns the group commit of the backing file system.
-    pub fn journal(&self) -> &Arc<Journal> {
-        &self.fs.journal
-    }
-
     /// Returns true if handles work through the kernel (exact), false if they work through names (see the crate's
     /// `locate`).
     pub fn kernel_handles(&self) -> bool {
@@ -118,12 +113,6 @@ impl Export {
     /// Returns the exported directory as a target.
     pub fn root(self: &Arc<Self>) -> Target {
         Target { export: self.clone(), object: self.root.clone() }
-    }
-
-    /// Fails if nothing in the file system can be changed, because its journal cannot make anything durable. `Busy`
-    /// says that this is temporary.
-    pub fn can_change(&self) -> Result<()> {
-        self.fs.can_change()
     }
 
     /// Returns the count of starts that its directory has.
