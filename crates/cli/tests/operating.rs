@@ -3,6 +3,9 @@
 // A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code, reason = "written for several tests")]
+#[path = "../../tls/tests/common/authority.rs"]
+mod authority;
 mod common;
 #[path = "operating/config.rs"]
 mod config;

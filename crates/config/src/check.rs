@@ -43,7 +43,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     check_rate_limits(&draft.rate_limits, problems);
     let tls = tls_files(std::mem::take(&mut draft.tls), problems);
     check_tls(&draft.exports, tls.as_ref(), problems);
-    let http = draft.http.take().map(|draft| http::complete(draft, &listen, problems));
+    let http = draft.http.take().map(|draft| http::complete(draft, &listen, tls.is_some(), problems));
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
     let exports = complete_exports(std::mem::take(&mut draft.exports), outside, problems);
     let state_dir = state_dir(draft.state_dir.take(), &exports, problems);

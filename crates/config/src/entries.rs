@@ -190,6 +190,7 @@ pub const KEYS: &[&str] = &[
     "http.listen",
     "http.token_file",
     "http.hosts",
+    "http.tls",
     "nbd.listen",
     "nbd.insecure",
     "nbd.client_certificate",
@@ -299,15 +300,16 @@ impl List<'_> {
     /// Adds the entries of `[http]`. Without HTTP they have no values.
     fn add_http(&mut self, http: Option<&Http>) {
         let table = Table::single("http");
-        let (listen, token_file, hosts) = match http {
-            Some(Http { listen, token_file, hosts }) => {
-                (quoted(listen), token_file.as_deref().and_then(path), list(hosts))
+        let (listen, token_file, hosts, tls) = match http {
+            Some(Http { listen, token_file, hosts, tls }) => {
+                (quoted(listen), token_file.as_deref().and_then(path), list(hosts), Some(tls.to_string()))
             }
-            None => (None, None, None),
+            None => (None, None, None, None),
         };
         self.add(&table, "listen", listen, Change::NeedsRestart);
         self.add(&table, "token_file", token_file, Change::NeedsRestart);
         self.add(&table, "hosts", hosts, Change::NeedsRestart);
+        self.add(&table, "tls", tls, Change::NeedsRestart);
     }
 
     /// Adds the entries of an `[[export]]` and of its client rules. `number` is its place in the file, from 0.

@@ -20,6 +20,8 @@ pub struct Http {
     pub token_file: Option<PathBuf>,
     /// Names of this host in URLs, besides its addresses, `localhost` and its own name.
     pub hosts: Vec<String>,
+    /// True if only HTTPS is served, with the certificate of `[tls]`.
+    pub tls: bool,
 }
 
 /// The settings of HTTP that the file and the flags gave so far.
@@ -28,6 +30,7 @@ pub(crate) struct DraftHttp {
     pub(crate) listen: Option<Located<SocketAddr>>,
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) hosts: Vec<String>,
+    pub(crate) tls: Option<Located<bool>>,
 }
 
 /// Reads the table `[http]`.
@@ -36,12 +39,18 @@ pub(crate) fn read(mut table: TableReader<'_, '_>, problems: &mut Collector<'_>)
     let token_file = table.parsed("token_file", problems, absolute_path).map(|path| path.value);
     let hosts = table.list("hosts", problems, parse_host).into_iter().flat_map(|list| list.value);
     let hosts = hosts.map(|host| host.value).collect();
+    let tls = table.boolean("tls", problems);
     table.finish(problems);
-    DraftHttp { listen, token_file, hosts }
+    DraftHttp { listen, token_file, hosts, tls }
 }
 
-/// Completes the draft. `nfs` are the addresses of NFS.
-pub(crate) fn complete(draft: DraftHttp, nfs: &[Located<SocketAddr>], problems: &mut Collector<'_>) -> Http {
+/// Completes the draft. `nfs` are the addresses of NFS. `certified` is true if the server has a certificate.
+pub(crate) fn complete(
+    draft: DraftHttp,
+    nfs: &[Located<SocketAddr>],
+    certified: bool,
+    problems: &mut Collector<'_>,
+) -> Http {
     let default = || Located::flag(SocketAddr::from((Ipv4Addr::LOCALHOST, HTTP_PORT)), "--http");
     let Located { value: listen, origin } = draft.listen.unwrap_or_else(default);
     if nfs.iter().any(|nfs| overlap(&nfs.value, &listen)) {
@@ -52,7 +61,12 @@ pub(crate) fn complete(draft: DraftHttp, nfs: &[Located<SocketAddr>], problems: 
     if !is_loopback(&listen) && draft.token_file.is_none() {
         problems.add(&origin, unprotected(&listen));
     }
-    Http { listen, token_file: draft.token_file, hosts: draft.hosts }
+    let tls = draft.tls.filter(|tls| tls.value);
+    if let Some(tls) = tls.as_ref().filter(|_| !certified) {
+        let message = "HTTPS needs a certificate; name `certificate` and `key` of the server under [tls]";
+        problems.add(&tls.origin, message);
+    }
+    Http { listen, token_file: draft.token_file, hosts: draft.hosts, tls: tls.is_some() }
 }
 
 /// Returns the message about an address that other hosts reach without a token.
@@ -134,6 +148,11 @@ mod tests {
         assert!(told.contains("forebay.toml:2:") && told.contains("token_file"), "{told}");
         let with_token = "[http]\nlisten = \"0.0.0.0:9049\"\ntoken_file = \"/etc/forebay/token\"";
         assert!(resolved(with_token).unwrap().is_some());
+        let told = resolved("[http]\ntls = true").unwrap_err();
+        assert!(told.contains("needs a certificate"), "{told}");
+        let tls = "[tls]\ncertificate = \"/c\"\nkey = \"/k\"\n[http]\ntls = ";
+        assert!(resolved(&format!("{tls}true")).unwrap().unwrap().tls);
+        assert!(!resolved(&format!("{tls}false")).unwrap().unwrap().tls);
         let told = resolved("[http]\nlisten = \"127.0.0.1:2049\"").unwrap_err();
         assert!(told.contains("NFS listens"), "{told}");
         let told = resolved("[http]\nlisten = \"nas\"\nhosts = [\"a b\"]\nport = 1").unwrap_err();

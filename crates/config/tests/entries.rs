@@ -60,6 +60,7 @@ client_ca = "/a"
 listen = "127.0.0.1:9050"
 token_file = "/t"
 hosts = ["head.example.org"]
+tls = true
 [nbd]
 listen = ["127.0.0.1:10810"]
 insecure = true

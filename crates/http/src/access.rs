@@ -25,6 +25,8 @@ pub(crate) struct Door {
     pub(crate) token: Option<String>,
     /// Names of this host, in lower case.
     pub(crate) hosts: Vec<String>,
+    /// The beginning of URLs: `http://` or `https://`.
+    pub(crate) scheme: &'static str,
 }
 
 /// The rights of a request.
@@ -81,7 +83,7 @@ impl Door {
         request: &Request,
         administrator: &Administrator,
     ) -> Result<(), Response> {
-        let origin = request.field("origin").and_then(|origin| origin.strip_prefix("http://"));
+        let origin = request.field("origin").and_then(|origin| origin.strip_prefix(self.scheme));
         let is_own = origin.is_some() && origin == request.field("host");
         let key = request.field("x-forebay-key").unwrap_or_default();
         if is_own && is_equal(key, &administrator.key) {
@@ -123,7 +125,8 @@ mod tests {
 
     fn door(token: Option<&str>) -> Door {
         let address = "127.0.0.1:9049".parse().unwrap();
-        Door { address, token: token.map(str::to_owned), hosts: vec!["nas.example.org".into()] }
+        let hosts = vec!["nas.example.org".into()];
+        Door { address, token: token.map(str::to_owned), hosts, scheme: "http://" }
     }
 
     fn get(fields: &str) -> Request {
@@ -174,5 +177,11 @@ mod tests {
         assert!(!check(&format!("Host: localhost:9049\r\nOrigin: null\r\nX-Forebay-Key: {key}\r\n")));
         assert!(!check(&format!("Host: localhost:9049\r\nX-Forebay-Key: {key}\r\n")));
         assert!(!check("Host: localhost:9049\r\nOrigin: http://localhost:9049\r\n"));
+        let secured = Door { scheme: "https://", ..door(None) };
+        let from = |scheme: &str| {
+            format!("Host: localhost:9049\r\nOrigin: {scheme}localhost:9049\r\nX-Forebay-Key: {key}\r\n")
+        };
+        assert!(secured.check_action(&get(&from("https://")), &administrator).is_ok());
+        assert!(secured.check_action(&get(&from("http://")), &administrator).is_err());
     }
 }

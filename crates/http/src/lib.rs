@@ -6,6 +6,7 @@
 
 mod access;
 mod actions;
+mod channel;
 mod encode;
 mod gathered;
 mod live;

@@ -1,12 +1,12 @@
 //! Server-sent events: the figures of each second, the status every other second, and events as they happen.
 
 use std::io;
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::response::{FIELDS, send};
+use crate::channel::Channel;
+use crate::response::FIELDS;
 use crate::routes::{point_values, shown_status};
 use crate::server::Served;
 
@@ -16,8 +16,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const WAIT: Duration = Duration::from_millis(1500);
 
 /// Sends events until the client or the server ends.
-pub(crate) fn follow(stream: &TcpStream, served: &Served) -> io::Result<()> {
-    send(stream, format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{FIELDS}\r\n").as_bytes())?;
+pub(crate) fn follow(channel: &mut Channel<'_>, served: &Served) -> io::Result<()> {
+    channel.send(format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{FIELDS}\r\n").as_bytes())?;
     let until = Instant::now() + LONGEST;
     let events = served.handler.events();
     let (mut figures, mut event, mut round) = (0, events.newest(), 0_u32);
@@ -35,7 +35,7 @@ pub(crate) fn follow(stream: &TcpStream, served: &Served) -> io::Result<()> {
             event = one.sequence;
             push(&mut text, "happened", &json!(one));
         }
-        send(stream, text.as_bytes())?;
+        channel.send(text.as_bytes())?;
         round = round.wrapping_add(1);
     }
     Ok(())

@@ -1,9 +1,9 @@
 //! One request of HTTP/1.1: read with a deadline, and with bounded sizes.
 
-use std::io::{ErrorKind, Read};
-use std::net::TcpStream;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use crate::channel::Channel;
 use crate::response::Response;
 
 /// Longest head of a request in bytes.
@@ -29,7 +29,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Reads a request. The error is the answer; `None` if the client sent nothing that can be answered.
-    pub(crate) fn read(mut stream: &TcpStream) -> Result<Request, Option<Response>> {
+    pub(crate) fn read(channel: &mut Channel<'_>) -> Result<Request, Option<Response>> {
         let until = Instant::now() + PATIENCE;
         let mut bytes = Vec::with_capacity(1024);
         let (mut request, head, length) = loop {
@@ -42,10 +42,10 @@ impl Request {
                     format!("the head of the request is longer than {LONGEST_HEAD} bytes"),
                 ));
             }
-            receive(&mut stream, until, &mut bytes)?;
+            receive(channel, until, &mut bytes)?;
         };
         while bytes.len() < head + length {
-            receive(&mut stream, until, &mut bytes)?;
+            receive(channel, until, &mut bytes)?;
         }
         request.body = bytes[head..head + length].to_vec();
         Ok(request)
@@ -83,26 +83,12 @@ fn refused(status: u16, message: impl Into<String>) -> Option<Response> {
 }
 
 /// Receives more bytes of a request.
-fn receive(stream: &mut &TcpStream, until: Instant, bytes: &mut Vec<u8>) -> Result<(), Option<Response>> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(refused(408, "the request did not arrive in time; send it again"));
-    }
-    let _ = stream.set_read_timeout(Some(left));
-    let mut piece = [0; 4096];
-    match stream.read(&mut piece) {
+fn receive(channel: &mut Channel<'_>, until: Instant, bytes: &mut Vec<u8>) -> Result<(), Option<Response>> {
+    match channel.receive(until, bytes) {
         Ok(0) => Err(None),
-        Ok(count) => {
-            bytes.extend_from_slice(&piece[..count]);
-            Ok(())
-        }
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::TimedOut
-            ) =>
-        {
-            Ok(())
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::TimedOut => {
+            Err(refused(408, "the request did not arrive in time; send it again"))
         }
         Err(_) => Err(None),
     }

@@ -1,12 +1,10 @@
 //! Responses of HTTP/1.1. Each ends its connection.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::io;
 
-/// Longest time for a client to take a response.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::channel::Channel;
+
 /// Fields of every response. The page loads nothing from other hosts, is in no frame, and stays out of caches.
 pub(crate) const FIELDS: &str = "\
 Content-Security-Policy: default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
@@ -58,7 +56,7 @@ impl Response {
     }
 
     /// Sends the response. Without `body`, sends the head only.
-    pub(crate) fn send(&self, stream: &TcpStream, body: bool) -> io::Result<()> {
+    pub(crate) fn send(&self, channel: &mut Channel<'_>, body: bool) -> io::Result<()> {
         let mut bytes = format!(
             "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{FIELDS}",
             self.status,
@@ -74,30 +72,10 @@ impl Response {
         if body {
             bytes.extend_from_slice(&self.body);
         }
-        send(stream, &bytes)
+        channel.send(&bytes)
     }
 }
 
-/// Sends all bytes, within a bounded time.
-pub(crate) fn send(mut stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    while !bytes.is_empty() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_write_timeout(Some(left))?;
-        match stream.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Returns the reason phrase of a status (RFC 9110) that this server sends. Any other status is an internal error.
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

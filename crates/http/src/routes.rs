@@ -83,7 +83,8 @@ fn enter(request: &Request, door: &Door, served: &Served) -> Response {
             "the invitation was used or is older than two minutes; run `forebay web` again",
         );
     };
-    let cookie = format!("{}={session}; HttpOnly; SameSite=Strict; Path=/", door.cookie());
+    let secure = if door.scheme == "https://" { "; Secure" } else { "" };
+    let cookie = format!("{}={session}; HttpOnly; SameSite=Strict; Path=/{secure}", door.cookie());
     Response::ok("text/plain", &b""[..]).status(303).with("Location", "/").with("Set-Cookie", cookie)
 }
 

@@ -11,8 +11,10 @@ use std::time::Duration;
 use forebay_common::lock::{Condvar, Mutex};
 use forebay_config::Http;
 use forebay_control::{Handler, Severity};
+use forebay_tls::Keyring;
 
 use crate::access::Door;
+use crate::channel::Channel;
 use crate::live;
 use crate::request::Request;
 use crate::response::Response;
@@ -36,6 +38,8 @@ const LAST: Duration = Duration::from_secs(2);
 pub(crate) struct Served {
     pub(crate) web: Arc<Web>,
     pub(crate) handler: Arc<dyn Handler>,
+    /// The certificate in force, for HTTPS.
+    keyring: Arc<Keyring>,
     shared: Arc<Shared>,
 }
 
@@ -64,16 +68,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Serves `web` at the address of its settings. Returns at once, and never fails for the address: while it is in
-    /// use, an event and [`Web::trouble`] say so, and it is tried again every 5 seconds. Without settings, serves
-    /// nothing.
+    /// Serves `web` at the address of its settings, with the certificate of `keyring` if they ask for HTTPS. Returns
+    /// at once, and never fails for the address: while it is in use, an event and [`Web::trouble`] say so, and it is
+    /// tried again every 5 seconds. Without settings, serves nothing.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn start(web: &Arc<Web>, handler: Arc<dyn Handler>) -> io::Result<Listener> {
+    pub fn start(web: &Arc<Web>, handler: Arc<dyn Handler>, keyring: Arc<Keyring>) -> io::Result<Listener> {
         let shared = Arc::new(Shared::default());
         let Some(settings) = web.settings.clone() else { return Ok(Listener { shared, thread: None }) };
-        let served = Arc::new(Served { web: web.clone(), handler, shared: shared.clone() });
+        let served = Arc::new(Served { web: web.clone(), handler, keyring, shared: shared.clone() });
         let run = move || listen(&settings, &served);
         let thread = std::thread::Builder::new().name("forebay-http".into()).spawn(run)?;
         Ok(Listener { shared, thread: Some(thread) })
@@ -103,7 +107,8 @@ fn listen(settings: &Http, served: &Arc<Served>) {
         match open(settings, served) {
             Ok((listener, door)) => {
                 if served.web.listening(Ok(door.address)) {
-                    let message = format!("metrics and the page are served at http://{}/", door.address);
+                    let message =
+                        format!("metrics and the page are served at {}{}/", door.scheme, door.address);
                     served.handler.events().add(Severity::Info, "http", message, &[]);
                 }
                 accept(&listener, &Arc::new(door), served);
@@ -151,8 +156,11 @@ fn accept(listener: &TcpListener, door: &Arc<Door>, served: &Arc<Served>) {
             }
         };
         let Some(connection) = Connection::enter(served, from.ip()) else {
-            let _ =
-                Response::error(503, "too many requests are served already; ask again").send(&stream, true);
+            // A handshake would hold up other clients.
+            if !is_secured(served) {
+                let full = Response::error(503, "too many requests are served already; ask again");
+                let _ = full.send(&mut Channel::plain(&stream), true);
+            }
             continue;
         };
         let door = door.clone();
@@ -213,30 +221,35 @@ impl Drop for Connection {
 
 /// Reads one request from the connection and answers it. The live stream goes on for at most an hour, or until the
 /// client hangs up or the server stops.
+fn is_secured(served: &Served) -> bool {
+    served.web.settings.as_ref().is_some_and(|settings| settings.tls)
+}
+
 fn serve(stream: &TcpStream, from: SocketAddr, door: &Door, connection: &Connection) {
     let served = &connection.served;
-    let request = match Request::read(stream) {
-        Ok(request) => request,
-        Err(refused) => {
-            let _ = refused.map(|refused| refused.send(stream, true));
-            return;
-        }
+    let channel = match is_secured(served) {
+        true => served.keyring.http_session().and_then(|session| Channel::secured(stream, session)),
+        false => Some(Channel::plain(stream)),
     };
-    let has_body = request.method != "HEAD";
+    let Some(mut channel) = channel else { return };
     // A client that has gone away is no fault.
-    let _ = match answer(&request, from, door, served) {
-        Answer::Whole(response) => response.send(stream, has_body),
-        Answer::Live => follow(stream, from.ip(), served),
+    let _ = match Request::read(&mut channel) {
+        Err(refused) => refused.map_or(Ok(()), |refused| refused.send(&mut channel, true)),
+        Ok(request) => match answer(&request, from, door, served) {
+            Answer::Whole(response) => response.send(&mut channel, request.method != "HEAD"),
+            Answer::Live => follow(&mut channel, from.ip(), served),
+        },
     };
+    channel.end();
 }
 
 /// Sends the stream of events, if there are not too many streams.
-fn follow(stream: &TcpStream, address: IpAddr, served: &Served) -> io::Result<()> {
+fn follow(channel: &mut Channel<'_>, address: IpAddr, served: &Served) -> io::Result<()> {
     let live = &served.shared.live;
     if !live.lock().take(address, MOST_LIVE, MOST_LIVE_OF_ONE) {
-        return Response::error(503, "too many pages are open already; close one").send(stream, true);
+        return Response::error(503, "too many pages are open already; close one").send(channel, true);
     }
-    let result = live::follow(stream, served);
+    let result = live::follow(channel, served);
     live.lock().give_back(address);
     result
 }

@@ -73,7 +73,13 @@ impl Web {
             (true, SocketAddr::V4(address)) => format!("127.0.0.1:{}", address.port()),
             (true, SocketAddr::V6(address)) => format!("[::1]:{}", address.port()),
         };
-        Ok(format!("http://{shown}/enter?invitation={}", self.sessions.invite(who)?))
+        Ok(format!("{}{shown}/enter?invitation={}", self.scheme(), self.sessions.invite(who)?))
+    }
+
+    /// Returns the beginning of URLs.
+    pub(crate) fn scheme(&self) -> &'static str {
+        let is_secured = self.settings.as_ref().is_some_and(|settings| settings.tls);
+        if is_secured { "https://" } else { "http://" }
     }
 
     /// Records the result of an attempt to listen. Returns true if it differs from the last one.
@@ -96,7 +102,7 @@ impl Web {
         let token = settings.token_file.as_deref().map(token).transpose()?;
         let mut hosts = settings.hosts.clone();
         hosts.push(rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase());
-        Ok(Door { address, token, hosts })
+        Ok(Door { address, token, hosts, scheme: self.scheme() })
     }
 }
 
@@ -149,7 +155,7 @@ mod tests {
         let figures = Arc::new(Figures::new(Path::new("/nonexistent")));
         assert!(Web::new(None, figures.clone()).invite("jo").unwrap_err().contains("[http]"));
         let listen = "0.0.0.0:0".parse().unwrap();
-        let web = Web::new(Some(Http { listen, token_file: None, hosts: Vec::new() }), figures);
+        let web = Web::new(Some(Http { listen, token_file: None, hosts: Vec::new(), tls: false }), figures);
         assert!(web.invite("jo").unwrap_err().contains("not served yet"));
         assert!(web.listening(Err("busy".into())) && !web.listening(Err("busy".into())));
         assert_eq!((web.invite("jo"), web.trouble()), (Err("busy".into()), Some("busy".into())));

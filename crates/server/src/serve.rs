@@ -11,6 +11,7 @@ use forebay_config::{Mode, Settings, format_size};
 use forebay_control::{EventLog, Figures, HandleMode, Handler, Severity};
 use forebay_http::{Listener, Web};
 use forebay_rpc::StartError;
+use forebay_tls::Keyring;
 use forebay_vfs::Vfs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
@@ -81,12 +82,14 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let control_server = forebay_control::Server::start(&settings.state_dir, front.clone())?;
     let sampled = front.clone();
     let past = figures.write_behind(move || sampled.sample())?;
-    let http = Listener::start(&web, front.clone())?;
+    let keyring = Arc::<Keyring>::default();
+    let http = Listener::start(&web, front.clone(), keyring.clone())?;
     signals.add_signal(SIGTERM)?;
     signals.add_signal(SIGINT)?;
     let decided = Arc::new(OnceLock::new());
     let start = Start {
         settings: settings.clone(),
+        keyring,
         host: host.clone(),
         events: events.clone(),
         under_way: under_way.clone(),

@@ -69,6 +69,8 @@ impl Watches {
 /// A start that is about to begin.
 pub(crate) struct Start {
     pub(crate) settings: Settings,
+    /// The certificate of TLS, which the start reads.
+    pub(crate) keyring: Arc<Keyring>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) events: Arc<EventLog>,
     pub(crate) under_way: Arc<UnderWay>,
@@ -100,8 +102,8 @@ pub(crate) struct Served {
 impl Start {
     /// Takes everything into service. Returns `None` if a signal ended the start.
     pub(crate) fn run(self) -> Result<Option<Served>, Error> {
-        let Start { settings, host, events, under_way, front, retry, .. } = self;
-        let keyring = Arc::new(Keyring::new(credentials(&settings)?));
+        let Start { settings, keyring, host, events, under_way, front, retry, .. } = self;
+        keyring.replace(credentials(&settings)?);
         let watches = self.watches.opened()?;
         // The check comes before the directories are opened for writing, and before any write.
         let mut identities = Identities::check(&settings.state_dir, &settings.exports, &under_way)?;

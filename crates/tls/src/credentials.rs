@@ -18,6 +18,8 @@ use crate::session::Session;
 
 /// The name of RPC in a handshake (RFC 9289 section 8.2). A client that names no protocol is accepted as well.
 const ALPN: &[u8] = b"sunrpc";
+/// The name of HTTP in a handshake (RFC 7301 section 6).
+const HTTP: &[u8] = b"http/1.1";
 /// The largest accepted file in bytes.
 const LARGEST: u64 = 1 << 20;
 /// The permissions that a private key must not give: those of users who are neither its owner nor in its group.
@@ -80,6 +82,8 @@ fn detail(reason: &str) -> String {
 #[derive(Clone)]
 pub struct Credentials {
     config: Arc<ServerConfig>,
+    /// The configuration for HTTP, which asks no client for a certificate.
+    http: Arc<ServerConfig>,
     /// The digest of all files.
     digest: [u8; 32],
 }
@@ -95,6 +99,14 @@ impl Credentials {
         let mut digest = Sha256::new();
         let chain = certificates(certificate, &mut digest)?;
         let private = private_key(key, &mut digest)?;
+        let wrong_pair = |error: rustls::Error| LoadError::Pair {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            reason: error.to_string(),
+        };
+        let http =
+            ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13]).with_no_client_auth();
+        let http = http.with_single_cert(chain.clone(), private.clone_key()).map_err(wrong_pair)?;
         let builder = ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13]);
         let builder = match client_ca {
             None => builder.with_no_client_auth(),
@@ -109,17 +121,19 @@ impl Credentials {
                     .with_client_cert_verifier(verifier.build().map_err(|error| refused(error.to_string()))?)
             }
         };
-        let mut config = builder.with_single_cert(chain, private).map_err(|error| LoadError::Pair {
-            certificate: certificate.to_owned(),
-            key: key.to_owned(),
-            reason: error.to_string(),
-        })?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
-        // No session is resumed: a client with a ticket would keep its access after its certificate has expired.
-        config.send_tls13_tickets = 0;
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Self { config: Arc::new(config), digest: digest.finalize().into() })
+        let config = builder.with_single_cert(chain, private).map_err(wrong_pair)?;
+        let [config, http] = [(config, ALPN), (http, HTTP)].map(|(config, name)| named(config, name));
+        Ok(Self { config, http, digest: digest.finalize().into() })
     }
+}
+
+/// Returns the configuration for a protocol with this name in handshakes.
+fn named(mut config: ServerConfig, protocol: &[u8]) -> Arc<ServerConfig> {
+    config.alpn_protocols = vec![protocol.to_vec()];
+    // No session is resumed: a client with a ticket would keep its access after its certificate has expired.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Arc::new(config)
 }
 
 impl PartialEq for Credentials {
@@ -168,6 +182,14 @@ impl Keyring {
 }
 
 /// Reads a file of certificates or keys, at most `LARGEST` bytes of it. The path is only for the error.
+impl Keyring {
+    /// Returns a session of HTTP for a new handshake; none without credentials.
+    pub fn http_session(&self) -> Option<Session> {
+        let config = Arc::clone(&self.now.read().as_ref()?.http);
+        Session::new(config)
+    }
+}
+
 fn read(file: &mut File, path: &Path) -> Result<Vec<u8>, LoadError> {
     let mut bytes = Vec::new();
     let read = file.take(LARGEST).read_to_end(&mut bytes);

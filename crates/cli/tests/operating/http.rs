@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::authority::Authority;
 use crate::common::{Serving, forebay, text};
 
 /// The answer to a request.
@@ -280,4 +281,55 @@ fn the_history_survives_a_kill_and_the_page_gets_it_live() {
     let watched = Watched::of(watched.server.restart(Signal::KILL));
     wait_for(|| time(&history(&watched)).filter(|time| *time > first));
     assert_eq!(watched.status()["health"]["state"], "OK");
+}
+
+/// Runs curl with a URL of the server. Returns what it printed, and its messages.
+fn curl(args: &[&str]) -> (String, String) {
+    let output =
+        std::process::Command::new("curl").args(["-sS", "--max-time", "30"]).args(args).output().unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn https_has_the_certificate_in_force_and_plain_http_is_told_so() {
+    let authority = Authority::new();
+    let server = authority.issue("server", &["localhost"]);
+    let dir = tempfile::tempdir().unwrap();
+    let [certificate, key, file] = ["c.pem", "k.pem", "f.toml"].map(|name| dir.path().join(name));
+    let install = |pair: &crate::authority::Pair| {
+        std::fs::copy(&pair.certificate, &certificate).unwrap();
+        std::fs::copy(&pair.key, &key).unwrap();
+        std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    };
+    install(&server);
+    let toml = format!(
+        "[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n[http]\nlisten = \"127.0.0.1:0\"\ntls = true\n"
+    );
+    std::fs::write(&file, toml).unwrap();
+    let serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    let invited = invitation(&serving);
+    assert!(invited.starts_with("https://127.0.0.1:"), "{invited}");
+    let watched = Watched::of(serving);
+    let port = watched.address.rsplit(':').next().unwrap().to_owned();
+    let url = format!("https://localhost:{port}");
+    let ca = authority.file();
+    let ca = ca.to_str().unwrap();
+    let (metrics, told) = curl(&["--cacert", ca, &format!("{url}/metrics")]);
+    assert!(metrics.lines().any(|line| line == "forebay_up 1"), "{metrics} {told}");
+    let (page, told) = curl(&["--cacert", ca, "--http1.1", "-i", &invited.replace("127.0.0.1", "localhost")]);
+    assert!(page.contains("303 See Other") && page.contains("; Secure"), "{page} {told}");
+    let (_, told) = curl(&[&format!("{url}/metrics")]);
+    assert!(told.contains("certificate"), "{told}");
+    let plain = watched.get("/metrics");
+    assert!(plain.status == 400 && plain.body.contains("https://"), "{}", plain.body);
+    // Bytes that are no handshake end their own connection only.
+    assert_eq!(watched.send("\u{16}\u{3}\u{1}\u{0}\u{5}hello").status, 0);
+    // A reload puts a renewed certificate in force.
+    install(&authority.issue("renewed", &["renewed.example"]));
+    assert!(watched.server.ask(&["reload"]).status.success());
+    let renewed = format!("renewed.example:{port}");
+    let resolve = format!("{renewed}:127.0.0.1");
+    let fields = ["--cacert", ca, "-H", "Host: localhost", "--resolve", &resolve];
+    let (metrics, told) = curl(&[&fields[..], &[&format!("https://{renewed}/metrics")]].concat());
+    assert!(metrics.contains("forebay_up 1"), "{metrics} {told}");
 }
