@@ -1,6 +1,8 @@
 """Checks file systems on a volume that the kernel attaches over NBD and TCP. Needs root, and nbd as a module.
 
-    nbd_client.py HOST PORT KILLS FSX CONFIG MODULE...     the server is killed KILLS times below each file system
+    nbd_client.py HOST PORT KILLS ATTACH FSX CONFIG MODULE...
+
+The server is killed KILLS times below each file system. ATTACH is the command that Forebay prints for a client.
 """
 
 import errno
@@ -14,7 +16,7 @@ from block_rig import CHECK, MAKE, MIB, MOUNT, Disk, Writer, drop_caches, report
 from nbd_netlink import Device
 from quota_rig import PATIENCE, expect
 
-HOST, PORT, KILLS, FSX, CONFIG, *MODULES = sys.argv[1:]
+HOST, PORT, KILLS, ATTACH, FSX, CONFIG, *MODULES = sys.argv[1:]
 DEVICE, QUEUE, NAME = "/dev/nbd0", "/sys/block/nbd0", "scratch"
 SIZE = 384 * MIB
 
@@ -69,6 +71,18 @@ def attaching():
     disk.write(7, 77)
     expect(disk.read(7) == 77, "the block has other contents")
     disk.close()
+    end_of_client()
+
+
+def printed_command():
+    """The command that Forebay prints attaches a volume whose XFS was made on sectors of 512 bytes."""
+    client()
+    run(*MAKE["xfs"], "-s", "size=512", DEVICE)
+    end_of_client()
+    run(*ATTACH.replace("127.0.0.1", HOST).split())
+    has("size", str(SIZE // 512))
+    run("mount", DEVICE, MOUNT)
+    run("umount", MOUNT)
     end_of_client()
 
 
@@ -163,6 +177,7 @@ def killed(fs):
 def main():
     return report([
         ("nbd-client", attaching),
+        ("the command of attach", printed_command),
         ("nbd-client, server killed", without_reconnect),
         ("answered writes", answered),
         *((fs, lambda fs=fs: killed(fs)) for fs in ("ext4", "btrfs", "xfs")),

@@ -47,7 +47,8 @@ impl NbdClient {
         let image = server.ssd().join("disk.img");
         File::create(&image)?.set_len(SIZE)?;
         server.ask(&["volume", "create", "scratch", "--backing", &image.to_string_lossy()])?;
-        let mut cases = self.in_guest(&mut server, port)?;
+        let attach = server.ask(&["volume", "attach", "scratch", "--nbd"])?;
+        let mut cases = self.in_guest(&mut server, port, attach.trim())?;
         server.ask(&["volume", "remove", "scratch"])?;
         server.stop()?;
         // The last file system of the guest is XFS.
@@ -58,14 +59,20 @@ impl NbdClient {
         Ok(count("nbd-client", &cases))
     }
 
-    /// Runs the script in a guest, and kills the server whenever the script asks for it.
-    fn in_guest(&self, server: &mut Server, port: u16) -> Result<Vec<Case>> {
+    /// Runs the script in a guest, and kills the server whenever the script asks for it. `attach` is the command that
+    /// Forebay prints for a client.
+    fn in_guest(&self, server: &mut Server, port: u16, attach: &str) -> Result<Vec<Case>> {
         let kernel = Kernel::ready(Release::V6_12)?;
         let modules = kernel.block_modules().map(|module| module.to_string_lossy().into_owned());
         let share = tempfile::tempdir()?;
         let fsx = [tool("fsx")?, asset("fsx-small.toml")].map(|path| path.to_string_lossy().into_owned());
         let words = ["/usr/bin/python3", "-B", &asset("nbd_client.py").to_string_lossy()].map(str::to_owned);
-        let words = words.into_iter().chain(["10.0.2.2".into(), port.to_string(), self.kills.to_string()]);
+        let words = words.into_iter().chain([
+            "10.0.2.2".into(),
+            port.to_string(),
+            self.kills.to_string(),
+            attach.into(),
+        ]);
         let guest = Guest {
             nfs: None,
             shares: vec![(share.path().to_owned(), "/share".into())],

@@ -179,11 +179,11 @@ impl Server {
 
     /// Writes all data of clients to the directory.
     pub(crate) fn flush(&self) -> Result<()> {
-        if self.kind == Kind::Forebay { self.ask(&["flush", "--wait"]) } else { Ok(()) }
+        if self.kind == Kind::Forebay { self.ask(&["flush", "--wait"]).map(drop) } else { Ok(()) }
     }
 
-    /// Runs a verb of Forebay for the server, once the server has started.
-    pub(crate) fn ask(&self, words: &[&str]) -> Result<()> {
+    /// Runs a verb of Forebay for the server, once the server has started. Returns the output.
+    pub(crate) fn ask(&self, words: &[&str]) -> Result<String> {
         let end = Instant::now() + READY;
         loop {
             let mut verb = Command::new(&self.binary);
@@ -192,7 +192,7 @@ impl Server {
                 Err(error) if error.to_string().contains("still starting") && Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                said => return said.map(drop),
+                said => return said,
             }
         }
     }

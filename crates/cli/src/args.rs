@@ -265,6 +265,7 @@ mod tests {
             "invalidate P",
             "policy set P --cache pin --streams past --json",
             "policy set P --dirty-time 30s",
+            "policy set P --cache-min 1GiB --cache-max 2GiB",
             "warm P --json",
             "warm --from-profile --state-dir D",
             "policy show",

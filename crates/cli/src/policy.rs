@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use forebay_config::format_size;
-use forebay_control::{Chosen, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource};
+use forebay_control::{
+    Chosen, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, ShareInForce,
+};
 
 use crate::output::{self, Align, Table, printable};
 use crate::policy_args::{Common, PolicyCommand};
@@ -67,11 +69,24 @@ fn describe(report: &PolicyReport) -> String {
 
 /// Returns a policy, a line for each part with its reason.
 pub(crate) fn lines(policy: &PolicyInForce) -> String {
-    let PolicyInForce { cache, streams, mode, dirty_time } = policy;
+    let PolicyInForce { cache, streams, mode, dirty_time, share } = policy;
     let time = ("dirty time", reason(dirty_time));
-    [("cache", reason(cache)), ("streams", reason(streams)), ("mode", reason(mode)), time]
+    let share = ("share", share.as_ref().map_or_else(|| "none (default)".to_owned(), share_text));
+    [("cache", reason(cache)), ("streams", reason(streams)), ("mode", reason(mode)), time, share]
         .map(|(name, text)| format!("{name:<12} {text}\n"))
         .concat()
+}
+
+fn share_text(share: &ShareInForce) -> String {
+    let limits = [("at least", share.min_bytes), ("at most", share.max_bytes)];
+    let limits =
+        limits.into_iter().filter_map(|(word, bytes)| Some(format!("{word} {}", format_size(bytes?))));
+    let value = format!(
+        "{} on the cache devices now, {}",
+        format_size(share.held_bytes),
+        limits.collect::<Vec<_>>().join(", ")
+    );
+    reason(&Chosen { value, source: share.source, path: Some(share.path.clone()) })
 }
 
 /// Returns a part of the policy with its origin: the default, the server's mode, or the rule that decides.
@@ -94,6 +109,8 @@ fn table(rules: &[PolicyRule]) -> Table {
         ("STREAMS", Align::Left),
         ("MODE", Align::Left),
         ("DIRTY TIME", Align::Left),
+        ("CACHE MIN", Align::Left),
+        ("CACHE MAX", Align::Left),
         ("FROM", Align::Left),
     ]);
     for PolicyRule { path, rule, source, exists } in rules {
@@ -109,6 +126,8 @@ fn table(rules: &[PolicyRule]) -> Table {
             part(rule.streams.map(|way| way.to_string())),
             part(rule.mode.map(|mode| mode.to_string())),
             part(rule.dirty_time.map(|time| time.to_string())),
+            part(rule.cache_min.map(|size| size.to_string())),
+            part(rule.cache_max.map(|size| size.to_string())),
             source.to_owned(),
         ]);
     }

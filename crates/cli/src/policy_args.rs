@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
-use forebay_config::{DirtyTime, Keep, Mode, Policy, Streams};
+use forebay_config::{DirtyTime, Keep, Mode, Policy, ShareSize, Streams};
 
 use crate::args::{Target, one_of};
 
@@ -20,6 +20,8 @@ Examples:
   forebay policy set /srv/data/media --streams cache      # large files are cached as small ones are
   forebay policy set /srv/data/results --dirty-time 1s    # written to the directory after a second
   forebay policy set /srv/data/build --dirty-time 30m     # what is removed before then never reaches the directory
+  forebay policy set /srv/data/home --cache-min 50GiB     # others cannot take this much of the cache
+  forebay policy set /srv/data/archive --cache-max 20GiB  # it takes no more of the cache
   forebay policy show
   forebay policy show /srv/data/reference/genome.fa --json
   forebay policy unset /srv/data/scratch")]
@@ -74,13 +76,19 @@ pub(crate) struct RuleArgs {
     /// Write data to the directory about this long after a client wrote it, such as 30s; earlier while much is dirty
     #[arg(long, value_name = "TIME")]
     dirty_time: Option<DirtyTime>,
+    /// Keep at least this much of it on the cache devices against other data, once it is cached, such as 50GiB
+    #[arg(long, value_name = "SIZE")]
+    cache_min: Option<ShareSize>,
+    /// Keep at most this much of it on the cache devices, besides dirty data
+    #[arg(long, value_name = "SIZE")]
+    cache_max: Option<ShareSize>,
 }
 
 impl RuleArgs {
     /// Returns the rule.
     pub(crate) fn rule(&self) -> Policy {
-        let RuleArgs { cache, streams, mode, dirty_time } = *self;
-        Policy { cache, streams, mode, dirty_time }
+        let RuleArgs { cache, streams, mode, dirty_time, cache_min, cache_max } = *self;
+        Policy { cache, streams, mode, dirty_time, cache_min, cache_max }
     }
 }
 

@@ -137,7 +137,8 @@ fn detached(volume: &VolumeStatus, had: Option<&std::path::Path>) -> std::io::Re
     }
 }
 
-/// Returns the command that gives a client a device of the volume.
+/// Returns the command that gives a client a device of the volume. The device has sectors of 512 bytes, the default of
+/// `nbd-client`: XFS does not mount on a device with larger sectors than the one that it was made on.
 fn attach_line(volume: &VolumeStatus) -> anyhow::Result<String> {
     if let Some(reason) = &volume.reason {
         bail!("volume {} is not served: {reason}", volume.name);
@@ -151,13 +152,9 @@ fn attach_line(volume: &VolumeStatus) -> anyhow::Result<String> {
     };
     Ok(match address.rsplit_once(':') {
         Some((host, port)) if !address.starts_with('/') => {
-            format!(
-                "nbd-client {} {port} /dev/nbd0 -N {} -b 4096",
-                host.trim_matches(['[', ']']),
-                volume.name
-            )
+            format!("nbd-client {} {port} /dev/nbd0 -N {} -t 30", host.trim_matches(['[', ']']), volume.name)
         }
-        _ => format!("nbd-client -unix {address} /dev/nbd0 -N {} -b 4096", volume.name),
+        _ => format!("nbd-client -unix {address} /dev/nbd0 -N {} -t 30", volume.name),
     })
 }
 

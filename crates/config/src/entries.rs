@@ -320,11 +320,13 @@ impl List<'_> {
         self.add(&table, "aliases", list(aliases), NeedsRestart);
         self.add(&table, "id", Some(id.to_string()), NeedsRestart);
         self.add(&table, "tls", quoted(tls), InService);
-        let Policy { cache, streams, mode, dirty_time } = policy;
+        let Policy { cache, streams, mode, dirty_time, cache_min, cache_max } = policy;
         self.add(&table, "policy.cache", cache.and_then(quoted), InService);
         self.add(&table, "policy.streams", streams.and_then(quoted), InService);
         self.add(&table, "policy.mode", mode.and_then(quoted), InService);
         self.add(&table, "policy.dirty_time", dirty_time.and_then(quoted), InService);
+        self.add(&table, "policy.cache_min", cache_min.and_then(quoted), InService);
+        self.add(&table, "policy.cache_max", cache_max.and_then(quoted), InService);
         for (rule, client) in clients.iter().enumerate() {
             let of = format!("{name} rule {}", rule + 1);
             self.add_client(&Table::numbered("export.client", &[number, rule], of), client);

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::problem::Collector;
 use crate::settings::{Mode, named};
-use crate::table::TableReader;
-use crate::units::{format_duration, parse_duration};
+use crate::table::{Located, TableReader};
+use crate::units::{format_duration, format_size_exactly, parse_duration, parse_size};
 
 /// The rule for keeping the data of files in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,43 @@ impl fmt::Display for DirtyTime {
     }
 }
 
+/// A size of the cache devices in bytes: the least or the most that a share has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ShareSize(u64);
+
+impl ShareSize {
+    const RANGE: RangeInclusive<u64> = 1 << 20..=1 << 50;
+
+    /// Returns the size in bytes.
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for ShareSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (size, range) = (parse_size(text)?, ShareSize::RANGE);
+        match range.contains(&size) {
+            true => Ok(ShareSize(size)),
+            false => Err(format!(
+                "{} is out of range; write a size from {} to {}",
+                format_size_exactly(size),
+                format_size_exactly(*range.start()),
+                format_size_exactly(*range.end())
+            )),
+        }
+    }
+}
+
+impl fmt::Display for ShareSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format_size_exactly(self.0))
+    }
+}
+
 /// A policy for an export, a directory or a file. A part that is absent is inherited from the directory above.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -94,12 +131,36 @@ pub struct Policy {
     /// The time after which written data is destaged.
     #[serde(default, rename = "dirty_seconds", skip_serializing_if = "Option::is_none")]
     pub dirty_time: Option<DirtyTime>,
+    /// The least of the cache devices that the files have together against others.
+    #[serde(default, rename = "cache_min_bytes", skip_serializing_if = "Option::is_none")]
+    pub cache_min: Option<ShareSize>,
+    /// The most of the cache devices that the files have together.
+    #[serde(default, rename = "cache_max_bytes", skip_serializing_if = "Option::is_none")]
+    pub cache_max: Option<ShareSize>,
 }
 
 impl Policy {
     /// Returns true if every part is inherited.
     pub fn is_empty(&self) -> bool {
         *self == Policy::default()
+    }
+
+    /// Returns true if the files of the rule have a share of the cache together.
+    pub fn has_share(&self) -> bool {
+        self.cache_min.is_some() || self.cache_max.is_some()
+    }
+
+    /// Checks that the least of the share is not more than the most.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn check_share(&self) -> Result<(), String> {
+        match (self.cache_min, self.cache_max) {
+            (Some(min), Some(max)) if min > max => {
+                Err(format!("cache_min {min} is more than cache_max {max}; lower it, or raise cache_max"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns this policy with its absent parts from `other`.
@@ -109,18 +170,26 @@ impl Policy {
             streams: self.streams.or(other.streams),
             mode: self.mode.or(other.mode),
             dirty_time: self.dirty_time.or(other.dirty_time),
+            cache_min: self.cache_min.or(other.cache_min),
+            cache_max: self.cache_max.or(other.cache_max),
         }
     }
 }
 
 /// Reads the table `policy` of an export.
 pub(crate) fn read_policy(mut table: TableReader<'_, '_>, problems: &mut Collector<'_>) -> Policy {
+    let max = table.parsed("cache_max", problems, str::parse);
     let policy = Policy {
         cache: table.parsed("cache", problems, str::parse).map(|cache| cache.value),
         streams: table.parsed("streams", problems, str::parse).map(|streams| streams.value),
         mode: table.parsed("mode", problems, str::parse).map(|mode| mode.value),
         dirty_time: table.parsed("dirty_time", problems, str::parse).map(|time| time.value),
+        cache_min: table.parsed("cache_min", problems, str::parse).map(|size| size.value),
+        cache_max: max.as_ref().map(|size: &Located<ShareSize>| size.value),
     };
+    if let (Some(max), Err(message)) = (&max, policy.check_share()) {
+        problems.add(&max.origin, message);
+    }
     table.finish(problems);
     policy
 }

@@ -108,6 +108,8 @@ policy.cache = "pin"
 policy.streams = "cache"
 policy.mode = "write-around"
 policy.dirty_time = "31s"
+policy.cache_min = "2 MiB"
+policy.cache_max = "3 MiB"
 [[export.client]]
 networks = ["127.0.0.0/8", "tls:host.example.org"]
 access = "ro"

@@ -32,7 +32,9 @@ pub use forebay_mrc::{Curve, GroupCurve, MemoryPoint, Point as CurvePoint};
 pub use forebay_profile::{Counters, Kind, SIZES, TraceEncoder, Traced, size_bounds};
 pub use history::{COLUMNS, EventWriter, Figures, FiguresWriter, Point, Series};
 pub use notify::Delivery;
-pub use policy::{Chosen, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource};
+pub use policy::{
+    Chosen, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, ShareInForce,
+};
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
     PoolStatus, ReloadReport, Request, Response, ScrubStatus, WarmReport,

@@ -83,6 +83,26 @@ pub struct PolicyInForce {
     /// The time after which written data is destaged.
     #[serde(rename = "dirty_seconds")]
     pub dirty_time: Chosen<DirtyTime>,
+    /// The share of the cache devices that the file or directory is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareInForce>,
+}
+
+/// The share of the cache devices that the files of a rule have together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareInForce {
+    /// The bytes that other files cannot take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_bytes: Option<u64>,
+    /// The bytes beyond which clean data is dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
+    /// The bytes on the cache devices now.
+    pub held_bytes: u64,
+    /// The place of the rule.
+    pub source: PolicySource,
+    /// File or directory of the rule.
+    pub path: PathBuf,
 }
 
 /// A part of a policy, and where it was chosen.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
 use forebay_common::state_file;
-use forebay_config::{DirtyTime, Export, Keep, Mode, Policy, Streams};
+use forebay_config::{DirtyTime, Export, Keep, Mode, Policy, ShareSize, Streams};
 use forebay_control::{
     Chosen, EventLog, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, Severity,
+    ShareInForce,
 };
 use forebay_engine::Engine;
 use forebay_engine::buffer::BLOCK;
@@ -20,6 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::{config_mode, engine_mode};
 
+/// The highest number of shares since the start, and one more.
+const MOST_SHARES: u16 = forebay_engine::Policy::SHARES;
 /// The version of the file. A later version is refused.
 const VERSION: u32 = 1;
 
@@ -51,6 +54,8 @@ pub(crate) struct Policies {
     records: Mutex<Vec<Record>>,
     /// The rules of the configuration, one for each export.
     exports: Mutex<Vec<Record>>,
+    /// The roots of rules with a share since the start. The share of the first has number 1.
+    shares: Mutex<Vec<PolicyRoot>>,
 }
 
 impl Policies {
@@ -67,7 +72,8 @@ impl Policies {
         let file = state_dir.join("policies.json");
         let (vfs, engine, events) = (vfs.clone(), engine.clone(), events.clone());
         let records = Mutex::new(read(&file)?);
-        let policies = Policies { vfs, engine, events, file, records, exports: Mutex::default() };
+        let (exports_now, shares) = (Mutex::default(), Mutex::default());
+        let policies = Policies { vfs, engine, events, file, records, exports: exports_now, shares };
         policies.set_exports(exports);
         policies.vfs.start_policies()?;
         Ok(policies)
@@ -106,7 +112,42 @@ impl Policies {
             }
         }
         let rules = rules.into_iter().filter(|(_, rule)| !rule.is_empty());
-        self.vfs.set_policies(&rules.map(|(root, rule)| (root, settings(rule))).collect::<Vec<_>>());
+        let rules: Vec<_> = rules.collect();
+        self.set_shares(&rules);
+        let share = |root: &PolicyRoot, rule: &Policy| rule.has_share().then(|| self.share_number(root));
+        let rules = rules.iter().map(|(root, rule)| {
+            let settings = PolicySettings { share: share(root, rule), ..settings(*rule) };
+            (root.clone(), settings)
+        });
+        self.vfs.set_policies(&rules.collect::<Vec<_>>());
+    }
+
+    /// Gives the limits of shares to the engine. The share of a rule that is gone has none.
+    fn set_shares(&self, rules: &[(PolicyRoot, Policy)]) {
+        for (root, rule) in rules.iter().filter(|(_, rule)| rule.has_share()) {
+            let min = rule.cache_min.map_or(0, ShareSize::bytes);
+            self.engine.set_share(self.share_number(root), min, rule.cache_max.map(ShareSize::bytes));
+        }
+        let known = self.shares.lock().clone();
+        for (number, root) in (1..MOST_SHARES).zip(&known) {
+            if !rules.iter().any(|(other, rule)| other == root && rule.has_share()) {
+                self.engine.set_share(number, 0, None);
+            }
+        }
+    }
+
+    /// Returns the number of the share of a rule; 0, for no share, once there were too many since the start.
+    fn share_number(&self, root: &PolicyRoot) -> u16 {
+        let mut shares = self.shares.lock();
+        let at = shares.iter().position(|known| known == root).unwrap_or_else(|| {
+            if shares.len() + 1 < usize::from(MOST_SHARES) {
+                shares.push(root.clone());
+                shares.len() - 1
+            } else {
+                shares.len()
+            }
+        });
+        u16::try_from(at + 1).unwrap_or(0) % MOST_SHARES
     }
 
     /// Carries out a request.
@@ -133,7 +174,8 @@ impl Policies {
                 Some(record) => (record.path, record.rule) = (path, rule.or(record.rule)),
                 None => records.push(Record { root: root.clone(), path, rule }),
             }
-            Ok(())
+            let new = records.iter().find(|record| record.root == root);
+            new.map_or(Ok(()), |record| record.rule.check_share())
         })?;
         self.tell(&format!("the policy of {} is {} now", path.display(), described(rule)));
         self.apply(&root, path)?;
@@ -212,6 +254,27 @@ impl Policies {
             streams: chosen(&rules, |rule| rule.streams, Streams::Past),
             mode: least_cached(&rules, config_mode(self.engine.effective_mode())),
             dirty_time: chosen(&rules, |rule| rule.dirty_time, self.usual_dirty_time()),
+            share: self.share_in_force(path, &rules),
+        })
+    }
+
+    /// Returns the share of the nearest rule that has one.
+    fn share_in_force(&self, path: &Path, rules: &[PolicyRule]) -> Option<ShareInForce> {
+        let nearest = rules.iter().find(|rule| rule.rule.has_share())?;
+        let here = rules.iter().filter(|rule| rule.path == nearest.path);
+        let rule = here.fold(Policy::default(), |rule, next| rule.or(next.rule));
+        let roots = self.vfs.policy_roots(path).ok()?;
+        let shares = self.shares.lock().clone();
+        let root = roots.iter().find(|root| {
+            shares.contains(root)
+                && self.vfs.policy_path(root, &nearest.path).is_ok_and(|path| path == nearest.path)
+        })?;
+        Some(ShareInForce {
+            min_bytes: rule.cache_min.map(ShareSize::bytes),
+            max_bytes: rule.cache_max.map(ShareSize::bytes),
+            held_bytes: self.engine.share_held(self.share_number(root)),
+            source: nearest.source,
+            path: nearest.path.clone(),
         })
     }
 
@@ -288,6 +351,8 @@ fn described(rule: Policy) -> String {
         rule.streams.map(|way| format!("streams {way}")),
         rule.mode.map(|mode| format!("mode {mode}")),
         rule.dirty_time.map(|time| format!("dirty time {time}")),
+        rule.cache_min.map(|size| format!("cache min {size}")),
+        rule.cache_max.map(|size| format!("cache max {size}")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
@@ -306,6 +371,7 @@ fn settings(rule: Policy) -> PolicySettings {
         }),
         mode: rule.mode.map(engine_mode),
         dirty_seconds: rule.dirty_time.map(DirtyTime::seconds),
+        share: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use forebay_engine::Error;
 
 use crate::disk::Extent;
+use crate::planted_bugs;
 use crate::volume::Volume;
 
 type Result<T> = std::result::Result<T, Error>;
@@ -15,8 +16,11 @@ impl Volume {
     pub(crate) async fn extents_now(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>> {
         // A dirty block may be destaged meanwhile. It then counts as dirty or as allocated, and never as a hole,
         // because the dirty blocks are found first.
-        let (dirty, end) = self.dirty_runs(offset..offset + len, most);
+        let (mut dirty, end) = self.dirty_runs(offset..offset + len, most);
         let allocated = self.device.allocated(offset, end - offset).await?;
+        if planted_bugs::active("a map finds the dirty blocks after the holes") {
+            dirty = self.dirty_runs(offset..end, most).0;
+        }
         let (mut at, mut dirty, mut found) = (offset, dirty.into_iter().peekable(), Vec::<Extent>::new());
         while at < end {
             let (hole, to) = part_of(&allocated, at, end);

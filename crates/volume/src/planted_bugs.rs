@@ -6,6 +6,7 @@ forebay_common::planted_bugs![
     "a write with FUA is answered before the frame is durable",
     "a logged write is answered before its frame",
     "a flush does not sync what went past the log",
+    "a map finds the dirty blocks after the holes",
     "a discard drops what only the log has",
     "zeros past the log leave older copies",
     "the key of a volume is taken for a file's",

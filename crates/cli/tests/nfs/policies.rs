@@ -387,3 +387,44 @@ fn data_reaches_the_directory_after_its_dirty_time_while_other_data_stays_dirty(
     wait_for(|| std::fs::read(&written).unwrap() == [3; SIZE]);
     assert_eq!(cached(&server, "other")["dirty_bytes"], SIZE);
 }
+
+#[test]
+fn a_directory_has_at_most_its_share_of_the_cache_and_keeps_its_least_against_others() {
+    let server = Serve::unsquashed().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let [home, archive] = [&b"home"[..], b"archive"].map(|name| c.new_dir(&root, name, 0o755));
+    policy(&server, "set", "home", &["--cache-min", "1MiB"]);
+    let shown = policy(&server, "set", "archive", &["--cache-max", "1MiB"]);
+    assert_eq!(shown["in_force"]["share"]["max_bytes"], 1 << 20);
+    let wrong = server.try_ask(&[
+        "policy",
+        "set",
+        server.data.join("archive").to_str().unwrap(),
+        "--cache-min",
+        "2MiB",
+    ]);
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("more than cache_max"));
+    let kept = c.new_file(&home, b"f", 0o644);
+    fill(&mut c, &kept, 1);
+    for number in 0..16_u8 {
+        let file = c.new_file(&archive, &[b'a' + number], 0o644);
+        fill(&mut c, &file, number);
+    }
+    server.flush();
+    let held = |name| policy(&server, "show", name, &[])["in_force"]["share"]["held_bytes"].as_u64().unwrap();
+    wait_for(|| held("archive") <= 1 << 20);
+    assert!(held("archive") > 0 && held("home") == SIZE as u64);
+    let text = server.ask(&["policy", "show", server.data.join("home/f").to_str().unwrap()]);
+    assert!(text.contains("256 KiB on the cache devices now, at least 1 MiB (rule for"), "{text}");
+    // A change of the limit counts for cached data, and a rule that is gone limits nothing.
+    policy(&server, "set", "archive", &["--cache-max", "2MiB"]);
+    policy(&server, "unset", "archive", &[]);
+    assert_eq!(policy(&server, "show", "archive", &[])["in_force"]["share"], Value::Null);
+    for number in 0..16_u8 {
+        let file = c.find(&archive, &[b'a' + number]);
+        fill(&mut c, &file, number);
+    }
+    server.flush();
+    assert_eq!(cached(&server, "archive")["ssd_bytes"], 16 * SIZE);
+}

@@ -298,6 +298,7 @@ fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
     assert_eq!(again.read(SIZE, 5 * 512)[4 * 512 - 1..4 * 512 + 1], [0, 6]);
     let line = rig.server.ask(&["volume", "attach", "scratch"]);
     assert!(line.starts_with("nbd-client 127.0.0.1 ") && line.contains("-N scratch"), "{line}");
+    assert!(!line.contains("-b"), "XFS made on sectors of 512 bytes does not mount on larger ones: {line}");
     rig.server.ask(&["volume", "detach", "scratch"]);
     let contents = std::fs::read(&rig.image).unwrap();
     assert_eq!((contents.len(), contents[0], contents[grown - 1]), (grown, 2, 6));

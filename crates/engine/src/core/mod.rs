@@ -24,6 +24,7 @@ use crate::event::Event;
 use crate::format::Place;
 use crate::index::object::CachedObject;
 use crate::index::objects::Objects;
+use crate::index::share::Shares;
 use crate::io::Key;
 use crate::log::Log;
 use crate::log::user_records::UserRecords;
@@ -61,6 +62,7 @@ pub(crate) struct Core {
     pub(crate) log: Log,
     pub(crate) notes: UserRecords,
     pub(crate) objects: Objects,
+    pub(crate) shares: Shares,
     pub(crate) ram: Ram,
     pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
@@ -124,6 +126,7 @@ impl Core {
             members: Members::new(pool),
             segments,
             objects,
+            shares: Shares::default(),
             notes,
             ram: Ram::new(pages),
             ghosts: Ghosts::new(pages * 2),

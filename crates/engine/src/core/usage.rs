@@ -99,11 +99,23 @@ impl Core {
         self.segments.check()?;
         self.objects.all().iter().try_for_each(|object| object.check())?;
         let (counted, said) = (self.scan().pinned_blocks, self.segments.pinned());
-        if counted == said {
-            Ok(())
-        } else {
-            Err(format!("{counted} blocks are pinned, and {said} are counted"))
+        if counted != said {
+            return Err(format!("{counted} blocks are pinned, and {said} are counted"));
         }
+        self.check_shares()
+    }
+
+    fn check_shares(&self) -> Result<(), String> {
+        for (number, share) in self.shares.all() {
+            let mut objects = self.objects.all();
+            objects.retain(|object| object.policy().share == number);
+            let (counted, said) =
+                (objects.iter().map(|object| object.usage().ssd_blocks).sum::<u64>(), share.held());
+            if counted != said {
+                return Err(format!("{counted} blocks are in share {number}, and {said} are counted"));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the usage, counted from every object in the index.

@@ -25,6 +25,7 @@ use crate::maintain::scrub::run_scrub;
 use crate::mode::Mode;
 use crate::tiers::evict::run_evict;
 use crate::tiers::fill::run_clean;
+use crate::tiers::share::run_shares;
 use crate::wait::beside;
 use crate::{Completion, Result, Seq};
 
@@ -145,6 +146,7 @@ fn start_tasks(core: &Arc<Core>) {
     core.start("forebay-clean", run_clean);
     core.start("forebay-compact", run_compact);
     core.start("forebay-evict", run_evict);
+    core.start("forebay-shares", run_shares);
     core.start("forebay-scrub", run_scrub);
     core.start("forebay-rewrite", run_rewrite);
     core.start("forebay-devices", run_device_watch);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::Result;
+use crate::buffer::BLOCK;
 use crate::core::clean_loader::CleanLoading;
 use crate::core::scrubber::Scrub;
 use crate::destage::flush;
@@ -48,6 +49,21 @@ impl Engine {
     /// memory only.
     pub fn set_policy(&self, object: &Arc<CachedObject>, policy: Policy) {
         policy::set_policy(&self.core, object, policy);
+    }
+
+    /// Sets the limits of a share: eviction spares its blocks up to `min` bytes, and clean blocks beyond `max` bytes
+    /// are dropped within seconds. `number` is that of policies, from 1 on.
+    pub fn set_share(&self, number: u16, min: u64, max: Option<u64>) {
+        let blocks = |bytes: u64| bytes / BLOCK as u64;
+        if let Some(share) = self.core.shares.get(number) {
+            share.set(blocks(min), max.map_or(u64::MAX, blocks));
+            self.core.destager.work.wake();
+        }
+    }
+
+    /// Returns the number of bytes on the cache devices of a share's objects.
+    pub fn share_held(&self, number: u16) -> u64 {
+        self.core.shares.get(number).map_or(0, |share| share.held() * BLOCK as u64)
     }
 
     /// Returns the highest number of blocks on the cache devices that policies can pin. Pinned objects beyond it are

@@ -13,6 +13,7 @@ mod pinned;
 pub(crate) mod policy;
 pub(crate) mod ranges;
 pub(crate) mod refused;
+pub(crate) mod share;
 pub(crate) mod syncs;
 pub(crate) mod unsynced;
 pub(crate) mod version_watch;

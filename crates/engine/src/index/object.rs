@@ -22,6 +22,7 @@ use crate::index::moves::Moves;
 use crate::index::policy::{Keep, Policy};
 use crate::index::ranges::Ranges;
 use crate::index::refused::Refused;
+use crate::index::share::Share;
 use crate::index::syncs::Syncs;
 use crate::index::unsynced::UnsyncedBlocks;
 use crate::index::version_watch::VersionWatch;
@@ -108,6 +109,8 @@ pub(crate) struct State {
     pub(crate) gone: bool,
     /// True if the object is pinned: its blocks on the cache devices count as pinned.
     pub(crate) pinned: bool,
+    /// The share that counts the object's blocks on the cache devices.
+    pub(crate) share: Option<Arc<Share>>,
 }
 
 impl CachedObject {
@@ -136,9 +139,16 @@ impl CachedObject {
     }
 
     /// Sets the policy, under the lock of `state`.
-    pub(crate) fn set_policy(&self, state: &mut State, policy: Policy, segments: &Segments) {
+    pub(crate) fn set_policy(
+        &self,
+        state: &mut State,
+        policy: Policy,
+        share: Option<Arc<Share>>,
+        segments: &Segments,
+    ) {
         self.policy.store(policy.to_bits(), Ordering::Relaxed);
         state.set_pinned(policy.keep == Keep::Pin, segments);
+        state.set_share(share);
     }
 
     /// Returns the key of the object.
@@ -255,8 +265,8 @@ impl State {
         if let Some(old) = self.leaves.entry(leaf).or_default().set_entry(index, entry) {
             segments.unplace(old.segment, old.dirty);
             self.count_clean(old.dirty);
-        } else if self.pinned {
-            segments.pin(1);
+        } else {
+            self.count_on_ssd(segments);
         }
     }
 
@@ -272,9 +282,7 @@ impl State {
         }
         segments.unplace(old.segment, old.dirty);
         self.count_clean(old.dirty);
-        if self.pinned {
-            segments.unpin(1);
-        }
+        self.uncount_on_ssd(segments);
         Some(old)
     }
 

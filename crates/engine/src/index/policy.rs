@@ -38,11 +38,15 @@ pub struct Policy {
     pub mode: Mode,
     /// The time in seconds after which dirty data is destaged, at most [`Policy::LONGEST`]. 0: that of the settings.
     pub dirty_seconds: u32,
+    /// The number of the share that the object is in, below [`Policy::SHARES`]. 0: none.
+    pub share: u16,
 }
 
 impl Policy {
     /// The highest `dirty_seconds`.
     pub const LONGEST: u32 = (1 << 20) - 1;
+    /// The number of shares, with the number 0 for none.
+    pub const SHARES: u16 = 1 << 15;
 
     const KEEPS: [Keep; 3] = [Keep::Normal, Keep::Pin, Keep::Never];
     const WAYS: [Streams; 2] = [Streams::Past, Streams::Cache];
@@ -50,7 +54,8 @@ impl Policy {
     /// Returns the policy as a number below 2^40. The default policy is 0.
     pub fn to_bits(self) -> u64 {
         let dirty = u64::from(self.dirty_seconds.min(Self::LONGEST));
-        self.keep as u64 | (self.streams as u64) << 2 | (self.mode as u64) << 3 | dirty << 5
+        let share = u64::from(self.share % Self::SHARES);
+        self.keep as u64 | (self.streams as u64) << 2 | (self.mode as u64) << 3 | dirty << 5 | share << 25
     }
 
     /// Returns the policy of a number from [`Policy::to_bits`].
@@ -60,6 +65,7 @@ impl Policy {
             streams: Self::WAYS[(bits >> 2 & 1) as usize],
             mode: Mode::ALL[(bits >> 3 & 3) as usize],
             dirty_seconds: (bits >> 5) as u32 & Self::LONGEST,
+            share: (bits >> 25) as u16 % Self::SHARES,
         }
     }
 
@@ -84,8 +90,11 @@ mod tests {
         for keep in Policy::KEEPS {
             for (streams, mode) in Policy::WAYS.into_iter().flat_map(|way| Mode::ALL.map(|mode| (way, mode)))
             {
-                for dirty_seconds in [0, 1, Policy::LONGEST] {
-                    let policy = Policy { keep, streams, mode, dirty_seconds };
+                for (dirty_seconds, share) in
+                    [(0, 0), (1, 0), (Policy::LONGEST, 0), (0, Policy::SHARES - 1), (Policy::LONGEST, 1)]
+                {
+                    let policy = Policy { keep, streams, mode, dirty_seconds, share };
+                    assert!(policy.to_bits() < 1 << 40);
                     assert_eq!(Policy::from_bits(policy.to_bits()), policy);
                 }
             }

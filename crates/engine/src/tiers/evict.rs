@@ -97,8 +97,9 @@ async fn evict(core: &Core, id: SegmentId, segment: &Segment) {
     core.space.wake();
 }
 
-/// Evicts one block of a segment that becomes free. A pinned block, a block that was used, or any block while there is
-/// room for all, is read and given to the clean segment being filled.
+/// Evicts one block of a segment that becomes free. The block is read and given to the clean segment being filled if it
+/// is pinned, was used, or is protected by its share, or while there is room for all. A share with too many blocks
+/// loses it.
 async fn evict_block(
     core: &Core,
     object: &Arc<CachedObject>,
@@ -110,7 +111,9 @@ async fn evict_block(
     let (copy, fetch) = {
         let mut state = object.lock();
         let Some(copy) = state.entry(block).copied().filter(|entry| entry.segment == id) else { return };
-        if object.policy().keep == Keep::Never || (!copy.hit && !spared) {
+        let is_over = state.share.as_ref().is_some_and(|share| share.is_over());
+        let stays = !is_over && (copy.hit || spared || pins.protects(core, &state));
+        if object.policy().keep == Keep::Never || !stays {
             state.remove_entry(block, &core.segments);
             core.totals.evicted.add(1);
             return;

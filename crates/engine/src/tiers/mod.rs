@@ -8,4 +8,5 @@ pub(crate) mod fill;
 pub(crate) mod ghost;
 pub(crate) mod policy;
 pub(crate) mod ram;
+pub(crate) mod share;
 pub(crate) mod trim;

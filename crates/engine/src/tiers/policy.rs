@@ -1,4 +1,5 @@
-//! The policies of objects in force: pinned blocks stay, and blocks that are never kept leave.
+//! The policies of objects in force: pinned blocks and the least blocks of a share stay, and blocks that are never kept
+//! leave.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub(crate) fn set_policy(core: &Core, object: &Arc<CachedObject>, policy: Policy
     }
     let mut state = object.lock();
     let waits = state.queued && object.policy().dirty_seconds != policy.dirty_seconds;
-    object.set_policy(&mut state, policy, &core.segments);
+    object.set_policy(&mut state, policy, core.shares.get(policy.share), &core.segments);
     drop(state);
     if waits {
         object.volume.policy_changed();
@@ -43,10 +44,12 @@ pub(crate) fn drop_clean(core: &Core, state: &mut State, range: Range<u64>) {
     }
 }
 
-/// The pinned blocks that eviction spares.
+/// The blocks that eviction spares for the policies of their objects.
 pub(crate) struct Pins {
-    /// The limit on blocks of pinned objects.
+    /// The limit on blocks of pinned objects, and on those that shares keep against others.
     limit: u64,
+    /// The number of blocks that shares keep against others.
+    protected: u64,
 }
 
 impl Pins {
@@ -56,7 +59,8 @@ impl Pins {
         let (devices, segments) = core.segments.sizes();
         let log = core.segments.log_use().share as u64 * devices.min(2);
         let taken = log + devices * core.spare_segments() as u64;
-        Pins { limit: segments.saturating_sub(taken) / 2 * core.slots() as u64 }
+        let limit = segments.saturating_sub(taken) / 2 * core.slots() as u64;
+        Pins { limit, protected: core.shares.protected() }
     }
 
     /// Returns the limit in blocks.
@@ -64,9 +68,15 @@ impl Pins {
         self.limit
     }
 
-    /// Returns true if a block of the object stays for its policy. Beyond the limit pinned blocks are blocks like any
-    /// others.
+    /// Returns true if a block of the object stays because it is pinned. Beyond the limit pinned blocks are blocks like
+    /// any others.
     pub(crate) fn spares(&self, core: &Core, object: &CachedObject) -> bool {
         object.policy().keep == Keep::Pin && core.segments.pinned() <= self.limit
+    }
+
+    /// Returns true if a block of the object stays because its share has few. Beyond the limit none stays for that.
+    pub(crate) fn protects(&self, core: &Core, state: &State) -> bool {
+        core.segments.pinned() + self.protected <= self.limit
+            && state.share.as_ref().is_some_and(|share| share.is_protected())
     }
 }

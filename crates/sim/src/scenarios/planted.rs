@@ -34,6 +34,10 @@ const FINDERS: &[(&str, fn())] = &[
         blocks::a_volume_with_a_mode_of_its_own_keeps_what_was_flushed,
     ),
     (
+        "a map finds the dirty blocks after the holes",
+        blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
+    ),
+    (
         "a discard drops what only the log has",
         blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
     ),

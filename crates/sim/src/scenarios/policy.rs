@@ -290,3 +290,68 @@ fn data_that_may_stay_dirty_for_long_makes_room_when_the_log_fills() {
     });
     world.crash(Crash::Kill);
 }
+
+fn in_share(share: u16) -> Policy {
+    Policy { share, ..Policy::default() }
+}
+
+#[test]
+fn a_share_keeps_its_least_blocks_while_other_data_turns_the_cache_over() {
+    let (mut world, engine, objects) = world(&[1, 2, 0].map(in_share));
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move {
+        theirs.set_share(1, 400 * BLOCK, None);
+        for object in &used[..2] {
+            fill(&theirs, object, 500).await;
+        }
+        assert_eq!([1, 2].map(|share| theirs.share_held(share) / BLOCK), [500, 500]);
+        press(&theirs, &used[2]).await;
+        let held = [1, 2].map(|share| theirs.share_held(share) / BLOCK);
+        assert!((400..=464).contains(&held[0]) && held[1] == 0, "{held:?}");
+        check_contents(&theirs, &used[0], 500).await;
+        check_contents(&theirs, &used[1], 500).await;
+        // The share of a large minimum is bounded like pins, so that the rest still has room.
+        theirs.set_share(1, u64::MAX, None);
+        fill(&theirs, &used[0], 20_000).await;
+        press(&theirs, &used[2]).await;
+        let held = theirs.share_held(1) / BLOCK;
+        assert!(held <= theirs.pin_limit() + 64, "{held} of {}", theirs.pin_limit());
+    });
+    assert_eq!(engine.check(), Ok(()));
+    world.crash(Crash::Kill);
+}
+
+#[test]
+fn a_share_has_no_more_clean_blocks_than_its_most_and_those_in_use_stay() {
+    let (mut world, engine, objects) = world(&[1, 0].map(in_share));
+    let executor = world.shared.executor.clone();
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move {
+        theirs.set_share(1, 0, Some(160 * BLOCK));
+        for object in &used {
+            fill(&theirs, object, 1000).await;
+        }
+        executor.sleep(Duration::from_secs(3)).await;
+        let held = theirs.share_held(1) / BLOCK;
+        assert!((100..=160).contains(&held) && used[1].usage().ssd_blocks == 1000, "{held}");
+        // Dirty blocks stay, however many.
+        for first in (0..320).step_by(64) {
+            theirs.write(&used[0], first * BLOCK, &[9; 64 * 4096], Time::default()).await.unwrap();
+        }
+        executor.sleep(Duration::from_secs(3)).await;
+        assert!(used[0].dirty_blocks() == 320 && theirs.share_held(1) / BLOCK >= 320);
+        theirs.flush().await.unwrap();
+        executor.sleep(Duration::from_secs(180)).await;
+        assert!(theirs.share_held(1) / BLOCK <= 160);
+        // Without the limit the data comes back, and no other share counts it.
+        theirs.set_share(1, 0, None);
+        fill(&theirs, &used[0], 1000).await;
+        executor.sleep(Duration::from_secs(3)).await;
+        assert_eq!(theirs.share_held(1) / BLOCK, 1000);
+        theirs.set_policy(&used[0], in_share(2));
+        assert_eq!([1, 2].map(|share| theirs.share_held(share) / BLOCK), [0, 1000]);
+        check_contents(&theirs, &used[0], 1000).await;
+    });
+    assert_eq!(engine.check(), Ok(()));
+    world.crash(Crash::Kill);
+}

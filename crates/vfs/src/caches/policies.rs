@@ -30,6 +30,8 @@ pub struct PolicySettings {
     pub mode: Option<Mode>,
     /// The time in seconds after which dirty data is destaged.
     pub dirty_seconds: Option<u32>,
+    /// The number of the share that files are in.
+    pub share: Option<u16>,
 }
 
 impl PolicySettings {
@@ -40,6 +42,7 @@ impl PolicySettings {
             streams: self.streams.unwrap_or(above.streams),
             mode: self.mode.unwrap_or_default().max(above.mode),
             dirty_seconds: self.dirty_seconds.unwrap_or(above.dirty_seconds),
+            share: self.share.unwrap_or(above.share),
         }
     }
 }

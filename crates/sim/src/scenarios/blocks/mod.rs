@@ -37,6 +37,8 @@ struct Virtual {
     /// The connection to the device, if it is on another host.
     link: Option<Link>,
     executor: crate::executor::Executor,
+    /// True if clients ask for the holes. The device then takes its time to answer.
+    is_mapped: bool,
     /// The number of questions for the allocated parts.
     asked: AtomicU64,
 }
@@ -114,9 +116,11 @@ impl BackingDevice for Virtual {
         let found = blocks.filter(|at| !is_hole(*at)).map(part).collect();
         // The answer may be old, and blocks may be destaged meanwhile.
         let late = Duration::from_millis(10 * (self.asked.fetch_add(1, Ordering::Relaxed) % 4));
-        let executor = self.executor.clone();
+        let sleep = self.is_mapped.then(|| self.executor.sleep(late));
         Box::pin(async move {
-            executor.sleep(late).await;
+            if let Some(sleep) = sleep {
+                sleep.await;
+            }
             Ok(found)
         })
     }
@@ -149,8 +153,9 @@ impl Blocks {
         store.create(&file, content);
         let link = link(&mut world);
         let executor = world.shared.executor.clone();
-        let asked = AtomicU64::new(0);
-        let device = Arc::new(Virtual { store: store.clone(), file, zeroes, link, executor, asked });
+        let (is_mapped, asked) = (seed % 2 == 1, AtomicU64::new(0));
+        let device =
+            Arc::new(Virtual { store: store.clone(), file, zeroes, link, executor, is_mapped, asked });
         let stores = AllStores::new(Arc::new(store), Vec::new());
         stores.add(UUID, "a volume", SIZE, Some(device.clone()));
         world.backing = Some(Arc::new(stores));
@@ -177,6 +182,7 @@ impl Blocks {
             executor,
             rng,
             own: number * part..end,
+            maps: self.device.is_mapped,
             fails: self.fails,
             failure: None,
         }
@@ -237,6 +243,7 @@ struct BlockClient {
     rng: Rng,
     /// The sectors that no other client changes.
     own: Range<u64>,
+    maps: bool,
     fails: bool,
     failure: Option<String>,
 }
@@ -247,13 +254,13 @@ impl BlockClient {
     async fn act(&mut self) {
         let range = self.range();
         let stability = self.rng.pick(&STABILITIES);
-        match self.rng.below(13) {
+        match self.rng.below(12) {
             0..=4 => self.change(range, Change::Put, stability).await,
             5 => self.change(range, Change::Zero, stability).await,
             6 => self.change(range, Change::Discard, stability).await,
             7 | 8 => self.flush().await,
+            10 | 11 if self.maps => self.map(range).await,
             9 | 10 => self.read(range).await,
-            11 => self.map(range).await,
             _ => {
                 let rest = self.rng.time(Duration::ZERO, Duration::from_millis(30));
                 self.executor.sleep(rest).await;
