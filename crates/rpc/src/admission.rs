@@ -168,13 +168,15 @@ impl Admission {
 }
 
 /// Returns the bound of each address, if the active addresses need `demands` requests in flight. The addresses that
-/// need more than the least share `shared` requests; 0 bounds nothing.
+/// need more than the least share `shared` requests; 0 bounds nothing. An address all of whose requests were answered
+/// by the event loop (0) waits in no queue, so it does not count.
 pub(crate) fn bound(demands: &[usize], shared: usize) -> usize {
-    let least = demands.iter().copied().min().unwrap_or(UNBOUNDED);
-    if demands.len() < 2 || shared == 0 || least == UNBOUNDED {
+    let waiting = || demands.iter().copied().filter(|demand| *demand > 0);
+    let least = waiting().min().unwrap_or(UNBOUNDED);
+    if waiting().count() < 2 || shared == 0 || least == UNBOUNDED {
         return UNBOUNDED;
     }
-    let heavy = demands.iter().filter(|demand| **demand > least).count();
+    let heavy = waiting().filter(|demand| *demand > least).count();
     least.max(shared / heavy.max(1)).max(LEAST)
 }
 
@@ -199,7 +201,9 @@ mod tests {
         assert_eq!(bound(&[UNBOUNDED, UNBOUNDED], 8), UNBOUNDED, "none is less busy");
         assert_eq!(bound(&[1, UNBOUNDED], 0), UNBOUNDED, "no bound is set");
         assert_eq!(bound(&[1, UNBOUNDED], 8), 8);
-        assert_eq!(bound(&[UNBOUNDED, 0, 1000], 8), 4);
+        assert_eq!(bound(&[UNBOUNDED, 1, 1000], 8), 4);
+        assert_eq!(bound(&[UNBOUNDED, 0], 8), UNBOUNDED, "an address that only asks for names in memory");
+        assert_eq!(bound(&[UNBOUNDED, 0, 1000], 8), 1000);
         assert_eq!(bound(&[1, 900, 900, 900, 900, 900], 8), LEAST);
         assert_eq!(bound(&[100, UNBOUNDED], 8), 100);
     }
@@ -213,8 +217,8 @@ mod tests {
         (0..3).for_each(|_| admission.enter());
         assert_eq!(admission.review(Duration::MAX), Some(3));
         (0..3).for_each(|_| admission.leave());
-        assert_eq!(admission.review(Duration::MAX), Some(3));
         let rest: Vec<_> = std::iter::from_fn(|| admission.review(Duration::MAX)).collect();
+        assert_eq!(rest, [3, 0, 0], "the requests ended after the last review");
         assert_eq!(rest.len(), PATIENCE - 1);
     }
 

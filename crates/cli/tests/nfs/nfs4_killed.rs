@@ -54,6 +54,16 @@ fn a_change_happens_once_though_the_log_released_its_record() {
         c.reconnect(&server);
         assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "round {round}");
         assert!(server.data.join(&new).exists());
+
+        let made = format!("made{round}");
+        c.send(&[Op::Putrootfh(()), make_dir(made.as_bytes()), Op::Getfh(())]);
+        wait_for(|| server.data.join(&made).exists());
+        for _ in 0..2 {
+            server.kill();
+            server.start();
+        }
+        c.reconnect(&server);
+        assert_eq!(c.again(|status, _| status), Nfsstat4::Ok, "round {round}");
     }
 }
 

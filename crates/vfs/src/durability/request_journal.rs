@@ -18,7 +18,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_common::lock::Mutex;
+use forebay_common::lock::{Mutex, RwLock};
 use forebay_metalog::CutShort;
 use forebay_oplog::{Bindings, Numbers, Operation, Record};
 use rustix::io::Errno;
@@ -57,7 +57,8 @@ impl LoggedReply {
 /// The file.
 #[derive(Debug)]
 pub(crate) struct RequestJournal {
-    file: File,
+    /// Present since [`RequestJournal::restart`].
+    file: RwLock<Option<File>>,
     path: PathBuf,
     head: Vec<u8>,
     inner: Mutex<Inner>,
@@ -87,22 +88,38 @@ fn head(log: u64) -> io::Result<Vec<u8>> {
 }
 
 impl RequestJournal {
-    /// Opens the file of a log. Also returns the changes that were in progress when the last server was killed, oldest
-    /// first.
+    /// Returns the journal of a log, which has no file yet. Also returns the changes that were in progress when the last
+    /// server was killed, oldest first. Their file stays as it is.
     pub(crate) fn open(state_dir: &Path, log: u64) -> io::Result<(Arc<Self>, Vec<CutShort>)> {
         let (path, head) = (state_dir.join("under-way"), head(log)?);
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&path).map_err(named)?;
-        let cut_short = read(&std::fs::read(&path).map_err(named)?, &head);
-        Ok((Arc::new(RequestJournal { file, path, head, inner: Mutex::default() }), cut_short))
+        let bytes = match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(named)?,
+        };
+        let (file, inner) = (RwLock::default(), Mutex::default());
+        let cut_short = read(&bytes, &head);
+        Ok((Arc::new(RequestJournal { file, path, head, inner }), cut_short))
     }
 
-    /// Empties the file, after the changes that a killed server left were dealt with.
-    pub(crate) fn clear(&self) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.write_all_at(&self.head, 0)
+    /// Replaces the file, after the changes that a killed server left were dealt with. `begun` are those that their
+    /// clients may still continue. They stay in the journal until the returned requests are dropped, also over further
+    /// kills.
+    pub(crate) fn restart(self: &Arc<Self>, begun: &[CutShort]) -> io::Result<Vec<Request>> {
+        let new = self.path.with_extension("new");
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", new.display()));
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(&new).map_err(named)?;
+        file.write_all_at(&self.head, 0).map_err(named)?;
+        let again = |CutShort { operation, key }: &CutShort| {
+            let asked = LoggedReply { answer: operation.reply.to_vec(), key: *key };
+            self.write(&file, operation.filesystem, operation.entries.clone(), &asked)
+        };
+        let requests = begun.iter().map(again).collect();
+        std::fs::rename(&new, &self.path).map_err(named)?;
+        *self.file.write() = Some(file);
+        Ok(requests)
     }
 
     /// Ends the journal: no change is in progress, and none will follow.
@@ -114,6 +131,20 @@ impl RequestJournal {
     /// Writes down a change that is about to be carried out. The caller's locks keep other changes from these names.
     pub(crate) fn begin(
         self: &Arc<Self>,
+        filesystem: u32,
+        entries: Bindings,
+        asked: &LoggedReply,
+    ) -> Request {
+        let file = self.file.read();
+        let file =
+            file.as_ref().unwrap_or_else(|| unreachable!("nothing changes before the journal restarts"));
+        self.write(file, filesystem, entries, asked)
+    }
+
+    /// Writes a change into a free slot of the file.
+    fn write(
+        self: &Arc<Self>,
+        file: &File,
         filesystem: u32,
         entries: Bindings,
         LoggedReply { answer, key }: &LoggedReply,
@@ -134,7 +165,7 @@ impl RequestJournal {
         if bytes.len() <= SLOT && slot < SLOTS {
             // If the write fails, the change is carried out all the same. Only a kill right now would show the
             // difference.
-            let _ = self.file.write_all_at(&bytes, place(slot));
+            let _ = file.write_all_at(&bytes, place(slot));
         }
         Request { under_way: self.clone(), number, slot }
     }
@@ -157,8 +188,8 @@ impl Request {
         if so {
             return Some(self);
         }
-        if self.slot < SLOTS {
-            let _ = self.under_way.file.write_all_at(&[0; 4], place(self.slot));
+        if let (true, Some(file)) = (self.slot < SLOTS, self.under_way.file.read().as_ref()) {
+            let _ = file.write_all_at(&[0; 4], place(self.slot));
         }
         None
     }
@@ -243,7 +274,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (under_way, none) = RequestJournal::open(dir.path(), LOG).unwrap();
         assert_eq!(none, []);
-        under_way.clear().unwrap();
+        under_way.restart(&[]).unwrap();
         drop(begin(&under_way, b"answered"));
         let first = begin(&under_way, b"first");
         assert!(begin(&under_way, b"refused").carried_out(false).is_none());
@@ -256,7 +287,7 @@ mod tests {
         drop((first, second));
         let last = begin(&under_way, b"last");
         assert_eq!(names(&opened(dir.path(), LOG)), ["last"]);
-        under_way.clear().unwrap();
+        under_way.restart(&[]).unwrap();
         assert_eq!(opened(dir.path(), LOG), []);
         drop(last);
         under_way.end();
@@ -264,10 +295,30 @@ mod tests {
     }
 
     #[test]
+    fn a_creation_that_its_client_may_continue_stays_over_kills() {
+        let dir = tempfile::tempdir().unwrap();
+        let (under_way, _) = RequestJournal::open(dir.path(), LOG).unwrap();
+        under_way.restart(&[]).unwrap();
+        let _made = begin(&under_way, b"made");
+        for _ in 0..3 {
+            let (next, cut_short) = RequestJournal::open(dir.path(), LOG).unwrap();
+            assert_eq!(names(&cut_short)[0], "made");
+            let kept = next.restart(&cut_short[..1]).unwrap();
+            let other = begin(&next, b"other");
+            assert_eq!(names(&opened(dir.path(), LOG)), ["made", "other"]);
+            std::mem::forget((kept, other));
+        }
+        let (next, cut_short) = RequestJournal::open(dir.path(), LOG).unwrap();
+        drop(next.restart(&cut_short[..1]).unwrap());
+        let _last = begin(&next, b"last");
+        assert_eq!(names(&opened(dir.path(), LOG)), ["last"], "its client has continued");
+    }
+
+    #[test]
     fn the_file_is_as_large_as_what_is_under_way_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let (under_way, _) = RequestJournal::open(dir.path(), LOG).unwrap();
-        under_way.clear().unwrap();
+        under_way.restart(&[]).unwrap();
         let size = || dir.path().join("under-way").metadata().unwrap().len();
         let first = begin(&under_way, b"first");
         (0..100).for_each(|_| drop(begin(&under_way, b"another")));
@@ -282,7 +333,7 @@ mod tests {
     fn a_change_of_two_longest_names_fits() {
         let dir = tempfile::tempdir().unwrap();
         let (under_way, _) = RequestJournal::open(dir.path(), LOG).unwrap();
-        under_way.clear().unwrap();
+        under_way.restart(&[]).unwrap();
         let entries = [entry(&[b'a'; 255]), entry(&[b'b'; 255])].into_iter().collect();
         // An IPv6 client's key and the longest reply.
         let asked = LoggedReply { answer: vec![1; 120], key: 42 };
@@ -294,7 +345,7 @@ mod tests {
     fn no_bytes_are_taken_for_more_than_they_are() {
         let dir = tempfile::tempdir().unwrap();
         let (under_way, _) = RequestJournal::open(dir.path(), LOG).unwrap();
-        under_way.clear().unwrap();
+        under_way.restart(&[]).unwrap();
         let _request = begin(&under_way, b"name");
         let good = std::fs::read(dir.path().join("under-way")).unwrap();
         let at = place(0) as usize;

@@ -212,13 +212,18 @@ pub(crate) fn conclude(
     let failed = |error: forebay_metalog::StartError<Error>| io::Error::other(error.to_string());
     let (oplog, checkpoints) = (&cache.oplog, &cache.checkpoints.shared);
     let begun = block_on(recovery.decide(&mut files)).map_err(failed)?;
-    for (cut_short, object) in begun {
-        cache.begun.keep(&cut_short, object);
-    }
     checkpoints.keep_recovered(recovery.replies());
     // The decisions go to a log that may be full of user records.
     cache.checkpoints.start()?;
     block_on(recovery.declare(&**oplog.log())).map_err(failed)?;
-    under_way.clear()?;
+    let (mut cut_short, objects): (Vec<CutShort>, Vec<_>) = begun.into_iter().unzip();
+    for (cut_short, object) in cut_short.iter_mut().zip(&objects) {
+        // The name may lead to another inode when the client asks, or after the next kill.
+        cut_short.operation.entries.iter_mut().for_each(|entry| entry.now = Some(*object));
+    }
+    let requests = under_way.restart(&cut_short)?;
+    for ((cut_short, object), request) in cut_short.iter().zip(objects).zip(requests) {
+        cache.begun.keep(cut_short, object, Some(request));
+    }
     block_on(recovery.conclude(oplog, checkpoints, &mut files)).map_err(failed)
 }
