@@ -88,8 +88,8 @@ fn head(log: u64) -> io::Result<Vec<u8>> {
 }
 
 impl RequestJournal {
-    /// Returns the journal of a log, which has no file yet. Also returns the changes that were in progress when the last
-    /// server was killed, oldest first. Their file stays as it is.
+    /// Returns the journal of a log, which has no file yet. Also returns the changes that were in progress when the
+    /// last server was killed, oldest first. Their file stays as it is.
     pub(crate) fn open(state_dir: &Path, log: u64) -> io::Result<(Arc<Self>, Vec<CutShort>)> {
         let (path, head) = (state_dir.join("under-way"), head(log)?);
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
