@@ -202,11 +202,13 @@ impl<F: Files> Checkpoints<F> {
         let result = committed.iter().copied().fold(Ok(()), Result::and);
         self.sequence.log.keep_notes(result.err().map(Failure::to_cache));
         let released = self.release(release, result).await;
-        // A task that waits for room here must not keep other tasks from making room.
+        // A task that waits for room here must not keep other tasks from making room. The task that releases records
+        // must not wait at all: the log may have filled while the commits took long, and no other task makes room.
         drop(one);
+        let wait = result.is_ok() && !matches!(release, Release::Upto(_));
         for ((volume, _), committed) in due.iter().zip(committed) {
             if committed.is_ok() {
-                self.record(volume, upto, result.is_ok()).await;
+                self.record(volume, upto, wait).await;
             }
         }
         released
@@ -249,7 +251,7 @@ impl<F: Files> Checkpoints<F> {
     }
 
     /// Logs the result of a commit. `wait` says that the append may wait for room; no task may make any while a file
-    /// system fails.
+    /// system fails. Without room and without a wait, the next checkpoint covers the changes again.
     async fn record(&self, volume: &Volume<F>, upto: u64, wait: bool) {
         let record = Record::Checkpoint { filesystem: volume.number(), upto }.encode();
         // Without cache devices there is no log, and nothing in it.

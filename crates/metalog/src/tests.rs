@@ -1,6 +1,6 @@
 //! A log and a file system in memory, and futures that are polled once.
 
-use std::future::{Future, pending, ready};
+use std::future::{Future, pending, poll_fn, ready};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -39,6 +39,8 @@ pub(crate) struct Memory {
     pub(crate) lost: AtomicBool,
     /// True if only one device is left.
     pub(crate) alone: AtomicBool,
+    /// True if there is no room until records are released. A task that appends waits for that.
+    pub(crate) full: AtomicBool,
 }
 
 impl Memory {
@@ -57,13 +59,16 @@ impl Log for Memory {
         if self.lost.load(Relaxed) {
             return Err(Error::NoDevice);
         }
+        if self.full.load(Relaxed) {
+            pending::<()>().await;
+        }
         let mut records = self.records.lock();
         records.push(record.to_vec());
         Ok((records.len() as Seq, records.len() as UserRecordId))
     }
 
     fn try_append_user_record(&self, record: &[u8]) -> Result<Option<(Seq, UserRecordId)>, Error> {
-        at_once(self.note(record)).map(Some)
+        if self.full.load(Relaxed) { Ok(None) } else { at_once(self.note(record)).map(Some) }
     }
 
     async fn commit(&self, _frame: Seq) -> Result<(), Error> {
@@ -155,7 +160,7 @@ pub(crate) struct Disk {
     /// Everything that was asked, for people.
     pub(crate) asked: Mutex<Vec<String>>,
     /// True while no commit ends.
-    pub(crate) hangs: AtomicBool,
+    pub(crate) hangs: Arc<AtomicBool>,
     pub(crate) failed: AtomicBool,
     pub(crate) slot: Paper,
 }
@@ -183,10 +188,8 @@ impl Files for Disk {
 
     fn begin_commit(&self) -> Result<Io<Result<(), Refused>>, Refused> {
         self.ask("commit");
-        match self.hangs.load(Relaxed) {
-            true => Ok(Box::pin(pending())),
-            false => Ok(Box::pin(ready(self.result()))),
-        }
+        let (hangs, result) = (self.hangs.clone(), self.result());
+        Ok(Box::pin(poll_fn(move |_| if hangs.load(Relaxed) { Poll::Pending } else { Poll::Ready(result) })))
     }
 
     fn has_failed(&self) -> bool {

@@ -144,8 +144,11 @@ impl<F: Files> Volume<F> {
         Ok(())
     }
 
+    /// Returns true if a checkpoint has something to do: a change that none covers, or a journal that did not answer.
+    /// Nothing is changed while the journal does not answer, so no change would make a checkpoint due.
     pub(crate) fn is_due(&self) -> bool {
-        self.last.load(Ordering::Acquire) > self.checkpoint()
+        let asks_again = matches!(self.state(), State::Late | State::Refused);
+        asks_again || self.last.load(Ordering::Acquire) > self.checkpoint()
     }
 
     /// Returns the number up to which the last checkpoint has made all changes durable.

@@ -52,6 +52,20 @@ fn a_late_commit_is_not_waited_for_again_and_covers_what_was_done_before_it() {
     assert_eq!(*bench.log.released.lock(), ["asks", "up to 7 but 1", "asks"], "the record is kept");
 }
 
+/// The record of an earlier checkpoint waited for room, and covers the last change only now.
+#[test]
+fn a_journal_that_answers_again_is_found_though_a_checkpoint_covers_all_changes() {
+    let bench = Bench::new();
+    change(&bench, 1);
+    bench.disk.hangs.store(true, Relaxed);
+    at_once(bench.checkpoints.make());
+    assert_eq!(bench.volume.refusal(), Some(Refused::Busy));
+    bench.volume.reached(11);
+    bench.disk.hangs.store(false, Relaxed);
+    at_once(bench.checkpoints.make());
+    assert_eq!(bench.volume.refusal(), None);
+}
+
 #[test]
 fn nothing_is_changed_or_released_after_a_commit_that_failed() {
     let bench = Bench::new();
@@ -70,6 +84,19 @@ fn records_are_released_before_the_checkpoint_is_logged() {
     change(&bench, 1);
     assert!(at_once(bench.checkpoints.make_last()));
     assert_eq!(bench.log.released.lock().len(), 2, "and the checkpoint's own record");
+}
+
+/// The log filled while the commit took long, and the release has not freed enough of it.
+#[test]
+fn the_task_that_releases_records_waits_for_no_room() {
+    let bench = Bench::new();
+    change(&bench, 1);
+    bench.log.full.store(true, Relaxed);
+    at_once(bench.checkpoints.answer());
+    assert_eq!(bench.log.released.lock().len(), 3, "it goes on to the next release");
+    bench.log.full.store(false, Relaxed);
+    at_once(bench.checkpoints.make());
+    assert_eq!(last(&bench), Some(Record::Checkpoint { filesystem: 3, upto: 11 }));
 }
 
 #[test]
