@@ -14,7 +14,7 @@ pub(super) struct Link {
     executor: crate::executor::Executor,
     /// The chances of an operation that it finds the connection lost, in 10,000.
     chances: AtomicU32,
-    losses: AtomicU64,
+    losses: Arc<AtomicU64>,
     /// True if no sync has failed since the loss.
     doubtful: AtomicBool,
     /// False for a client that takes the next sync for a proof, in spite of the loss.
@@ -28,7 +28,7 @@ impl Link {
             rng: Mutex::new(world.rng.fork()),
             executor: world.shared.executor.clone(),
             chances: AtomicU32::new(300),
-            losses: AtomicU64::new(0),
+            losses: Arc::default(),
             doubtful: AtomicBool::new(false),
             tells,
         }
@@ -58,6 +58,12 @@ impl Link {
 
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
+    }
+
+    /// Returns a function that tells if the connection was lost since this call.
+    pub(super) fn lost_since(&self) -> impl Fn() -> bool + Send + use<> {
+        let (losses, before) = (self.losses.clone(), self.losses());
+        move || losses.load(Ordering::Relaxed) != before
     }
 
     /// Returns true if a sync that begins now has to fail for a loss.

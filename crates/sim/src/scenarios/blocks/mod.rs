@@ -92,7 +92,12 @@ impl BackingDevice for Virtual {
             return Box::pin(async { Err(link::LOST) });
         }
         let sync = self.store.sync(vec![self.file.clone()]);
-        Box::pin(async move { sync.await.pop().unwrap_or(Ok(())) })
+        let lost = self.link.as_ref().map(Link::lost_since);
+        Box::pin(async move {
+            let result = sync.await.pop().unwrap_or(Ok(()));
+            // The answer to a sync comes on its own connection.
+            if lost.is_some_and(|lost| lost()) { Err(link::LOST) } else { result }
+        })
     }
 
     fn discard(&self, offset: u64, len: u64) -> Io<BackingResult<()>> {
