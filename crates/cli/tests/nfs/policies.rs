@@ -157,9 +157,11 @@ fn pinned_data_stays_while_other_data_turns_the_cache_over() {
 #[test]
 fn a_long_read_fills_a_cache_without_room_only_where_streams_are_cached() {
     let server = Serve::unsquashed().cached().start_on(|data| {
-        for dir in ["past", "cached"] {
+        for (dir, files) in [("past", 8), ("cached", 1)] {
             std::fs::create_dir(data.join(dir)).unwrap();
-            std::fs::write(data.join(dir).join("f"), vec![7; 8 << 20]).unwrap();
+            for n in 0..files {
+                std::fs::write(data.join(dir).join(format!("f{n}")), vec![7; 8 << 20]).unwrap();
+            }
         }
         std::fs::File::create(data.join("filler")).unwrap().set_len(192 << 20).unwrap();
     });
@@ -171,19 +173,26 @@ fn a_long_read_fills_a_cache_without_room_only_where_streams_are_cached() {
     for offset in 0..192 << 4 {
         assert_eq!(c.read(&filler, offset << 16, 64 << 10).unwrap().data.len(), 64 << 10);
     }
-    for name in [&b"past"[..], b"cached"] {
-        let dir = c.find(&root, name);
-        let file = c.find(&dir, b"f");
+    let mut read = |dir: &str, file: &str| {
+        let dir = c.find(&root, dir.as_bytes());
+        let file = c.find(&dir, file.as_bytes());
         for offset in 0..128 {
             assert!(c.read(&file, offset << 16, 64 << 10).unwrap().data == [7; 64 << 10]);
         }
-    }
-    let all = |path| {
+    };
+    let all = |path: &str| {
         let (ssd, ram) = held(&server, path);
         ssd + ram
     };
-    let past = all("past");
-    assert!(past <= 2 << 20, "{past} bytes are from before the stream was known as one");
+    // The first ones may find space that the blocks before have not reached yet. Of a stream that goes past the cache,
+    // only the blocks are there that came before the stream was known as one.
+    let mut goes_past = |n: usize| {
+        let file = format!("f{n}");
+        read("past", &file);
+        all(&format!("past/{file}")) <= 2 << 20
+    };
+    assert!((0..8).any(&mut goes_past), "{} bytes", all("past"));
+    read("cached", "f0");
     // A block on its way from memory to the devices counts nowhere.
     wait_for(|| all("cached") >= 8 << 20);
 }
