@@ -50,7 +50,7 @@ pub fn user_called(name: &str) -> io::Result<Option<User>> {
 /// Returns the number of the group with a name (getgrnam_r(3)), or `None` if there is no such group.
 ///
 /// # Errors
-/// The database does not answer, or the group has more members than [`LARGEST`] has room for.
+/// The database does not answer, or the group has more members than 16 MiB have room for.
 pub fn group_called(name: &str) -> io::Result<Option<u32>> {
     let Ok(name) = CString::new(name) else { return Ok(None) };
     // SAFETY: `entry` passes pointers that are valid for writes of their lengths, and the name is a C string.
