@@ -107,9 +107,22 @@ pub(crate) struct Callbacks {
     pub(super) given_up: AtomicU64,
 }
 
+/// A connection, and a session to whose back channel it is bound.
+pub(super) struct BackPath {
+    peer: Arc<Peer>,
+    session: Arc<Session>,
+}
+
 impl Callbacks {
+    /// Uses a connection for the call-backs of a session, and sends those that wait. The client knows the session: it
+    /// refuses call-backs of another one.
+    pub(super) fn open(self: &Arc<Self>, path: &BackPath) {
+        self.bind(&path.peer, &path.session);
+        self.pump(path.session.client());
+    }
+
     /// Uses a connection for the call-backs of a session that it is bound to, from [`Callbacks::pump`] on.
-    pub(super) fn bind(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
+    fn bind(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
         {
             let mut tables = self.tables.lock();
             let bound = tables
@@ -319,15 +332,11 @@ pub(super) fn security<'a>(minor: u32, offered: impl Iterator<Item = CallbackSec
 }
 
 impl Compound {
-    /// Uses the connection for call-backs if it is bound to the back channel of a session. Returns the client whose
-    /// call-backs can be sent from now on.
-    pub(super) fn bind_back(&self, cx: &Context<'_>, id: forebay_clientstate::SessionId) -> Option<ClientId> {
+    /// Returns the connection of the request with its session, if the connection is bound to the session's back channel.
+    pub(super) fn back_path(&self, cx: &Context<'_>, id: forebay_clientstate::SessionId) -> Option<BackPath> {
         let session = cx.server.session(id)?;
         let is_bound = session.back_connections().contains(&cx.call.peer.id);
-        is_bound.then(|| {
-            cx.server.callbacks.bind(cx.call.peer, &session);
-            session.client()
-        })
+        is_bound.then(|| BackPath { peer: cx.call.peer.clone(), session })
     }
 
     /// BACKCHANNEL_CTL.

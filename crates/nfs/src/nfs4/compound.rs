@@ -10,7 +10,7 @@ mod classes;
 
 use std::sync::Arc;
 
-use forebay_clientstate::{ClientId, Effects, Now, RequestId, Session};
+use forebay_clientstate::{Effects, Now, RequestId, Session};
 use forebay_profile::{Kind as ProfileKind, Moved};
 use forebay_rpc::{Reply, Ticket};
 use forebay_runtime::tasks;
@@ -21,6 +21,7 @@ use forebay_wire::xdr::{Decode, Encode, Reader};
 use self::change::Pending;
 pub(super) use self::change::{Change, Commit};
 use self::classes::{has_records, is_change, is_of_version_2, kind};
+use super::callback::BackPath;
 use super::measured::Measured;
 use super::place::{Current, Place};
 use super::server::Server;
@@ -106,9 +107,9 @@ pub(crate) struct Compound {
     /// The last operation, a READ that had to wait, if its data is on the cache devices. The caller's counters go with
     /// it.
     pub(super) from_ssd: Option<(SsdRead, Arc<ClientStats>)>,
-    /// The client of the session that the request has made, if it has a back channel. Call-backs follow behind the
-    /// reply: the client would refuse them before it knows the session.
-    pub(super) reached: Option<ClientId>,
+    /// The back channel of the session that the request has made. It opens behind the reply: the client would refuse
+    /// call-backs before it knows the session.
+    pub(super) opened: Option<BackPath>,
     /// True if a change of names or attributes was carried out, or refused.
     pub(super) has_changed: bool,
     /// True if the log has the reply.
@@ -146,7 +147,7 @@ impl Compound {
             ticket: None,
             has_payload: false,
             from_ssd: None,
-            reached: None,
+            opened: None,
             has_changed: false,
             is_logged: false,
             measured: Measured::begin(),

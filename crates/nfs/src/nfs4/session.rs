@@ -100,7 +100,7 @@ impl Compound {
         let created = cx.server.state().create_session(&request, cx.now, &mut self.effects)?;
         // Also for a repetition, and for a further session: the first attempt to write the name may have failed.
         cx.server.know(request.client).map_err(|_| Stop::Fail(Nfsstat4::Serverfault))?;
-        self.reached = self.bind_back(cx, created.session);
+        self.opened = self.back_path(cx, created.session);
         let body = CreateSessionOk {
             sessionid: created.session.0,
             sequence: created.sequence,
@@ -147,8 +147,8 @@ impl Compound {
             cx.call.peer.id,
             cx.now,
         )?;
-        if let Some(client) = self.bind_back(cx, SessionId(args.sessionid)) {
-            cx.server.callbacks.pump(client);
+        if let Some(path) = self.back_path(cx, SessionId(args.sessionid)) {
+            cx.server.callbacks.open(&path);
         }
         let direction = match (bound.fore, bound.back) {
             (true, true) => ChannelDirFromServer::Both,

@@ -34,8 +34,8 @@ impl Compound {
             Some(ticket) => shared.send(ticket, reply),
             None => shared.done(),
         }
-        if let (Some(client), Some(server)) = (self.reached, shared.serves_nfs4()) {
-            server.callbacks.pump(client);
+        if let (Some(path), Some(server)) = (&self.opened, shared.serves_nfs4()) {
+            server.callbacks.open(path);
         }
     }
 
