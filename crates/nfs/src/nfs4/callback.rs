@@ -332,7 +332,7 @@ pub(super) fn security<'a>(minor: u32, offered: impl Iterator<Item = CallbackSec
 }
 
 impl Compound {
-    /// Returns the connection of the request with its session, if the connection is bound to the session's back channel.
+    /// Returns the connection of the request with its session, if it is bound to the back channel of the session.
     pub(super) fn back_path(&self, cx: &Context<'_>, id: forebay_clientstate::SessionId) -> Option<BackPath> {
         let session = cx.server.session(id)?;
         let is_bound = session.back_connections().contains(&cx.call.peer.id);
