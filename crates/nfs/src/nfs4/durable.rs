@@ -5,7 +5,7 @@
 //! | the state of its client | in one piece | at the end of the piece |
 //! | names or attributes | | in the record of the change |
 //! | both (OPEN that makes a file) | in the record of the change | with them |
-//! | both, and they do not fit | in one piece, for which the reply waits | at the end of the piece |
+//! | both: more than fits, a lock, a CLOSE | in one piece, for which the reply waits | at its end |
 //! | nothing | none | not in the log: the client may ask again |
 //!
 //! A piece gets its numbers under the lock of the state, so the order in the log is the order of the state. A change of
@@ -315,7 +315,7 @@ impl Compound {
     }
 
     /// Returns the bytes for the record of the last change. They keep the reply of the request, and take its records,
-    /// if these fit. Returns none if the change keeps no reply.
+    /// if these are short opens and delegations. Returns none if the change keeps no reply.
     fn logged_answer(&mut self, shared: &Shared, reply: &[u8]) -> Vec<u8> {
         let (true, true, Some(slot)) = (self.change_keeps_reply(), shared.vfs.logs_state(), &self.slot)
         else {
@@ -325,7 +325,11 @@ impl Compound {
         let own = self.reply_record(reply);
         let records: Vec<_> = self.effects.records.iter().cloned().chain(own.iter().cloned()).collect();
         let bytes = encode_all(&records);
-        if own.is_some() && bytes.len() <= REPLY_IN_CHANGE {
+        // The change may have an older number than records of other requests. Recovery puts only these kinds in order.
+        let in_any_order =
+            |record: &Record| matches!(record, Record::Open { .. } | Record::Delegation { .. });
+        let fits = self.effects.records.iter().all(in_any_order) && bytes.len() <= REPLY_IN_CHANGE;
+        if own.is_some() && fits {
             answer.push(WITH_REPLY);
             answer.extend_from_slice(&bytes);
             self.effects.records.clear();
