@@ -46,8 +46,8 @@ pub(crate) struct Rest {
     pub(crate) sign: Option<Sign>,
 }
 
-/// A volume that was removed, and whose data in the log counts no more. The record has it until the log says so, because
-/// a start that finds changes of an unknown volume fails.
+/// A volume that was removed. Its data in the log counts no more. The file names the volume until the log says so,
+/// because a start that finds changes of an unknown volume fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Removed {
     /// The UUID in the keys of the cache.
