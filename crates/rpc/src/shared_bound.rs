@@ -182,7 +182,7 @@ impl SharedBound {
         };
         let is_over = match self.step {
             _ if verdict == Verdict::Open => false,
-            Step::Base => measured().fold(false, |known, times| times.settle() || known),
+            Step::Base => measured().filter(|times| times.settle()).count() > 0,
             _ => true,
         };
         if is_over {
