@@ -56,6 +56,10 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     // A closed terminal has no effect as long as there is no configuration to read again.
     let mut signals = Signals::new([SIGHUP])?;
     let open_files = privileges::raise_open_files();
+    let has_door = !(settings.nbd.listen.is_empty() && settings.nbd.sockets.is_empty());
+    if has_door || UblkDriver::is_there() {
+        privileges::serve_devices_of_host();
+    }
     let (asker, ublk) = (Asker::start(), UblkDriver::start());
     let under_way = Arc::new(UnderWay::default());
     let watches = Watches::begin(&settings, &under_way)?;

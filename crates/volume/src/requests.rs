@@ -195,7 +195,7 @@ impl Volume {
         for piece in pieces(self.whole_blocks(offset, len)) {
             let (at, len) = (piece.start, piece.end - piece.start);
             if planted_bugs::active("a discard drops what only the log has") {
-                self.forget().await;
+                self.engine.forget(&self.object).await;
             }
             all = all.and(self.bypass(piece, Contents::Discarded, || self.device.discard(at, len)).await?);
             self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);

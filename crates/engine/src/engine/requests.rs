@@ -154,6 +154,14 @@ impl Engine {
         bypass::forget(&self.core, object).await
     }
 
+    /// Drops the object, durably when this returns. It suits an object whose key the next start may not know.
+    ///
+    /// # Errors
+    /// No cache device is left, or the log takes no records.
+    pub async fn forget_durably(&self, object: &Arc<CachedObject>) -> Result<()> {
+        bypass::forget_durably(&self.core, object).await
+    }
+
     /// Truncates or grows an object to `size` bytes, durably when this returns.
     pub async fn truncate(&self, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<()> {
         truncate::truncate(&self.core, object, size, now).await

@@ -380,10 +380,25 @@ pub(crate) async fn set_mtime(core: &Core, object: &Arc<CachedObject>, mtime: Ti
 
 /// Drops the object, which was removed from the backing store. No copy of it counts.
 pub(crate) async fn forget(core: &Core, object: &Arc<CachedObject>) {
+    // The record need not be durable: the key never names an object again, and destage finds it removed.
+    let _ = append_forget(core, object).await;
+}
+
+/// Drops the object as [`forget`] does. The record of that is durable when this returns.
+///
+/// # Errors
+/// No cache device is left, or the log takes no records.
+pub(crate) async fn forget_durably(core: &Core, object: &Arc<CachedObject>) -> Result<()> {
+    let frame = append_forget(core, object).await?;
+    core.commit(frame).await
+}
+
+/// Drops the object, and appends the record that no copy of it counts. Returns the frame of the record.
+async fn append_forget(core: &Core, object: &Arc<CachedObject>) -> Result<Seq> {
     drop_object(core, object);
-    if core.active() > 0 {
-        // The record need not be durable: the key never names an object again, and destage finds it removed.
-        let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Forget { object });
-        let _ = append(core, AppendKind::New, object, record).await;
+    if core.active() == 0 {
+        return Err(Error::NoDevice);
     }
+    let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Forget { object });
+    append(core, AppendKind::New, object, record).await
 }
