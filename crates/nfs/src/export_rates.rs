@@ -36,7 +36,7 @@ impl ExportRates {
 impl Nfs {
     /// Limits the rates of exports. The rates of exports that have none any more are ended.
     pub fn limit_exports(&self, rates: Vec<(u32, Arc<SharedRate>)>) {
-        let limits = &self.shared.export_rates;
+        let limits = &self.shared.profiled.rates;
         limits.is_limited.fetch_or(!rates.is_empty(), Relaxed);
         let before = std::mem::replace(&mut *limits.rates.write(), rates.into());
         let now = limits.rates.read();

@@ -15,12 +15,15 @@ use forebay_wire::nfs4::Opcode;
 use forebay_wire::xdr::{Decode, Reader};
 
 use crate::caller::{At, client_address};
+use crate::export_rates::ExportRates;
 use crate::request::Call;
 use crate::shared::Shared;
 
-/// The profile, and the moment that its times count from.
+/// The profile with the moment that its times count from, and the limits of exports.
 pub(crate) struct Profiled {
     pub(crate) profile: Profile,
+    /// The limits of exports.
+    pub(crate) rates: ExportRates,
     began: Instant,
 }
 
@@ -34,7 +37,7 @@ pub(crate) struct About {
 
 impl Profiled {
     pub(crate) fn new(enabled: bool) -> Self {
-        Profiled { profile: Profile::new(enabled), began: Instant::now() }
+        Profiled { profile: Profile::new(enabled), rates: ExportRates::default(), began: Instant::now() }
     }
 
     /// Returns everything that was counted, and the moment that its times count from.
@@ -83,7 +86,7 @@ impl Shared {
         let about = call.head.about.get();
         if let Some(about) = about {
             let bytes = call.head.moved.get().map_or(0, |moved| moved.len as usize);
-            self.export_rates.count(call.peer, about.subject.export(), bytes);
+            self.profiled.rates.count(call.peer, about.subject.export(), bytes);
         }
         if !self.profiled.profile.is_enabled() {
             return;
@@ -109,7 +112,7 @@ impl Shared {
         let Done { kind, failed, moved } = done;
         if let Some((at, _)) = at {
             let bytes = moved.map_or(0, |moved| moved.len as usize);
-            self.export_rates.count(call.peer, at.caller.subject.export(), bytes);
+            self.profiled.rates.count(call.peer, at.caller.subject.export(), bytes);
         }
         if !self.profiled.profile.is_enabled() {
             return;

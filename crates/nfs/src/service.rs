@@ -18,7 +18,6 @@ use forebay_wire::xdr::Encode;
 use crate::answer::Answer;
 use crate::caller::client_address;
 use crate::clients::{ClientStats, Clients};
-use crate::export_rates::ExportRates;
 use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::nfs4;
@@ -114,7 +113,6 @@ impl Nfs {
             stats: Stats::default(),
             profiled: Profiled::new(config.profile),
             refusals: Refusals::new(config.refused),
-            export_rates: ExportRates::default(),
             groups: Groups::default(),
             owners: Owners::default(),
             nfs4,

@@ -7,7 +7,6 @@ use forebay_rpc::{OwnedReply, Ticket, Workers};
 use forebay_vfs::Vfs;
 
 use crate::clients::Clients;
-use crate::export_rates::ExportRates;
 use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::nfs4;
@@ -31,7 +30,6 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     pub(crate) profiled: Profiled,
     pub(crate) refusals: Refusals,
-    pub(crate) export_rates: ExportRates,
     pub(crate) groups: Groups,
     pub(crate) owners: Owners,
     /// The state of clients, if NFSv4 or locks are served. NFSv4 and NLM share it.
