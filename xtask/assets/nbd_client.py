@@ -1,13 +1,16 @@
 """Checks file systems on a volume that the kernel attaches over NBD and TCP. Needs root, and nbd as a module.
 
-    nbd_client.py HOST PORT KILLS ATTACH FSX CONFIG MODULE...
+    nbd_client.py HOST PORT KILLS ATTACH FSSTRESS FSX CONFIG MODULE...
 
-The server is killed KILLS times below each file system. ATTACH is the command that Forebay prints for a client.
+The server is killed KILLS times below each file system. ATTACH is the command that Forebay prints for a client. FSSTRESS
+loads the file systems as well, unless it is empty.
 """
 
 import errno
 import os
 import random
+import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -16,9 +19,9 @@ from block_rig import CHECK, MAKE, MIB, MOUNT, Disk, Writer, drop_caches, report
 from nbd_netlink import Device
 from quota_rig import PATIENCE, expect
 
-HOST, PORT, KILLS, ATTACH, FSX, CONFIG, *MODULES = sys.argv[1:]
+HOST, PORT, KILLS, ATTACH, FSSTRESS, FSX, CONFIG, *MODULES = sys.argv[1:]
 DEVICE, QUEUE, NAME = "/dev/nbd0", "/sys/block/nbd0", "scratch"
-SIZE = 384 * MIB
+SIZE = 1024 * MIB
 
 
 def crash():
@@ -131,6 +134,99 @@ def answered():
     has("pid", None)
 
 
+# Every turn starts programs whose files are on the volume, writes a file, and compares a former one with its sum.
+LOOP = """
+set -e
+n=0
+until [ -e /stop ]; do
+    n=$((n + 1)) file=/files/$((n % 40))
+    head -c $((n % 7 * 9000 + 100)) /dev/urandom > $file.new
+    sha256sum < $file.new > $file.sum.new
+    sync $file.new $file.sum.new
+    mv $file.new $file
+    mv $file.sum.new $file.sum
+    former=/files/$((RANDOM % 40))
+    [ ! -e $former.sum ] || sha256sum < $former | cmp - $former.sum
+    echo $n > /count
+done
+"""
+PROGRAMS = [f"/usr/bin/{name}" for name in ("bash", "cmp", "head", "mv", "sha256sum", "sync")]
+
+
+def root():
+    """Makes a root of a few programs and their libraries on the mounted file system."""
+    libraries = {word for line in run("ldd", *PROGRAMS).split("\n") for word in line.split() if word[0] == "/"}
+    for path in [*PROGRAMS, *(path for path in libraries if path[-1] != ":")]:
+        os.makedirs(MOUNT + os.path.dirname(path), exist_ok=True)
+        shutil.copy(path, MOUNT + path)
+    for name in ("dev", "files", "old"):
+        os.mkdir(f"{MOUNT}/{name}")
+    os.mknod(f"{MOUNT}/dev/urandom", 0o666 | stat.S_IFCHR, os.makedev(1, 9))
+    with open(f"{MOUNT}/loop", "w") as file:
+        file.write(LOOP)
+
+
+def turns():
+    with open(f"{MOUNT}/count") as file:
+        # The loop may be writing the number.
+        return int(file.read() or 0)
+
+
+def rooted():
+    """Programs whose root is on the volume go on after kills of the server that come while programs are loaded."""
+    device = Device(HOST, int(PORT), NAME, 4)
+    device.attach()
+    has("size", str(SIZE // 512))
+    run(*MAKE["ext4"], DEVICE)
+    run("mount", DEVICE, MOUNT)
+    root()
+    enter = f"cd {MOUNT} && pivot_root . old && cd / && exec /usr/bin/bash /loop"
+    with open("/tmp/loop.log", "w") as log:
+        loop = subprocess.Popen(["unshare", "--mount", "sh", "-c", enter], stdout=log, stderr=log)
+
+    def goes_on(turn):
+        end = time.monotonic() + PATIENCE
+        while not os.path.exists(f"{MOUNT}/count") or turns() < turn:
+            with open("/tmp/loop.log") as log:
+                expect(loop.poll() is None and time.monotonic() < end, f"the programs ended: {log.read()[-600:]}")
+            time.sleep(0.05)
+
+    goes_on(3)
+    for _ in range(int(KILLS)):
+        # The next programs are read from the volume again.
+        drop_caches()
+        before = turns()
+        crash()
+        device.attach_again()
+        goes_on(before + 3)
+    with open(f"{MOUNT}/stop", "w"):
+        pass
+    expect(loop.wait(PATIENCE) == 0, "the programs ended badly")
+    print(f"# {turns()} turns", flush=True)
+    run("umount", MOUNT)
+    run(*CHECK["ext4"], DEVICE)
+    device.detach()
+    has("pid", None)
+
+
+class Stress:
+    """fsstress in a directory of the file system: four processes with all operations in random order."""
+
+    def __init__(self):
+        os.mkdir(f"{MOUNT}/stress")
+        words = [FSSTRESS, "-p", "4", "-n", "10000000", "-s", "7", "-d", f"{MOUNT}/stress"]
+        with open("/tmp/fsstress.log", "w") as log:
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def end(self):
+        """Ends all of its processes, which must still run."""
+        status = self.process.poll()
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+        with open("/tmp/fsstress.log") as log:
+            expect(status is None, f"fsstress ended with {status}: {log.read()[-600:]}")
+
+
 def killed(fs):
     """A mounted file system goes on after kills of the server under load, and is sound after them."""
     device = Device(HOST, int(PORT), NAME, 4)
@@ -139,6 +235,7 @@ def killed(fs):
     run(*MAKE[fs], DEVICE)
     run("mount", DEVICE, MOUNT)
     writers = [Writer(number) for number in range(3)]
+    stress = Stress() if FSSTRESS else None
     words = [FSX, "-f", CONFIG, "-S", "7", "-N", "100000", "-P", "/tmp", f"{MOUNT}/fsx"]
     with open("/tmp/fsx.log", "w") as log:
         fsx = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -150,6 +247,8 @@ def killed(fs):
     end = time.monotonic() + PATIENCE
     while sum(writer.done for writer in writers) < before + 9 and time.monotonic() < end:
         time.sleep(0.1)
+    if stress:
+        stress.end()
     status = fsx.poll()
     fsx.kill()
     fsx.wait()
@@ -180,6 +279,7 @@ def main():
         ("the command of attach", printed_command),
         ("nbd-client, server killed", without_reconnect),
         ("answered writes", answered),
+        ("programs on a volume", rooted),
         *((fs, lambda fs=fs: killed(fs)) for fs in ("ext4", "btrfs", "xfs")),
     ])
 

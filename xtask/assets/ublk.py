@@ -12,9 +12,11 @@ import sys
 import time
 
 from block_rig import (BLOCK, CHECK, DISK, MAKE, MOUNT, SIZE, Disk, Rig, Writer, drop_caches, report, run, verify)
-from quota_rig import PATIENCE, Wrong, expect
+from quota_rig import MIB, PATIENCE, SSD, Wrong, expect
 
 DEVICE = "/dev/ublkb0"
+# Of <linux/sched.h>: memory is allocated without I/O, and writers are throttled by their own device only.
+MEMALLOC_NOIO, LOCAL_THROTTLE = 0x80000, 0x100000
 
 
 def unload():
@@ -32,6 +34,71 @@ def no_ublk(rig):
     rig.refused("modprobe ublk_drv", "attach", "scratch")
     rig.load()
     rig.server.crash()
+
+
+def loop_device(name, *options):
+    path = f"/dev/shm/{name}.img"
+    with open(path, "wb") as file:
+        file.write(bytes([7]) * (32 * MIB))
+    return run("losetup", "--find", "--show", *options, path).strip(), path
+
+
+def written(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def refusals(rig, modules):
+    """A device that another use needs is refused with the reason, and is not written."""
+    for module in modules:
+        run("insmod", module)
+
+    def refused(device, text):
+        rig.refused(text, "create", "used", "--backing", device)
+
+    member, image = loop_device("member")
+    number = os.stat(member).st_rdev
+    written("/sys/module/md_mod/parameters/new_array", "md_pair")
+    array = "/sys/block/md_pair/md"
+    written(f"{array}/new_dev", f"{os.major(number)}:{os.minor(number)}")
+    refused(member, "is a part of /dev/md_pair")
+    written(f"{array}/dev-{os.path.basename(member)}/state", "remove")
+    written(f"{array}/array_state", "clear")
+    run("dmsetup", "create", "held", "--noudevsync", "--table", f"0 {32 * MIB // 512} linear {member} 0")
+    refused(member, "is a part of /dev/dm-")
+    run("dmsetup", "remove", "held", "--noudevsync")
+    with open(image, "rb") as file:
+        expect(file.read() == bytes([7]) * (32 * MIB), "a refused device was written")
+    own = os.open(member, os.O_RDONLY | os.O_EXCL)
+    refused(member, "is in use")
+    os.close(own)
+    run("mkswap", member)
+    run("swapon", member)
+    refused(member, "is swap space")
+    run("swapoff", member)
+    # The kernel keeps no other program from a file that it swaps to.
+    swap = f"{SSD}/swap"
+    with open(swap, "wb") as file:
+        file.write(bytes(8 * MIB))
+    run("mkswap", swap)
+    run("swapon", swap)
+    refused(swap, "is swap space")
+    run("swapoff", swap)
+    os.unlink(swap)
+    disk, _ = loop_device("disk", "--partscan")
+    run("addpart", disk, "1", "2048", "40960")
+    run("mkfs.ext4", "-q", "-F", f"{disk}p1")
+    run("mount", f"{disk}p1", MOUNT)
+    refused(f"{disk}p1", "is mounted at")
+    refused(disk, "is mounted at")
+    run("umount", MOUNT)
+    # Without those uses the device is accepted.
+    rig.ask("create", "used", "--backing", member)
+    rig.ask("remove", "used")
+    for device in (member, disk):
+        run("losetup", "-d", device)
+    for name in ("member", "disk"):
+        os.unlink(f"/dev/shm/{name}.img")
 
 
 def attaching(rig):
@@ -54,6 +121,65 @@ def attaching(rig):
             found = file.read().strip()
         expect(found == value, f"{name} is {found}, not {value}")
     rig.refused("detach it first", "remove", "scratch")
+
+
+def flushing(rig):
+    """No thread of the server waits for a block device when it needs memory, because it may serve that device."""
+    for path in glob.glob(f"/proc/{rig.server.process.pid}/task/*/stat"):
+        with open(path) as file:
+            name, fields = file.read().rsplit(")", 1)
+        flags = int(fields.split()[6])
+        expect(flags & MEMALLOC_NOIO and flags & LOCAL_THROTTLE, f"{name} has the flags {flags:x}")
+
+
+def unrecorded(rig):
+    """An attach and a detach that cannot be recorded change nothing."""
+    obstacle = f"{SSD}/state/volumes.new"
+    os.mkdir(obstacle)
+    rig.refused("cannot be written", "detach", "scratch")
+    expect(os.path.exists(DEVICE) and DEVICE in rig.ask("show", "scratch"), "the device is gone")
+    os.rmdir(obstacle)
+    rig.ask("detach", "scratch")
+    os.mkdir(obstacle)
+    rig.refused("cannot be written", "attach", "scratch")
+    expect(not glob.glob("/dev/ublk[bc]*") and DEVICE not in rig.ask("show", "scratch"), "there is a device")
+    os.rmdir(obstacle)
+    rig.server.crash()
+    expect(not glob.glob("/dev/ublk[bc]*") and DEVICE not in rig.ask("show", "scratch"), "a start makes a device")
+    expect(rig.ask("attach", "scratch") == DEVICE, "another device")
+
+
+def sectors(rig):
+    """A volume on a disk with sectors of 4,096 bytes has such sectors, and XFS on them survives kills."""
+    with open(f"{SSD}/large.img", "wb") as file:
+        file.truncate(SIZE)
+    disk = run("losetup", "--find", "--show", "--sector-size", str(BLOCK), f"{SSD}/large.img").strip()
+    rig.ask("create", "large", "--backing", disk)
+    device = rig.ask("attach", "large")
+    with open(f"/sys/block/{os.path.basename(device)}/queue/logical_block_size") as file:
+        expect(file.read().strip() == str(BLOCK), "the sectors have another size")
+    run("mkfs.xfs", "-q", "-f", "-s", f"size={BLOCK}", device)
+    run("mount", device, MOUNT)
+    writer = Writer(1)
+    for _ in range(2):
+        time.sleep(0.5)
+        rig.server.crash()
+    before, end = writer.done, time.monotonic() + PATIENCE
+    while writer.done < before + 3 and time.monotonic() < end:
+        time.sleep(0.1)
+    writer.end()
+    expect(writer.done >= before + 3, "writes do not go on after the last start")
+    drop_caches()
+    verify(writer.files)
+    run("umount", MOUNT)
+    run(*CHECK["xfs"], device)
+    rig.ask("detach", "large")
+    rig.ask("remove", "large")
+    run("mount", disk, MOUNT)
+    verify(writer.files)
+    run("umount", MOUNT)
+    run("losetup", "-d", disk)
+    os.unlink(f"{SSD}/large.img")
 
 
 def answered(rig, mode, turns):
@@ -156,10 +282,16 @@ def gone(rig):
 def main():
     kills, binary, *modules = sys.argv[1:]
     rig = Rig(binary, [module for module in modules if "ublk" in module])
+    # The names of the files begin with the place in the order of loading.
+    stacked = [module for module in modules if module.endswith(("-dm-mod.ko", "-md-mod.ko"))]
     files = {}
     cases = [
         ("without ublk", lambda: no_ublk(rig)),
+        ("devices in use", lambda: refusals(rig, stacked)),
         ("attach", lambda: attaching(rig)),
+        ("memory", lambda: flushing(rig)),
+        ("a record that cannot be written", lambda: unrecorded(rig)),
+        ("sectors of 4096 bytes", lambda: sectors(rig)),
         ("answered writes, write-back", lambda: answered(rig, "server", 2)),
         ("answered writes, write-through", lambda: answered(rig, "write-through", 1)),
         ("zeros and discards", lambda: zeroes(rig)),

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Bytes of the volume.
-const SIZE: u64 = 384 << 20;
+const SIZE: u64 = 1 << 30;
 
 /// The arguments of `cargo x nbd-client`.
 #[derive(Parser)]
@@ -28,6 +28,9 @@ pub(crate) struct NbdClient {
     /// Number of kills of the server below each file system
     #[arg(long, default_value_t = 4)]
     kills: u32,
+    /// fsstress of xfstests, which loads the file systems as well: ltp/fsstress in a built source
+    #[arg(long, value_name = "PATH")]
+    fsstress: Option<PathBuf>,
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
@@ -66,12 +69,16 @@ impl NbdClient {
         let modules = kernel.block_modules().map(|module| module.to_string_lossy().into_owned());
         let share = tempfile::tempdir()?;
         let fsx = [tool("fsx")?, asset("fsx-small.toml")].map(|path| path.to_string_lossy().into_owned());
+        // The guest has the files of this machine's root.
+        let fsstress = self.fsstress.as_deref().map(fs::canonicalize).transpose()?;
+        let fsstress = fsstress.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
         let words = ["/usr/bin/python3", "-B", &asset("nbd_client.py").to_string_lossy()].map(str::to_owned);
         let words = words.into_iter().chain([
             "10.0.2.2".into(),
             port.to_string(),
             self.kills.to_string(),
             attach.into(),
+            fsstress,
         ]);
         let guest = Guest {
             nfs: None,

@@ -121,12 +121,28 @@ impl Control {
     ) {
         // A reload sets the limits either in the settings before this, or in the transport after it.
         let _one = self.reloading.lock();
-        self.rates.set(&self.now.lock().rate_limits, running.counters());
+        self.rates.set(&self.now.lock(), &self.parts.nfs, running.counters());
         let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts, exports });
     }
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
         self.serving.get()?.cache.as_ref()
+    }
+
+    /// Returns the cache.
+    ///
+    /// # Errors
+    /// A sentence: there is no cache, or none yet.
+    fn require_cache(&self) -> Result<&Cache, String> {
+        self.cache().ok_or_else(|| self.no_cache())
+    }
+
+    /// Returns the reason why there is no cache.
+    fn no_cache(&self) -> String {
+        self.starting().map_or_else(
+            || "this server has no cache: it was started in mode pass-through".to_owned(),
+            |starting| refusal(&starting),
+        )
     }
 
     /// Returns the mode in force: write-back needs two devices.
@@ -201,7 +217,7 @@ impl Control {
             limited.set(&found.settings, &transport_config(&found.settings, keyring));
         }
         if let Some(serving) = self.serving.get() {
-            self.rates.set(&found.settings.rate_limits, &serving.transport);
+            self.rates.set(&found.settings, &self.parts.nfs, &serving.transport);
         }
         self.parts.nfs.set_profile(found.settings.profile);
         if found.settings.log.level != now.log.level {
@@ -324,9 +340,7 @@ impl Handler for Control {
     }
 
     fn advise(&self) -> Result<Advice, String> {
-        let Some(cache) = self.cache() else {
-            return Err("this server has no cache: it was started in mode pass-through".to_owned());
-        };
+        let cache = self.require_cache()?;
         let Some(curve) = &cache.curve else {
             return Err("the miss-ratio curve is switched off; set `miss_ratio_curve = true` in the configuration, and start the \
                         server again"
@@ -421,7 +435,7 @@ impl Handler for Control {
             return match request {
                 PoolRequest::Status => Ok(PoolStatus::default()),
                 PoolRequest::Add { .. } | PoolRequest::Remove { .. } | PoolRequest::Scrub { .. } => {
-                    Err("this server has no cache: it was started in mode pass-through".into())
+                    Err(self.no_cache())
                 }
             };
         };
@@ -438,11 +452,8 @@ impl Handler for Control {
     fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
         match (self.cache(), request) {
             (Some(cache), request) => cache.volumes.answer(request),
-            (None, VolumeRequest::List { name: None }) => Ok(Vec::new()),
-            (None, _) => {
-                Err("a volume needs a cache, and this server has none: it was started in mode pass-through"
-                    .into())
-            }
+            (None, VolumeRequest::List { name: None }) if self.is_serving() => Ok(Vec::new()),
+            (None, _) => Err(self.no_cache()),
         }
     }
 
@@ -451,14 +462,11 @@ impl Handler for Control {
         path: Option<&Path>,
         progress: &mut dyn FnMut(WarmReport) -> bool,
     ) -> Result<WarmReport, String> {
-        let none = "this server has no cache: it was started in mode pass-through";
-        let cache = self.cache().ok_or_else(|| none.to_owned())?;
-        warm(&self.parts.nfs, &self.parts.vfs, cache, path, progress)
+        warm(&self.parts.nfs, &self.parts.vfs, self.require_cache()?, path, progress)
     }
 
     fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
-        let none = "this server has no cache: it was started in mode pass-through";
-        self.cache().ok_or_else(|| none.to_owned())?.policies.answer(request)
+        self.require_cache()?.policies.answer(request)
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {

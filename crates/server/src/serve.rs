@@ -56,6 +56,10 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     // A closed terminal has no effect as long as there is no configuration to read again.
     let mut signals = Signals::new([SIGHUP])?;
     let open_files = privileges::raise_open_files();
+    let has_door = !(settings.nbd.listen.is_empty() && settings.nbd.sockets.is_empty());
+    if has_door || UblkDriver::is_there() {
+        privileges::serve_devices_of_host();
+    }
     let (asker, ublk) = (Asker::start(), UblkDriver::start());
     let under_way = Arc::new(UnderWay::default());
     let watches = Watches::begin(&settings, &under_way)?;
@@ -227,7 +231,14 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
         let message = format!("what was not flushed may be lost: {failure}");
         events.add(Severity::Error, "volume-stop", message, &[]);
     }
-    let stopped = vfs.stop()?;
+    let stopped = vfs.stop();
+    if let Some(error) = stopped.unrecorded {
+        let message = format!(
+            "the state directory cannot be written: {error}; nothing is lost, but the next start is as after a crash: clients \
+             write again what they have not committed"
+        );
+        events.add(Severity::Warning, "state-directory", message, &[]);
+    }
     let dirty = stopped.dirty.map_err(Error::CacheStop)?;
     if let Some(cache) = cache {
         cache.stopped(dirty)?;

@@ -34,12 +34,17 @@ pub(crate) struct UblkDriver {
 }
 
 impl UblkDriver {
+    /// Returns true if this host has ublk.
+    pub(crate) fn is_there() -> bool {
+        Path::new(CONTROL).exists()
+    }
+
     /// Starts the process while the server still has its privileges.
     ///
     /// # Errors
     /// A sentence: this host has no ublk, or the server lacks the privilege.
     pub(crate) fn start() -> Result<Self, String> {
-        if !Path::new(CONTROL).exists() {
+        if !Self::is_there() {
             return Err(format!(
                 "this host had no ublk ({CONTROL}) when the server started; with Linux 6.1 or later load it with `modprobe \
                  ublk_drv`, and restart the server"

@@ -188,11 +188,6 @@ impl Volume {
         self.stopped.store(false, Ordering::Release);
     }
 
-    /// Has the engine forget the volume, whose data is destaged or given up. The UUID must never be used again.
-    pub async fn forget(&self) {
-        self.engine.forget(&self.object).await;
-    }
-
     /// Records that a change of this frame was answered.
     pub(crate) fn answered(&self, frame: Seq) {
         self.frame.fetch_max(frame, Ordering::AcqRel);

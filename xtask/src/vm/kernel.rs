@@ -72,7 +72,7 @@ const RARE: [&str; 13] = [
 
 /// Modules for block volumes, in the kernel of Debian 13 only: that of Debian 12 has no ublk. A guest that needs them
 /// loads them itself.
-const BLOCK: [&str; 3] = ["ublk_drv", "nbd", "btrfs"];
+const BLOCK: [&str; 5] = ["ublk_drv", "nbd", "btrfs", "dm-mod", "md-mod"];
 
 /// The modules that only those of [`BLOCK`] need.
 const BELOW_BLOCK: [&str; 4] = ["blake2b_generic", "raid6_pq", "xor", "zstd_compress"];
@@ -95,7 +95,7 @@ with open(sys.argv[2], 'wb') as out:
 ";
 
 /// Parts of the package with these modules and all possible dependencies.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "boot/vmlinuz-*",
     "*lib/modules/*/modules.*",
     "*lib/modules/*/kernel/fs/*",
@@ -105,6 +105,7 @@ const PARTS: [&str; 11] = [
     "*lib/modules/*/kernel/drivers/virtio/*",
     // The kernel of Debian 12 has no ublk_drv, and tar fails for a pattern that matches nothing.
     "*lib/modules/*/kernel/drivers/block/*",
+    "*lib/modules/*/kernel/drivers/md/*",
     "*lib/modules/*/kernel/drivers/net/*failover.ko*",
     "*lib/modules/*/kernel/drivers/net/virtio_net.ko*",
     "*lib/modules/*/kernel/drivers/char/*virtio*",

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::harness::*;
 use crate::volumes::{FLUSH, FUA, Nbd, TRIM, WRITE_ZEROES};
 
@@ -56,6 +58,10 @@ impl Export {
         let child = command.spawn().expect("nbdkit is installed by `cargo x setup`");
         self.child = Some(child);
         wait_for(|| std::os::unix::net::UnixStream::connect(self.socket()).is_ok());
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.child.as_ref().unwrap()), signal).unwrap();
     }
 
     fn kill(&mut self) {
@@ -317,6 +323,33 @@ fn a_write_past_the_log_is_answered_when_a_remote_device_cannot_forget_it() {
     rig.export.again();
     nbd.flush();
     rig.export.kill();
+    rig.check_image();
+}
+
+#[test]
+fn a_removal_that_cannot_be_recorded_leaves_the_volume_in_service() {
+    let mut rig = Rig::new(PLAIN);
+    let mut nbd = rig.open();
+    rig.write(&mut nbd, FUA, 0, 1, 8 * BLOCK);
+    let obstacle = rig.server.state.join("volumes.new");
+    // The NBD server holds the destaging up, until the record cannot be written any more.
+    rig.export.signal(Signal::STOP);
+    let output = std::thread::scope(|scope| {
+        let server = &rig.server;
+        let removing = scope.spawn(move || server.try_ask(&["volume", "remove", "far"]));
+        wait_for(|| nbd.call(FLUSH, 0, 0, 0, &[]).0 != 0);
+        std::fs::create_dir(&obstacle).unwrap();
+        rig.export.signal(Signal::CONT);
+        removing.join().unwrap()
+    });
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && told.contains("volume far stays: the state directory"), "{told}");
+    rig.write(&mut nbd, FUA, BLOCK, 2, BLOCK);
+    std::fs::remove_dir(&obstacle).unwrap();
+    rig.server.kill();
+    rig.server.start();
+    rig.open().holds(&rig.expected);
+    rig.server.ask(&["volume", "remove", "far"]);
     rig.check_image();
 }
 

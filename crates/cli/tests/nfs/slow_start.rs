@@ -82,6 +82,10 @@ fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
         let step = step.as_str();
         assert!(status["starting"]["elapsed_ns"].as_u64().unwrap() > 0);
         assert!(asker.ask(&["status"]).contains(step));
+        for asked in [&["volume", "list"][..], &["pool", "add", "/dev/null"], &["advise"]] {
+            let said = String::from_utf8(asker.try_ask(asked).stderr).unwrap();
+            assert!(said.contains("is still starting"), "{asked:?}: {said}");
+        }
         // The notification is repeated before the timeout ends.
         assert_eq!(next(manager), told);
     });

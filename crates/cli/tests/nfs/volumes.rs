@@ -339,6 +339,30 @@ fn a_change_that_cannot_be_recorded_changes_nothing() {
 }
 
 #[test]
+fn a_removal_that_a_crash_interrupted_is_ended_by_the_next_start() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(FUA, 0, 1, BLOCK);
+    rig.server.kill();
+    // The server died when the removal was recorded, and the log had no record of it yet.
+    let path = rig.server.state.join("volumes.json");
+    let mut records: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let volume = records["volumes"].as_array_mut().unwrap().remove(0);
+    let removed = serde_json::json!({"uuid": volume["uuid"], "size": volume["identity"]["size"]});
+    records["removed"] = serde_json::json!([removed]);
+    std::fs::write(&path, records.to_string()).unwrap();
+    rig.server.start();
+    assert_eq!(rig.volume(&["list"]), serde_json::json!([]));
+    // The log knows it now: the state directory says nothing of the volume any more.
+    assert!(!std::fs::read_to_string(&path).unwrap().contains("removed"));
+    rig.server.kill();
+    rig.server.start();
+    rig.server.ask(&["flush", "--wait"]);
+    assert!(std::fs::read(&rig.image).unwrap() == [7; SIZE], "dropped data was written");
+    assert_eq!(rig.create().read(0, 1), [7]);
+}
+
+#[test]
 fn qemu_s_and_libnbd_s_programs_use_a_volume() {
     let rig = Rig::new();
     drop(rig.create());

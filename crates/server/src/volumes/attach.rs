@@ -18,7 +18,7 @@ use forebay_volume::disk::Disk as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{Served, Volumes};
+use super::{Served, Volumes, unwritten};
 use crate::cache::random;
 use crate::ublk_control::UblkDriver;
 
@@ -63,6 +63,9 @@ impl Volumes {
     pub(super) fn attach(self: &Arc<Self>, name: &str) -> Result<Option<String>, String> {
         let _one = self.changing.lock();
         let Served { entry, .. } = self.served(name)?;
+        if self.devices.leaving.load(Ordering::SeqCst) {
+            return Err(format!("volume {name} cannot be attached: the server stops"));
+        }
         if let Err(reason) = &self.devices.driver {
             return Ok(Some(reason.clone()));
         }
@@ -176,6 +179,8 @@ impl Volumes {
         let Some(attached) = self.known(name)?.record.ublk else { return Ok(()) };
         let path = block_device(attached.number);
         let claimed = if force { None } else { claim(&path)? };
+        // The device ends before the record does. A state directory without room is noticed before both.
+        self.keep().map_err(|error| format!("volume {name} stays attached: {}", unwritten(&error)))?;
         let served = self.devices.served.lock().remove(name);
         let removed = match (served, &self.devices.driver) {
             (Some(device), Ok(driver)) => device.remove(driver, claimed),
@@ -230,9 +235,12 @@ impl Volumes {
 
     /// Removes a device that could not be put into service.
     fn give_back(&self, name: &str, attached: Attached) {
-        // A device that stays does no harm, and the first error is the one to report.
+        // A device that stays does no harm, and the first error is the one to report. A file that still has the device
+        // has the next start make it again, unless another change is recorded before.
         let _ = self.forget_device(attached, None);
-        let _ = self.update(name, |record| record.ublk = None);
+        if self.update(name, |record| record.ublk = None).is_err() {
+            self.update_in_memory(name, |record| record.ublk = None);
+        }
     }
 
     /// Removes a device that this process does not serve. `claim` keeps other users off it until it is stopped.

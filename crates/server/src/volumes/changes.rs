@@ -14,8 +14,8 @@ use forebay_volume::device::BackingDevice as _;
 use super::device::resolved;
 use super::identity::{Identity, Taken, refusal, refusal_of_export};
 use super::open::{self, OpenDevice, Told};
-use super::record::Record;
-use super::{Entry, Served, Serving, Volumes, new_volume, shown, unwritten};
+use super::record::{Record, Removed};
+use super::{Entry, Served, Serving, Volumes, forget_removed, new_volume, shown, unwritten};
 use crate::cache::{engine_mode, random};
 
 /// A backing device and its identity.
@@ -178,61 +178,17 @@ impl Volumes {
         let Some(Serving { engine, store }) = self.serving.get() else {
             return Err(format!("volume {name} cannot be destaged: this server has no cache"));
         };
-        match entry.record.ublk {
-            Some(attached) if entry.volume.is_some() => {
-                let device = forebay_block::ublk::block_device(attached.number);
-                return Err(format!(
-                    "volume {name} is attached as {}; detach it first with `forebay volume detach {name}`",
-                    device.display()
-                ));
-            }
-            // The volume is not served, so its device has no data that could still be written.
-            Some(_) if give_up => self.detach(name, true)?,
-            _ => {}
+        self.end_use(&entry, give_up)?;
+        let removed = Removed { uuid: entry.record.uuid, size: entry.record.identity.size };
+        if let Err(error) = self.record_removal(&removed) {
+            entry.volume.iter().for_each(|volume| volume.resume());
+            return Err(format!("volume {name} stays: {}", unwritten(&error)));
         }
-        // The data is given up before the record. A state directory without room is noticed before both.
-        self.keep().map_err(|error| format!("volume {name} stays: {}", unwritten(&error)))?;
-        match &entry.volume {
-            Some(volume) => {
-                let (leaving, given_up) = (volume.clone(), give_up);
-                let destaged = block_on_apart(async move {
-                    leaving.stop().await;
-                    match leaving.destage().await {
-                        Err(error) if !given_up => {
-                            leaving.resume();
-                            return Err(error);
-                        }
-                        _ => leaving.forget().await,
-                    }
-                    Ok(())
-                });
-                destaged.map_err(|error| {
-                    format!(
-                        "volume {name} stays: its data cannot be destaged: {error}; give it up with --give-up"
-                    )
-                })?;
-            }
-            None if give_up => {
-                let object =
-                    engine.object(&forebay_volume::key::key(entry.record.uuid), entry.record.identity.size);
-                let engine = engine.clone();
-                block_on_apart(async move { engine.forget(&object).await });
-            }
-            None => {
-                let reason = entry.device.err().unwrap_or_default();
-                return Err(format!(
-                    "volume {name} is not served: {reason}; give up its data with --give-up"
-                ));
-            }
+        // If the log or the file fails from here on, the next start ends the removal.
+        if forget_removed(engine, store, &removed).is_ok() {
+            self.removed.lock().retain(|it| *it != removed);
+            let _ = self.keep();
         }
-        store.remove(entry.record.uuid);
-        self.all.lock().retain(|entry| entry.record.name != name);
-        self.keep().map_err(|error| {
-            format!(
-                "volume {name} is removed, but may be there again after a new start: {}",
-                unwritten(&error)
-            )
-        })?;
         let backing = entry.record.backing.display();
         self.tell(
             "volume-removed",
@@ -240,6 +196,55 @@ impl Volumes {
             format!("volume {name} is removed; {backing} is an ordinary device again"),
         );
         Ok(Vec::new())
+    }
+
+    /// Ends the use of a volume that is to be removed: no client has it, and its backing device has all of its data.
+    /// With `give_up` the data may be in the log only.
+    fn end_use(&self, entry: &Entry, give_up: bool) -> Result<(), String> {
+        let Entry { record, device, volume } = entry;
+        let name = &record.name;
+        if let (Some(attached), Some(_)) = (record.ublk, volume) {
+            let device = forebay_block::ublk::block_device(attached.number);
+            return Err(format!(
+                "volume {name} is attached as {}; detach it first with `forebay volume detach {name}`",
+                device.display()
+            ));
+        }
+        // A state directory without room is noticed before clients notice anything.
+        self.keep().map_err(|error| format!("volume {name} stays: {}", unwritten(&error)))?;
+        let Some(volume) = volume.clone() else {
+            if !give_up {
+                let reason = device.as_ref().err().cloned().unwrap_or_default();
+                return Err(format!(
+                    "volume {name} is not served: {reason}; give up its data with --give-up"
+                ));
+            }
+            // The device, if there is one, has no data that could still be written.
+            return self.detach(name, true);
+        };
+        let destaged = block_on_apart(async move {
+            volume.stop().await;
+            let destaged = volume.destage().await;
+            if destaged.is_err() && !give_up {
+                volume.resume();
+                return destaged;
+            }
+            Ok(())
+        });
+        destaged.map_err(|error| {
+            format!("volume {name} stays: its data cannot be destaged: {error}; give it up with --give-up")
+        })
+    }
+
+    /// Records durably that a volume is removed, which decides that it is. After an error nothing has changed.
+    fn record_removal(&self, removed: &Removed) -> std::io::Result<()> {
+        let mut records = self.records();
+        records.volumes.retain(|record| record.uuid != removed.uuid);
+        records.removed.push(removed.clone());
+        self.write(&records)?;
+        self.removed.lock().push(removed.clone());
+        self.all.lock().retain(|entry| entry.record.uuid != removed.uuid);
+        Ok(())
     }
 
     /// Ends the device of a volume, which may have none.

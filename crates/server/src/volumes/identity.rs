@@ -142,7 +142,18 @@ pub(crate) fn refusal(path: &Path, front: &[u8], size: u64, taken: &Taken) -> Op
     if let Some(reason) = unusable(&shown.to_string(), front, size) {
         return Some(reason);
     }
+    if is_swap(&meta) {
+        return Some(format!("{shown} is swap space; end that with `swapoff {shown}`"));
+    }
     if meta.file_type().is_block_device() { device_user(path, meta.rdev()) } else { loop_user(path, &meta) }
+}
+
+/// Returns true if the kernel swaps to a device or file. It does not lock a file that it swaps to.
+fn is_swap(meta: &Metadata) -> bool {
+    let table = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mut places = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    // The kernel writes a space in a name as its octal number.
+    places.any(|place| std::fs::metadata(place.replace("\\040", " ")).is_ok_and(|other| same(meta, &other)))
 }
 
 /// Returns why an NBD export must not become a volume's, as a sentence; `None` if it may.

@@ -32,7 +32,7 @@ use crate::ublk_control::UblkDriver;
 use attach::Devices;
 use identity::Sign;
 use open::{OpenDevice, Told};
-use record::{Record, Rest};
+use record::{Record, Records, Removed, Rest};
 
 /// The volumes of a server.
 pub(crate) struct Volumes {
@@ -41,6 +41,8 @@ pub(crate) struct Volumes {
     exports: RwLock<Vec<PathBuf>>,
     events: Arc<EventLog>,
     all: Mutex<Vec<Entry>>,
+    /// The removed volumes of which the log may still have data.
+    removed: Mutex<Vec<Removed>>,
     /// One change at a time. It is never held by a request for data.
     changing: Mutex<()>,
     /// Set once the engine serves.
@@ -92,12 +94,13 @@ impl Volumes {
             exports: RwLock::new(settings.exports.iter().map(|export| export.path.clone()).collect()),
             events: events.clone(),
             all: Mutex::default(),
+            removed: Mutex::new(records.removed),
             changing: Mutex::default(),
             serving: OnceLock::new(),
             door: OnceLock::new(),
             devices: Devices::new(ublk),
         };
-        for mut record in records {
+        for mut record in records.volumes {
             if let Some(configured) = settings.volumes.iter().find(|volume| volume.name == record.name) {
                 record.backing.clone_from(&configured.backing);
                 (record.mode, record.read_only) = (configured.mode, configured.read_only);
@@ -125,14 +128,21 @@ impl Volumes {
             let device = device.as_ref().ok().map(|device| device.clone() as Arc<dyn BackingDevice>);
             store.add(record.uuid, &shown(record), record.identity.size, device);
         }
+        for Removed { uuid, size } in &*self.removed.lock() {
+            store.add(*uuid, "a removed volume", *size, None);
+        }
     }
 
-    /// Puts the volumes into service.
+    /// Puts the volumes into service, and ends the removals that a crash interrupted.
     ///
     /// # Errors
     /// The state directory cannot be written, or no cache device is left.
     pub(crate) fn serve(&self, engine: &Arc<Engine>, store: &Store) -> Result<(), Error> {
-        let _ = self.serving.set(Serving { engine: engine.clone(), store: store.clone() });
+        let _one = self.changing.lock();
+        for removed in std::mem::take(&mut *self.removed.lock()) {
+            let forgotten = forget_removed(engine, store, &removed);
+            forgotten.map_err(|error| Error::Cache(error.to_string()))?;
+        }
         let entries = self.all.lock().clone();
         let mut served = Vec::new();
         for mut entry in entries {
@@ -151,6 +161,7 @@ impl Volumes {
             served.push(entry);
         }
         *self.all.lock() = served;
+        let _ = self.serving.set(Serving { engine: engine.clone(), store: store.clone() });
         // A crash from here on is no clean stop.
         self.keep().map_err(|source| Error::StateDir { path: self.settings.state_dir.clone(), source })
     }
@@ -211,25 +222,31 @@ impl Volumes {
     /// is the old one.
     fn update(&self, name: &str, change: impl Fn(&mut Record)) -> Result<(), String> {
         let mut records = self.records();
-        records.iter_mut().filter(|record| record.name == name).for_each(&change);
-        self.write(records).map_err(|error| unwritten(&error))?;
+        records.volumes.iter_mut().filter(|record| record.name == name).for_each(&change);
+        self.write(&records).map_err(|error| unwritten(&error))?;
+        self.update_in_memory(name, change);
+        Ok(())
+    }
+
+    /// Changes the record of a volume in memory. The file follows with the next change of any volume.
+    fn update_in_memory(&self, name: &str, change: impl Fn(&mut Record)) {
         let mut all = self.all.lock();
         let entry = all.iter_mut().find(|entry| entry.record.name == name);
         entry.into_iter().for_each(|entry| change(&mut entry.record));
-        Ok(())
     }
 
     /// Writes the records of all volumes durably.
     fn keep(&self) -> std::io::Result<()> {
-        self.write(self.records())
+        self.write(&self.records())
     }
 
-    fn records(&self) -> Vec<Record> {
-        self.all.lock().iter().map(|entry| entry.record.clone()).collect()
+    fn records(&self) -> Records {
+        let volumes = self.all.lock().iter().map(|entry| entry.record.clone()).collect();
+        Records::new(volumes, self.removed.lock().clone())
     }
 
     /// Replaces the file by these records, durably. Makes no file on a server that never had a volume.
-    fn write(&self, records: Vec<Record>) -> std::io::Result<()> {
+    fn write(&self, records: &Records) -> std::io::Result<()> {
         let path = self.settings.state_dir.join("volumes.json");
         if records.is_empty() && !path.exists() {
             return Ok(());
@@ -266,6 +283,19 @@ fn unwritten(error: &std::io::Error) -> String {
 
 fn shown(record: &Record) -> String {
     format!("volume {} ({})", record.name, record.backing.display())
+}
+
+/// Has the engine forget a removed volume, durably.
+fn forget_removed(
+    engine: &Arc<Engine>,
+    store: &Store,
+    removed: &Removed,
+) -> Result<(), forebay_engine::Error> {
+    let object = engine.object(&forebay_volume::key::key(removed.uuid), removed.size);
+    let engine = engine.clone();
+    block_on_apart(async move { engine.forget_durably(&object).await })?;
+    store.remove(removed.uuid);
+    Ok(())
 }
 
 /// Returns the volume of a record in front of its device, known to the engine.

@@ -46,38 +46,65 @@ pub(crate) struct Rest {
     pub(crate) sign: Option<Sign>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Records {
+/// A volume that was removed. Its data in the log counts no more. The file names the volume until the log says so,
+/// because a start that finds changes of an unknown volume fails.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Removed {
+    /// The UUID in the keys of the cache.
+    #[serde(with = "hexadecimal")]
+    pub(crate) uuid: u128,
+    /// The size of the backing device in bytes.
+    pub(crate) size: u64,
+}
+
+/// The contents of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Records {
     version: u32,
-    volumes: Vec<Record>,
+    /// The volumes.
+    pub(crate) volumes: Vec<Record>,
+    /// The removed volumes of which the log may still have data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) removed: Vec<Removed>,
+}
+
+impl Records {
+    pub(crate) fn new(volumes: Vec<Record>, removed: Vec<Removed>) -> Self {
+        Records { version: VERSION, volumes, removed }
+    }
+
+    /// Returns true if there is nothing to record.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.volumes.is_empty() && self.removed.is_empty()
+    }
 }
 
 /// Reads the record of a state directory.
 ///
 /// # Errors
 /// The file cannot be read, or is of a later version.
-pub(crate) fn read(state_dir: &Path) -> io::Result<Vec<Record>> {
+pub(crate) fn read(state_dir: &Path) -> io::Result<Records> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
     }
     let path = state_dir.join("volumes.json");
-    let Some(text) = state_file::read(&path)? else { return Ok(Vec::new()) };
+    let Some(text) = state_file::read(&path)? else { return Ok(Records::default()) };
     let broken = |error: serde_json::Error| io::Error::other(format!("{}: {error}", path.display()));
     let Versioned { version } = serde_json::from_str(&text).map_err(broken)?;
     if version != VERSION {
         let message = format!("{} is of a later version of Forebay; use that", path.display());
         return Err(io::Error::other(message));
     }
-    Ok(serde_json::from_str::<Records>(&text).map_err(broken)?.volumes)
+    serde_json::from_str(&text).map_err(broken)
 }
 
 /// Writes the record of a state directory, durably.
 ///
 /// # Errors
 /// The file cannot be written.
-pub(crate) fn write(state_dir: &Path, volumes: Vec<Record>) -> io::Result<()> {
-    let text = serde_json::to_string_pretty(&Records { version: VERSION, volumes })?;
+pub(crate) fn write(state_dir: &Path, records: &Records) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(records)?;
     state_file::replace(&state_dir.join("volumes.json"), text + "\n")
 }
 
@@ -103,7 +130,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_a_later_version_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read(dir.path()).unwrap(), []);
+        assert!(read(dir.path()).unwrap().is_empty());
         let record = Record {
             name: "scratch".into(),
             uuid: 0xab,
@@ -114,8 +141,9 @@ mod tests {
             rest: Some(Rest { sign: None }),
             ublk: Some(Attached { number: 3, mark: u64::MAX }),
         };
-        write(dir.path(), vec![record.clone()]).unwrap();
-        assert_eq!(read(dir.path()).unwrap(), [record]);
+        let records = Records::new(vec![record], vec![Removed { uuid: 0xcd, size: 4096 }]);
+        write(dir.path(), &records).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), records);
         let path = dir.path().join("volumes.json");
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains(&format!("{:032x}", 0xab)), "{text}");

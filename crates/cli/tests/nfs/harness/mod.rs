@@ -91,7 +91,7 @@ impl Drop for DoneAtEnd<'_> {
 }
 
 /// Repeats a check until it succeeds. A working server needs seconds at most.
-pub(crate) fn wait_for(so: impl Fn() -> bool) {
+pub(crate) fn wait_for(mut so: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !so() {
         assert!(begun.elapsed().as_secs() < 60, "it did not come to pass");
