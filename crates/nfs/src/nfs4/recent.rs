@@ -40,8 +40,8 @@ thread_local! {
     static GRANTS: RefCell<Vec<Option<Known>>> = RefCell::new(vec![None; SLOTS]);
 }
 
-/// Takes the session with an id from this thread's memory, if it is there and has not ended. The caller gives the session
-/// back with [`give_session`]: so a request counts no reference of a session that other threads use as well.
+/// Takes the session with an id out of this thread's memory, if it is there and has not ended. The caller returns the
+/// session by [`give_session`]. So a request changes no count of references, which other threads would change as well.
 pub(super) fn take_session(id: SessionId) -> Option<Arc<Session>> {
     SESSIONS.with_borrow_mut(|known| {
         known[place_of(id)].take_if(|session| session.id() == id).filter(|session| !session.is_destroyed())
