@@ -40,6 +40,7 @@ impl Buffer {
         buffer
     }
 
+    /// Returns the memory layout of a buffer of `len` bytes, aligned to a block.
     fn layout(len: usize) -> Layout {
         // The length was allocated once, or is a slice's: it cannot overflow.
         Layout::from_size_align(len, BLOCK).unwrap_or(Layout::new::<[u8; BLOCK]>())

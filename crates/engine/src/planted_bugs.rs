@@ -48,6 +48,7 @@ forebay_common::planted_bugs![
     "the newest segment may be missing",
     "frames that were acknowledged may be missing",
     "the reach of the last frame does not count",
+    "a log without a frame begins anywhere",
     "a dropped log leaves its clean copies",
     "a frame is acknowledged before a lost leg is recorded",
     "a frame is acknowledged when the one before it is durable",

@@ -51,6 +51,7 @@ impl Blocks {
         &mut self.places[block as usize * self.tiers + tier]
     }
 
+    /// Returns the place of a hash in the table where a search begins.
     fn slot(&self, hash: u64) -> usize {
         // The low bits: the high ones decide whether a block is sampled.
         hash as usize & (self.table.len() - 1)

@@ -13,11 +13,13 @@ impl Ghosts {
         Ghosts { marks: vec![0; room.max(1)] }
     }
 
+    /// Returns the place in the list that the hash of a block has.
     fn place(&self, hash: u64) -> usize {
         // The low half decides: the high bits of all sampled hashes are 0.
         (((hash & 0xffff_ffff) * self.marks.len() as u64) >> 32) as usize
     }
 
+    /// Notes that the block with this hash has left memory.
     pub(crate) fn note(&mut self, hash: u64) {
         let place = self.place(hash);
         self.marks[place] = hash;

@@ -246,6 +246,7 @@ impl Simulation {
         }
     }
 
+    /// Returns the memory that all miniature caches use, in entries of a queue.
     fn entries(&self) -> usize {
         let memories: usize = self.memories.iter().map(Memory::entries).sum();
         memories + self.ssds.iter().map(Ssd::entries).sum::<usize>() + 2 * SIZES * self.ghosts()

@@ -287,6 +287,7 @@ impl Ssd {
         self.make_room(blocks);
     }
 
+    /// Returns the memory that the queues use, in entries of the clean queue.
     pub(crate) fn entries(&self) -> usize {
         // An entry of the dirty queue takes twice the memory.
         self.queue.len() + 2 * self.dirty_queue.len()

@@ -17,6 +17,7 @@ pub(crate) fn put_name(name: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
 }
 
+/// Appends a time: seconds in 8 bytes, nanoseconds in 4.
 pub(crate) fn put_time(time: Time, out: &mut Vec<u8>) {
     out.extend_from_slice(&time.sec.to_le_bytes());
     out.extend_from_slice(&time.nsec.to_le_bytes());
@@ -52,11 +53,13 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// Takes a name with its length in front; `None` if the bytes are too few.
     pub(crate) fn name(&mut self) -> Option<Name> {
         let len = self.u8()?;
         Some(self.bytes(len.into())?.into())
     }
 
+    /// Takes a time; `None` if the bytes are too few, or have a second or more of nanoseconds.
     pub(crate) fn time(&mut self) -> Option<Time> {
         let time = Time { sec: self.array().map(i64::from_le_bytes)?, nsec: self.u32()? };
         (time.nsec < 1_000_000_000).then_some(time)

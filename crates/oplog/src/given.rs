@@ -99,11 +99,13 @@ impl Given {
     }
 }
 
+/// Appends a value with its length in front, in 2 bytes.
 fn put_value(value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&(value.len() as u16).to_le_bytes());
     out.extend_from_slice(value);
 }
 
+/// Takes a value with its length in front; `None` if the bytes are too few.
 fn value(input: &mut Reader<'_>) -> Option<Box<[u8]>> {
     let len = u16::from_le_bytes(input.array()?);
     Some(input.bytes(len.into())?.into())

@@ -72,6 +72,7 @@ impl Hours {
         hours
     }
 
+    /// Forgets the past hours, and begins the present hour again.
     pub(crate) fn clear(&self) {
         self.past.lock().clear();
         self.clear_sets();

@@ -53,6 +53,7 @@ struct Counted {
 }
 
 impl Followed {
+    /// Returns counts of zero, with no file followed.
     pub(crate) fn new() -> Self {
         let places = (0..FOLLOWED).map(|_| Place::default()).collect();
         Followed { places, counted: Mutex::default() }
@@ -101,6 +102,7 @@ impl Followed {
         files
     }
 
+    /// Forgets all files and counts.
     pub(crate) fn clear(&self) {
         let mut counted = self.counted.lock();
         self.places.iter().for_each(|place| place.file.store(0, Relaxed));

@@ -27,6 +27,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
+    /// Returns a shard without counts. `seed` begins its random numbers.
     pub(crate) fn new(seed: u64) -> Self {
         let pending = Vec::with_capacity(PENDING);
         Shard { flows: Flows::new(), pending, random: seed, second: 0, exact: EXACT }

@@ -76,6 +76,7 @@ enum Writer {
 }
 
 impl Tables {
+    /// Returns empty tables.
     pub(crate) fn new() -> Self {
         Tables {
             clients: Busiest::new(CLIENTS),

@@ -209,6 +209,7 @@ impl Local {
 }
 
 impl News {
+    /// Tells the owners of finished operations, and wakes the tasks whose timers are due.
     fn tell(self) {
         self.finished.into_iter().for_each(Finished::tell);
         self.due.into_iter().for_each(Waker::wake);
@@ -219,6 +220,7 @@ impl News {
 pub(crate) struct Inside(());
 
 impl Inside {
+    /// Marks the thread until the result is dropped.
     pub(crate) fn enter() -> Self {
         DEPTH.set(DEPTH.get() + 1);
         Inside(())

@@ -42,9 +42,11 @@ impl Volume {
         Ok(found)
     }
 
-    /// Returns true if the range is not empty, and all of it is a hole of the device without dirty blocks.
+    /// Returns true if the range is not empty, and all of it is a hole of the device without dirty blocks. A range with
+    /// bytes that a failed sync may have lost counts as no hole: zeros that are written there end the loss.
     pub(crate) async fn is_hole(&self, range: &Range<u64>) -> Result<bool> {
-        if range.is_empty() || !self.dirty_runs(range.clone(), 1).0.is_empty() {
+        if range.is_empty() || self.object.has_lost(range) || !self.dirty_runs(range.clone(), 1).0.is_empty()
+        {
             return Ok(false);
         }
         Ok(self.device.allocated(range.start, range.end - range.start).await?.is_empty())

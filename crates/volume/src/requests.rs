@@ -31,6 +31,19 @@ struct Changed {
     bypassed: bool,
 }
 
+/// The contents of a range after a change past the log.
+#[derive(Clone, Copy)]
+enum Contents<'a> {
+    /// Data that is cached in any mode.
+    Cached(&'a [u8]),
+    /// Data that is cached if the engine's mode says so.
+    MayBeCached(&'a [u8]),
+    /// Data or zeros that are not cached.
+    NotCached,
+    /// Zeros or the older contents, as the device decides.
+    Discarded,
+}
+
 impl Changed {
     fn and(self, other: Changed) -> Changed {
         Changed { frame: self.frame.max(other.frame), bypassed: self.bypassed || other.bypassed }
@@ -94,27 +107,32 @@ impl Volume {
         let offset = offset + logged.len as u64;
         let slice = Slice::new(std::sync::Arc::new(Buffer::from_bytes(rest)), 0..rest.len());
         let write = || self.device.write(offset, slice.clone());
-        let kept = (mode != Mode::WriteAround && mode != Mode::PassThrough).then_some(rest);
+        let contents = match mode {
+            Mode::WriteThrough => Contents::Cached(rest),
+            Mode::WriteBack => Contents::MayBeCached(rest),
+            Mode::WriteAround | Mode::PassThrough => Contents::NotCached,
+        };
         let range = offset..offset + rest.len() as u64;
-        Ok(done.and(self.bypass(range, kept, mode == Mode::WriteThrough, write).await?))
+        Ok(done.and(self.bypass(range, contents, write).await?))
     }
 
     /// Changes the device past the log. No dirty block of the range is left before that, and no older copy counts.
-    /// `written` are the new contents, if they may be cached. They are in any case with `caching`.
     async fn bypass(
         &self,
         range: Range<u64>,
-        written: Option<&[u8]>,
-        caching: bool,
+        contents: Contents<'_>,
         change: impl Fn() -> Io<BackingResult<()>>,
     ) -> Result<Changed> {
         let (engine, object) = (&self.engine, &self.object);
-        let mut direct = engine.begin_bypass(object, range.start, range.end - range.start).await?;
-        if caching {
-            direct = direct.caching();
-        }
+        let direct = engine.begin_bypass(object, range.start, range.end - range.start).await?;
+        let (direct, bytes) = match contents {
+            Contents::Cached(bytes) => (direct.caching(), bytes),
+            Contents::MayBeCached(bytes) => (direct, bytes),
+            Contents::NotCached => (direct, &[][..]),
+            Contents::Discarded => (direct.discarding(), &[][..]),
+        };
         let (losses, result) = self.on_device(change).await;
-        let written = written.filter(|_| result.is_ok()).map(|data| (range.start, data));
+        let written = result.is_ok().then_some((range.start, bytes));
         let frame = engine.end_bypass(object, direct, written, range.end, Time::default()).await?;
         // The record of the new contents is durable before the answer: a later flush of another range must not depend
         // on it.
@@ -179,7 +197,7 @@ impl Volume {
             if planted_bugs::active("a discard drops what only the log has") {
                 self.engine.forget(&self.object).await;
             }
-            all = all.and(self.bypass(piece, None, false, || self.device.discard(at, len)).await?);
+            all = all.and(self.bypass(piece, Contents::Discarded, || self.device.discard(at, len)).await?);
             self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);
         }
         self.settle(all, stability).await
@@ -217,7 +235,7 @@ impl Volume {
                 continue;
             }
             let zero = || self.device.write_zeroes(at, len, keep);
-            all = all.and(self.bypass(piece, None, false, zero).await?);
+            all = all.and(self.bypass(piece, Contents::NotCached, zero).await?);
             self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);
         }
         all = all.and(self.put_zeros(whole.end..end).await?);

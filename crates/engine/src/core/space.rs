@@ -38,6 +38,7 @@ impl Core {
         self.roomy.load(Ordering::Relaxed)
     }
 
+    /// Finds out if clean blocks can be written without evicting others, for [`Core::has_room`].
     pub(crate) fn look_for_room(&self) {
         let free = self.segments.least_free(&self.active_devices(), true);
         self.roomy.store(free > self.spare_segments() + 1, Ordering::Relaxed);
@@ -48,6 +49,7 @@ impl Core {
         self.segments.least_free(&self.active_devices(), true) >= segments
     }
 
+    /// Returns the indexes of the devices in use.
     pub(crate) fn active_devices(&self) -> Vec<u16> {
         let devices = self.devices.read();
         (0..devices.len() as u16).filter(|index| devices[usize::from(*index)].is_some()).collect()

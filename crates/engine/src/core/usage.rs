@@ -105,6 +105,7 @@ impl Core {
         self.check_shares()
     }
 
+    /// Checks the counted blocks of each cache share against the objects of the share.
     fn check_shares(&self) -> Result<(), String> {
         for (number, share) in self.shares.all() {
             let mut objects = self.objects.all();

@@ -113,9 +113,10 @@ impl Engine {
         bypass::begin_bypass(&self.core, object, offset, len).await
     }
 
-    /// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
-    /// cached. `size` is the backing store's size, or at least the end of the written range. Until
-    /// [`CachedObject::begin_sync`] announces a sync, no copy of it goes to the cache devices.
+    /// Ends a bypass write, which has failed if `written` is `None`. `written` is the offset, with the bytes that the
+    /// backing store took or none: whole blocks of the bytes may be cached. `size` is the backing store's size, or at
+    /// least the end of the written range. Until [`CachedObject::begin_sync`] announces a sync, no copy of it goes to
+    /// the cache devices.
     ///
     /// Returns the frame that must be durable before the write is acknowledged.
     ///
@@ -136,7 +137,7 @@ impl Engine {
     /// Makes every bypass write of the object durable that has ended. Costs nothing if there is none.
     ///
     /// # Errors
-    /// A sync of the backing store has failed. The error is repeated until the blocks that the sync may have lost are
+    /// A sync of the backing store has failed. The error is repeated until the bytes that the sync may have lost are
     /// written again.
     pub async fn sync_bypassed(&self, object: &Arc<CachedObject>) -> Result<()> {
         sync::sync_bypassed(&self.core, object).await

@@ -93,6 +93,7 @@ impl State {
         self.dirty > self.damaged.len() as u64
     }
 
+    /// Returns the first `most` dirty blocks of a range that are `wanted`, in order, with their entries.
     fn dirty_where(&self, range: Range<u64>, most: usize, wanted: impl Fn(u64) -> bool) -> Vec<(u64, Entry)> {
         let dirty = self.dirty_entries(range).filter(|(block, _)| wanted(*block));
         dirty.map(|(block, entry)| (block, *entry)).take(most).collect()

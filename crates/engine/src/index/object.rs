@@ -24,7 +24,7 @@ use crate::index::ranges::Ranges;
 use crate::index::refused::Refused;
 use crate::index::share::Share;
 use crate::index::syncs::Syncs;
-use crate::index::unsynced::UnsyncedBlocks;
+use crate::index::unsynced::UnsyncedBytes;
 use crate::index::version_watch::VersionWatch;
 use crate::io::{Key, Time};
 use crate::segments::{SegmentId, Segments};
@@ -89,8 +89,8 @@ pub(crate) struct State {
     /// Number of bypass writes in flight.
     pub(crate) bypass_writes: u32,
     pub(crate) syncs: Syncs,
-    /// Unsynced blocks: a power cut may bring their old contents back.
-    pub(crate) volatile: UnsyncedBlocks,
+    /// Unsynced bytes: a power cut may bring their old contents back.
+    pub(crate) volatile: UnsyncedBytes,
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) next_fetch: u64,
     /// The segment held by a truncation that the backing store has not carried out yet.
@@ -207,21 +207,25 @@ impl CachedObject {
 }
 
 impl State {
+    /// Returns the place of a block on the SSDs.
     pub(crate) fn entry(&self, block: u64) -> Option<&Entry> {
         let (leaf, index) = split(block);
         self.leaves.get(&leaf)?.entry(index)
     }
 
+    /// Returns the place of a block on the SSDs, to be changed.
     pub(crate) fn entry_mut(&mut self, block: u64) -> Option<&mut Entry> {
         let (leaf, index) = split(block);
         self.leaves.get_mut(&leaf)?.entry_mut(index)
     }
 
+    /// Returns the contents of a block that is in memory.
     pub(crate) fn page(&self, block: u64) -> Option<&Page> {
         let (leaf, index) = split(block);
         self.leaves.get(&leaf)?.page(index)
     }
 
+    /// Returns the contents of a block that is in memory, and marks the block as used.
     pub(crate) fn use_page(&mut self, block: u64) -> Option<&Page> {
         let (leaf, index) = split(block);
         self.leaves.get_mut(&leaf)?.use_page(index)
@@ -251,6 +255,7 @@ impl State {
         self.leaves.get_mut(&leaf).is_some_and(|leaf| leaf.is_first_entry(index, sweep))
     }
 
+    /// Returns true if a block in memory was used since the last call; clears the mark.
     pub(crate) fn take_hit(&mut self, block: u64) -> bool {
         let (leaf, index) = split(block);
         self.leaves.get_mut(&leaf).is_some_and(|leaf| leaf.take_hit(index))

@@ -31,6 +31,7 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
+    /// Returns an index without objects.
     pub(crate) fn new(volumes: Arc<Volumes>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Objects { volumes, shards, next: AtomicU64::new(0) }

@@ -1,4 +1,4 @@
-//! Sets of blocks, as ranges.
+//! Sets of numbers, as ranges.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +34,13 @@ impl Ranges {
         range.is_empty() || around.is_some_and(|(_, end)| range.end <= *end)
     }
 
-    /// Removes the blocks of `range` from the set, and returns them.
+    /// Returns true if the set holds a part of `range`.
+    pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
+        let last = self.0.range(..range.end).next_back();
+        !range.is_empty() && last.is_some_and(|(_, end)| *end > range.start)
+    }
+
+    /// Removes the numbers of `range` from the set, and returns them.
     pub(crate) fn take(&mut self, range: &Range<u64>) -> Ranges {
         let mut taken = Ranges::default();
         // Goes backwards from the last range that begins before `range` ends.
@@ -80,6 +86,10 @@ mod tests {
                 let whole = |part: &std::ops::Range<u64>| part.clone().all(|block| set.contains(&block));
                 prop_assert!(
                     (0..90).all(|end| ranges.covers(&(end / 2..end)) == whole(&(end / 2..end)))
+                );
+                let part = |part: &std::ops::Range<u64>| part.clone().any(|block| set.contains(&block));
+                prop_assert!(
+                    (0..90).all(|end| ranges.overlaps(&(end / 2..end)) == part(&(end / 2..end)))
                 );
                 let ends: Vec<_> = ranges.0.iter().collect();
                 prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0));

@@ -37,6 +37,7 @@ impl Gathered {
         index
     }
 
+    /// Adds a record to the frame.
     pub(crate) fn record(&mut self, record: Record) {
         self.len += record_len(&record);
         self.body.records.push(record);

@@ -137,8 +137,8 @@ impl Pool {
         self.join(&candidate, force).await
     }
 
-    /// Checks that the device can become a member and may be erased. A blank device, or a former member of this pool,
-    /// is accepted; any other device only with `force`. Writes nothing.
+    /// Checks that the device can become a member and may be erased. A blank device, one with an unfinished format, or
+    /// a former member of this pool is accepted; any other device only with `force`. Writes nothing.
     ///
     /// # Errors
     /// [`PoolError::InUse`], [`PoolError::Duplicate`], [`PoolError::Full`], a size out of range.
@@ -222,7 +222,7 @@ impl Pool {
     fn index_for(&self, candidate: &Candidate, force: bool) -> Result<u16, PoolError> {
         let Candidate { device, contents } = candidate;
         let name = || device.name().to_owned();
-        let (mut before, mut is_free) = (None, *contents == Contents::Blank);
+        let (mut before, mut is_free) = (None, matches!(contents, Contents::Blank | Contents::Unfinished));
         if let Contents::Pool(superblock) = contents
             && superblock.pool == self.uuid
         {

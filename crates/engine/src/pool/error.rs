@@ -75,7 +75,7 @@ pub enum PoolError {
     /// The device does not return the data that was written to it.
     #[error("{0} does not hold what was just written to it; replace it, or leave it out")]
     Forgetful(String),
-    /// Every device is blank.
+    /// Every device is blank, or holds an unfinished format.
     #[error("no pool is on the cache devices; format them first")]
     NoPool,
     /// Formatting was interrupted: this pool never held data.
@@ -228,6 +228,9 @@ pub enum Notice {
         "{0} is not used, since both its superblocks are damaged; replace it, or add it again after wiping it"
     )]
     Damaged(String),
+    /// The adding of the device, or the formatting of a pool with it, was cut short.
+    #[error("{0} is not used, since a crash interrupted its adding; add it again with `forebay pool add`")]
+    Unfinished(String),
     /// The device cannot be read.
     #[error("{device} is not used, since it cannot be read ({error}); replace it")]
     Unreadable {

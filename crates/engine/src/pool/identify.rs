@@ -14,6 +14,8 @@ pub enum Contents {
     Blank,
     /// Data of another program, with its name.
     Foreign(&'static str),
+    /// A format of Forebay that was cut short before a superblock was whole, and nothing else.
+    Unfinished,
     /// A member of a pool, with the newer of its superblocks.
     Pool(Superblock),
     /// A member of a pool; both its superblocks are damaged.
@@ -60,17 +62,27 @@ pub(super) async fn look(device: &dyn Device) -> Result<(Contents, Copy), Device
             _ => {}
         }
     }
-    let damaged = [&a, &b].into_iter().any(|copy| matches!(copy, Ok(Err(Unusable::Damaged))));
+    let has =
+        |unusable| [&a, &b].into_iter().any(|copy| matches!(copy, Ok(Err(found)) if *found == unusable));
+    let damaged = has(Unusable::Damaged);
+    let unfinished = has(Unusable::Unfinished) && ends.as_ref().is_ok_and(|ends| has_no_other_data(ends, &a));
     match (a, b) {
         (Ok(Ok(a)), Ok(Ok(b))) if a.device == b.device && b.generation > a.generation => {
             Ok((Contents::Pool(b), Copy::A))
         }
         (Ok(Ok(a)), _) => Ok((Contents::Pool(a), Copy::B)),
         (_, Ok(Ok(b))) => Ok((Contents::Pool(b), Copy::A)),
+        _ if unfinished => Ok((Contents::Unfinished, Copy::A)),
         _ if damaged => Ok((Contents::Damaged, Copy::A)),
         _ if is_zero(&ends?.front) => Ok((Contents::Blank, Copy::A)),
         _ => Ok((Contents::Foreign("data of an unknown kind"), Copy::A)),
     }
+}
+
+/// Returns true if the first MiB holds zeros, apart from what Forebay has written in place of superblock copy A.
+fn has_no_other_data(ends: &Ends, first: &Read) -> bool {
+    let is_own = !matches!(first, Ok(Err(Unusable::None)));
+    ends.front.get(if is_own { BLOCK } else { 0 }..).is_some_and(is_zero)
 }
 
 type Read = Result<Result<Superblock, Unusable>, DeviceError>;

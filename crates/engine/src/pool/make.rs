@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::error::{PoolError, Uuid};
 use super::geometry::{Copy, DEVICE_MAX, DEVICE_MIN, MARGIN, segment_size, segments, whole_blocks};
 use super::identify::{Contents, identify};
-use super::superblock::State;
+use super::superblock::{State, Superblock};
 use super::table::{Member, Pool};
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::format::DEVICES_MAX;
@@ -15,9 +15,9 @@ impl Pool {
     /// Makes a new pool of `devices`, and destroys their contents. `random` returns the UUIDs. Without `force` each
     /// device must be blank, or a member of a pool that was never opened, as an interrupted formatting leaves it.
     ///
-    /// The pool is durable on all devices when this returns `Ok`. After a crash the devices are blank or hold a pool
-    /// that was never opened. Then they can be formatted again, without `force` unless a write of a single block was
-    /// torn.
+    /// The pool is durable on all devices when this returns `Ok`. After a crash the devices are blank, hold an
+    /// unfinished format, or hold a pool that was never opened. Then they can be formatted again, without `force`
+    /// unless a write of a single block was torn.
     ///
     /// # Errors
     /// Devices of a wrong size, in use, or named twice; I/O errors. Nothing is written before all devices are
@@ -97,20 +97,25 @@ async fn check_free(device: &dyn Device, force: bool) -> Result<(), PoolError> {
     let name = || device.name().to_owned();
     let contents = identify(device).await.map_err(|error| PoolError::Unreadable { device: name(), error })?;
     let free = match &contents {
-        Contents::Blank => true,
+        Contents::Blank | Contents::Unfinished => true,
         Contents::Pool(superblock) => superblock.in_use == 0,
         _ => false,
     };
     if free || force { Ok(()) } else { Err(PoolError::InUse { device: name(), what: contents.to_string() }) }
 }
 
-/// Zeros both ends of a device durably: other programs have their signatures there, and Forebay old superblocks.
+/// Erases both ends of a device durably: other programs have their signatures there, and Forebay old superblocks.
+/// Leaves a mark in place of each superblock ([`Superblock::unfinished`]) and zeros in the rest.
 pub(super) async fn wipe(device: &dyn Device) -> Result<(), PoolError> {
     let unwritable = |error| PoolError::Unwritable { device: device.name().to_owned(), error };
-    let blocks = MARGIN as usize / BLOCK;
-    let zeros = Slice::from(Buffer::zeroed(blocks));
+    // One mark after the other, and before the zeros: a superblock or a whole mark is there at any moment.
+    for copy in [Copy::A, Copy::B] {
+        let mark = Slice::from(Superblock::unfinished());
+        device.write(copy.offset(device.size()), mark, Durability::Now).await.map_err(unwritable)?;
+    }
+    let zeros = Slice::from(Buffer::zeroed(MARGIN as usize / BLOCK - 1));
     let end = whole_blocks(device.size()) - MARGIN;
-    for offset in [0, end] {
+    for offset in [BLOCK as u64, end] {
         device.write(offset, zeros.clone(), Durability::Later).await.map_err(unwritable)?;
     }
     device.flush().await.map_err(unwritable)
@@ -148,6 +153,7 @@ impl std::fmt::Display for Contents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Contents::Blank => write!(f, "nothing"),
+            Contents::Unfinished => write!(f, "a format of Forebay that was interrupted"),
             Contents::Foreign(what) => write!(f, "{what}"),
             Contents::Pool(superblock) => write!(f, "a member of Forebay pool {}", Uuid(superblock.pool)),
             Contents::Damaged => write!(f, "a damaged member of a Forebay pool"),

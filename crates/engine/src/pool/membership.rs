@@ -83,6 +83,7 @@ impl Members {
         self.back.until(take).await
     }
 
+    /// Returns the pool after a change, and wakes the tasks that wait for it.
     fn put(&self, pool: Pool) {
         *self.pool.lock() = Lent { pool: Some(pool), to: None };
         self.back.wake();

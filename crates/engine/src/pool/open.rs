@@ -10,14 +10,14 @@
 //! | O6 | no member with a good superblock; some damaged or unreadable | refuse |
 //! | O7 | members of two pools | refuse |
 //! | O8 | one member twice | refuse |
-//! | O9 | a pool never opened, and another such pool or a blank or damaged device | refuse: unfinished formatting |
+//! | O9 | a pool never opened, and another one or a blank, unfinished or damaged device | refuse: format again |
 //! | O10 | a member and a blank device | refuse |
 //! | O11 | two members, each used without the other | refuse |
 //! | O12 | a member that the table no longer names, or names as removed | go on without it |
 //! | O13 | a member that the table names as lost | go on without it: stale |
 //! | O14 | an active member older than the newest epoch in use | go on without it: stale |
 //! | O15 | an active member smaller than its segments | refuse |
-//! | O16 | a device with damaged superblocks, or one that cannot be read, beside good members | go on without it |
+//! | O16 | a damaged, unfinished or unreadable device beside good members | go on without it |
 //! | O17 | one active member missing (or dropped by O12 to O16) | go on, degraded |
 //! | O18 | more than one active member missing | refuse |
 //! | O19 | all active members, in any order | open |
@@ -67,6 +67,7 @@ pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
             Ok(Contents::Pool(superblock)) => found.push(PoolDevice { at, name, size: *size, superblock }),
             Ok(Contents::Blank) => blank = blank.or(Some(name)),
             Ok(Contents::Damaged) => notices.push(Notice::Damaged(name.clone())),
+            Ok(Contents::Unfinished) => notices.push(Notice::Unfinished(name.clone())),
             Err(DeviceError::Silent) => notices.push(Notice::Silent(name.clone())),
             Err(error) => notices.push(Notice::Unreadable { device: name.clone(), error: *error }),
             // `refuse_what_is_not_ours` has refused these.
@@ -79,8 +80,8 @@ pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
     });
     let Some(newest) = newest else { return Err(no_pool(notices)) };
     refuse_what_does_not_match(&found, newest)?;
-    let damaged = notices.iter().any(|notice| matches!(notice, Notice::Damaged(_)));
-    if newest.superblock.in_use == 0 && (blank.is_some() || damaged) {
+    let unusable = notices.iter().any(|notice| matches!(notice, Notice::Damaged(_) | Notice::Unfinished(_)));
+    if newest.superblock.in_use == 0 && (blank.is_some() || unusable) {
         return Err(PoolError::Unfinished(newest.name.to_owned()));
     }
     if let Some(blank) = blank {
@@ -118,15 +119,15 @@ fn refuse_what_is_not_ours(seen: &[Seen]) -> Result<(), PoolError> {
             Ok(Contents::Newer { version }) => return Err(PoolError::Newer { device, version }),
             Ok(Contents::UnknownFeatures(bits)) => return Err(PoolError::UnknownFeatures { device, bits }),
             Ok(Contents::Foreign(what)) => return Err(PoolError::Foreign { device, what }),
-            Ok(Contents::Blank | Contents::Pool(_) | Contents::Damaged) | Err(_) => {}
+            Ok(Contents::Blank | Contents::Unfinished | Contents::Pool(_) | Contents::Damaged) | Err(_) => {}
         }
     }
     Ok(())
 }
 
-/// Applies rows O5 and O6.
+/// Applies rows O5 and O6. A device with an unfinished format counts as blank.
 fn no_pool(notices: Vec<Notice>) -> PoolError {
-    match notices.into_iter().next() {
+    match notices.into_iter().find(|notice| !matches!(notice, Notice::Unfinished(_))) {
         Some(Notice::Unreadable { device, error }) => PoolError::Unreadable { device, error },
         Some(Notice::Silent(device)) => PoolError::Unreadable { device, error: DeviceError::Silent },
         Some(Notice::Damaged(device)) => PoolError::Damaged(device),

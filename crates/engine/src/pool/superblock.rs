@@ -94,6 +94,8 @@ pub enum Unusable {
     None,
     /// The block begins as a superblock, but its contents are damaged.
     Damaged,
+    /// The block has nothing but the magic number, or a part of it: see [`Superblock::unfinished`].
+    Unfinished,
     /// The superblock has a later version of the format.
     Newer(u16),
     /// The superblock requires features that are unknown here.
@@ -195,11 +197,23 @@ impl Superblock {
         block
     }
 
+    /// Returns the block that stands in the place of a superblock while a device is being formatted. It has the magic
+    /// number alone. A superblock or a part of one under it or over it begins with the magic number as well. So a
+    /// crash never leaves a device whose contents could be those of another program.
+    pub(super) fn unfinished() -> Buffer {
+        let mut block = Buffer::zeroed(1);
+        block[..MAGIC.len()].copy_from_slice(&MAGIC);
+        block
+    }
+
     /// Returns the superblock in `block`.
     ///
     /// # Errors
     /// The reason why the block holds no usable superblock.
     pub fn decode(block: &[u8]) -> Result<Self, Unusable> {
+        if is_unfinished(block) {
+            return Err(Unusable::Unfinished);
+        }
         if block.len() != BLOCK || !block.starts_with(&MAGIC) {
             return Err(Unusable::None);
         }
@@ -247,6 +261,14 @@ const EMPTY: RawEntry = RawEntry {
     state: U16::ZERO,
     reserved: U16::ZERO,
 };
+
+/// Returns true if a block has bytes of the magic number in their places, and zeros. A torn write may have left out
+/// some of the bytes.
+fn is_unfinished(block: &[u8]) -> bool {
+    let Some((magic, rest)) = block.split_at_checked(MAGIC.len()) else { return false };
+    let is_part = magic.iter().zip(MAGIC).all(|(found, byte)| *found == byte || *found == 0);
+    is_part && !is_zero(magic) && is_zero(rest)
+}
 
 /// Returns a member in the format of the devices.
 fn to_raw(entry: &Entry) -> RawEntry {

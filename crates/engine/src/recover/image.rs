@@ -180,6 +180,7 @@ impl Leg {
         Leg { place, bytes, unread }
     }
 
+    /// Returns the bytes of `count` slots; `None` if one of them is unreadable or beyond the segment.
     fn slots(&self, start: u16, count: usize) -> Option<Vec<u8>> {
         let whole = self.unread.range(start..).next().is_none_or(|slot| usize::from(slot - start) >= count);
         if whole { self.raw(start, count) } else { None }

@@ -26,6 +26,8 @@ use forebay_mrc::Kind;
 /// A bypass write in progress; ended by [`Engine::end_bypass`](crate::Engine::end_bypass).
 #[must_use]
 pub struct BypassWrite {
+    bytes: Range<u64>,
+    /// The blocks that `bytes` touch.
     range: Range<u64>,
     /// The frame with the record that older copies do not count.
     frame: Seq,
@@ -46,6 +48,13 @@ impl BypassWrite {
     /// another one than write-through.
     pub fn caching(mut self) -> Self {
         self.caching = true;
+        self
+    }
+
+    /// Says that the change discards the range: the backing store may keep its older contents. Blocks of which no copy
+    /// can be read stay unreadable then.
+    pub fn discarding(mut self) -> Self {
+        self.mended.clear();
         self
     }
 }
@@ -70,9 +79,9 @@ pub(crate) async fn begin_bypass(
     offset: u64,
     len: u64,
 ) -> Result<BypassWrite> {
-    let range = blocks(offset, len);
+    let (bytes, range) = (offset..offset + len, blocks(offset, len));
     loop {
-        if let Some(entered) = try_begin_bypass(core, object, &range, offset..offset + len)? {
+        if let Some(entered) = try_begin_bypass(core, object, &range, bytes.clone())? {
             let Entered { fetch, copies, mended, failed } = entered;
             let frame = if copies { void_around(core, object, &range, &mended).await } else { Ok(0) };
             let frame = match frame {
@@ -82,6 +91,7 @@ pub(crate) async fn begin_bypass(
             let frame = frame.inspect_err(|_| abort_bypass(object, fetch))?;
             let asked = ask(core, &object.volume);
             return Ok(BypassWrite {
+                bytes,
                 range,
                 frame,
                 fetch,
@@ -141,9 +151,10 @@ fn try_begin_bypass(
     Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
 }
 
-/// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
-/// cached. `size` is the backing store's size, or at least the end of the written range. Until
-/// [`CachedObject::begin_sync`] announces a sync, no copy of it goes to the cache devices.
+/// Ends a bypass write, which has failed if `written` is `None`. `written` is the offset, with the bytes that the
+/// backing store took or none: whole blocks of the bytes may be cached. `size` is the backing store's size, or at
+/// least the end of the written range. Until [`CachedObject::begin_sync`] announces a sync, no copy of it goes to the
+/// cache devices.
 pub(crate) async fn end_bypass(
     core: &Core,
     object: &Arc<CachedObject>,
@@ -152,11 +163,9 @@ pub(crate) async fn end_bypass(
     size: u64,
     now: Time,
 ) -> Result<Seq> {
-    let BypassWrite { range, mut frame, fetch, mended, asked, synced, failed, caching } = direct;
+    let BypassWrite { bytes, range, mut frame, fetch, mended, asked, synced, failed, caching } = direct;
     answered(core, &object.volume, asked);
-    if !synced {
-        object.lock().volatile.wrote(range.clone());
-    }
+    note_unsynced(&mut object.lock(), bytes, failed, written.is_some(), synced);
     if written.is_some() && !mended.is_empty() {
         match mend(core, object, mended, failed).await {
             Ok(mended) => frame = frame.max(mended),
@@ -183,6 +192,19 @@ pub(crate) async fn end_bypass(
         Ok(facts) => Ok(frame.max(facts)),
         Err(Error::NoDevice) => disown(core, object, 0..0).await.map(|()| frame),
         Err(error) => Err(error),
+    }
+}
+
+/// Records that a bypass write may be lost in a power cut, and which earlier losses it ends. `failed` is the number of
+/// failed syncs of the file before the write.
+fn note_unsynced(state: &mut State, bytes: Range<u64>, failed: u64, is_written: bool, is_synced: bool) {
+    let unsynced = &mut state.volatile;
+    match (is_written, is_synced) {
+        (true, true) => unsynced.replaced(&bytes),
+        // The sync may have dropped the new contents, and the next sync does not report that.
+        _ if state.syncs.failed() != failed => unsynced.lost(bytes),
+        (true, false) => unsynced.wrote(bytes),
+        (false, _) => unsynced.may_have_written(bytes),
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) async fn sync_file(core: &Core, file: Unsynced<'_>) -> BackingResult<
 /// Makes every bypass write of an object durable that has ended. Asks the backing store only if there is one.
 ///
 /// # Errors
-/// A sync has failed. The error is repeated until the blocks that it may have lost are written again.
+/// A sync has failed. The error is repeated until the bytes that it may have lost are written again.
 pub(crate) async fn sync_bypassed(core: &Core, object: &Arc<CachedObject>) -> crate::Result<()> {
     let failed = {
         let state = object.lock();

@@ -2,8 +2,10 @@
 //! memory, and a power cut may bring their old contents back. So no copy of them goes to the cache devices. Such a
 //! copy would outlive the backing store's contents, and reads would go back in time once the copy is evicted.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use crate::buffer::BLOCK;
 use crate::index::object::{CachedObject, blocks};
 
 /// A sync of an object's backing file by the engine's user.
@@ -22,12 +24,16 @@ impl CachedObject {
         if state.volatile.is_empty() {
             return None;
         }
-        let mut range = blocks(offset, len);
-        if len == 0 {
-            range.end = u64::MAX;
-        }
-        let number = state.volatile.begin(range);
+        // A sync of a part of a block covers the whole block.
+        let range = blocks(offset, len);
+        let end = if len == 0 { u64::MAX } else { range.end * BLOCK as u64 };
+        let number = state.volatile.begin(range.start * BLOCK as u64..end);
         Some(Syncing { object: self.clone(), number })
+    }
+
+    /// Returns true if a failed sync may have lost bytes of `range` that were not written again since.
+    pub fn has_lost(&self, range: &Range<u64>) -> bool {
+        self.lock().volatile.has_lost_in(range)
     }
 }
 

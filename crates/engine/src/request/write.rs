@@ -282,7 +282,7 @@ fn attempt(
     state.size = size;
     state.mtime = Some(write.now);
     state.outdate(&range);
-    state.volatile.logged(&range);
+    state.volatile.replaced(&(write.offset..write.offset + write.data.len() as u64));
     for loaded in write.loaded.drain(..) {
         state.end_fetch(loaded.fetch);
     }

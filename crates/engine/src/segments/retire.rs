@@ -50,6 +50,7 @@ impl Inner {
         self.retiring.is_some_and(|retiring| retiring.going || self.staying() < 2)
     }
 
+    /// Returns true if a segment of the log has a leg on the device.
     fn log_is_on(&self, device: u16) -> bool {
         let mut segments = self.log.iter().filter_map(|id| self.table.get(id));
         segments.any(|segment| segment.legs.iter().any(|place| place.device == device))

@@ -75,6 +75,7 @@ impl Waits for CachedObject {
 }
 
 impl Volume {
+    /// Puts an object into the destage queue, with the time since which it waits.
     fn push(&self, object: Arc<CachedObject>, now: Duration) {
         self.queue.lock().push(object, now);
         self.work.wake();

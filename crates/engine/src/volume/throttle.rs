@@ -145,6 +145,7 @@ impl Supply {
         true
     }
 
+    /// Takes a number of blocks from the supply. Returns the writer's place in the order.
     fn take(&mut self, blocks: u64) -> Ticket {
         self.taken += blocks as f64;
         Ticket(self.taken)
@@ -180,6 +181,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// Returns the fullness of the log by dirty blocks, with the blocks of the volume destaged so far.
     fn of_dirty(&self, room: &Room) -> Fill {
         let returned = room.destaged.load(Ordering::Relaxed) as f64;
         Fill { part: self.dirty, share: self.share, returned }

@@ -171,6 +171,7 @@ impl<T: Waits> Waiting<T> {
         self.first.len() + self.queues.iter().map(|queue| queue.objects.len()).sum::<usize>()
     }
 
+    /// Returns the queue for the dirty time of an object; makes the queue if there is none.
     fn queue_of(&mut self, object: &T) -> &mut VecDeque<Entry<T>> {
         let time = object.dirty_time();
         let at = self.queues.iter().position(|queue| queue.time == time).unwrap_or_else(|| {

@@ -185,6 +185,7 @@ impl<'a, T: Tree> View<'a, T> {
         self.tree.unlink(dir, &from.1)
     }
 
+    /// Removes an empty directory. Returns false if the directory is not empty.
     pub(super) fn rmdir(&mut self, from: &Place) -> Result<bool, T::Error> {
         let dir = self.inner(from.0);
         self.tree.rmdir(dir, &from.1)

@@ -74,7 +74,7 @@ fn notes_on_one_device_only_are_asked_for_before_write_back_goes_on() {
 /// A device was lost and another one added. The power fails before a frame is on the new device, which then is there
 /// alone at the start. The log is on the missing device, and nothing on the new device says where the log begins.
 #[test]
-fn a_device_without_a_frame_of_the_log_is_not_opened_alone() {
+pub(super) fn a_device_without_a_frame_of_the_log_is_not_opened_alone() {
     for steps in 1..16 {
         let mut world = world(1, 2);
         let engine = world.start_through(Vec::new()).unwrap();

@@ -59,6 +59,10 @@ const FINDERS: &[(&str, fn())] = &[
         "frames that were acknowledged may be missing",
         log::r18_a_log_without_a_frame_that_is_known_to_be_durable_is_a_hole,
     ),
+    (
+        "a log without a frame begins anywhere",
+        devices::a_device_without_a_frame_of_the_log_is_not_opened_alone,
+    ),
     ("the reach of the last frame does not count", log::r20_the_last_frame_says_where_the_log_begins),
     (
         "a dropped log leaves its clean copies",

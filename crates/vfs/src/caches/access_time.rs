@@ -116,6 +116,7 @@ fn is_due(attr: &Attr, now: Time) -> bool {
     attr.atime <= attr.backing_ctime || now.sec.saturating_sub(attr.atime.sec) >= DAY
 }
 
+/// Moves the access times of the received files in batches, until the sender is dropped.
 fn move_all(files: &Receiver<Entry>, stops: &AtomicBool) {
     while let Ok(first) = files.recv() {
         for (object, beyond) in std::iter::once(first).chain(files.try_iter()).take(BATCH) {

@@ -42,6 +42,7 @@ impl Budget {
         &self.0.listings
     }
 
+    /// Counts an open descriptor until it is closed.
     pub(crate) fn count(&self, fd: OwnedFd) -> CountedFd {
         self.0.open.fetch_add(1, Ordering::Relaxed);
         CountedFd { fd, budget: self.clone() }

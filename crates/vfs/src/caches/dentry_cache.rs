@@ -132,6 +132,7 @@ impl DentryCache {
         }
     }
 
+    /// Forgets the names that are known to be absent.
     fn forget_absent(&mut self) {
         self.budget.give_names(self.absent.len());
         self.absent = HashSet::default();

@@ -162,6 +162,7 @@ impl Listing {
         }
     }
 
+    /// Drops the listing, and counts its memory as free.
     pub(crate) fn clear(&mut self) {
         (self.state, self.run, self.ends, self.uses) = (None, Run::default(), false, 0);
         self.count();

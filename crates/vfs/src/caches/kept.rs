@@ -22,6 +22,7 @@ impl Kept {
         self.any.load(Ordering::Acquire) && self.files.read().contains(file)
     }
 
+    /// Adds a kept file.
     pub(crate) fn insert(&self, file: KernelHandle) {
         self.files.write().insert(file);
         self.any.store(true, Ordering::Release);

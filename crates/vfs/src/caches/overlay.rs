@@ -34,6 +34,7 @@ pub(crate) struct Overlay<C> {
 }
 
 impl<C: Deref<Target = Cached>> Overlay<C> {
+    /// Returns the corrections for a file, as they are now.
     pub(crate) fn new(cached: C) -> Self {
         let undestaged = Undestaged::of(&cached);
         Overlay { cached, undestaged }

@@ -127,6 +127,7 @@ fn end_one(state_dir: &Path, name: &str, fresh: bool) -> io::Result<(Vec<Span>, 
     Ok((spans, alive))
 }
 
+/// Returns when the downtime in a line began and ended, in nanoseconds; `None` if the line has none.
 fn parse(line: &str) -> Option<(u64, u64)> {
     let (from, to) = line.split_once(' ')?;
     Some((from.parse().ok()?, to.parse().ok()?))

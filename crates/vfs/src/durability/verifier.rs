@@ -62,6 +62,7 @@ impl Verifier {
         self.save("clean")
     }
 
+    /// Writes the verifier and the state of the server to the file, durably.
     fn save(&self, state: &str) -> io::Result<()> {
         let value = self.value.load(Ordering::Acquire);
         state_file::replace(&self.path, format!("{state} {value:016x}\n"))

@@ -37,6 +37,7 @@ impl Export {
 }
 
 impl Filesystem {
+    /// Returns the policy of an inode from the rules. A file without a known directory gets that of `root`.
     fn find_policy(&self, inode: &Inode, root: &Inode) -> Policy {
         if inode.is_dir() {
             return self.dir_policy(inode);

@@ -106,6 +106,7 @@ impl Adoption {
     }
 }
 
+/// Returns the error for a file of the state directory that cannot be read.
 fn damaged(state_dir: &Path, name: &str) -> io::Error {
     let why = format!("{} cannot be read; restore it, or remove it", state_dir.join(name).display());
     io::Error::new(io::ErrorKind::InvalidData, why)
@@ -134,6 +135,7 @@ fn parse(line: &str) -> Option<ExportIdentity> {
     })
 }
 
+/// Returns the bytes that a text has as hexadecimal digits; `None` if it has other characters.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()

@@ -77,6 +77,7 @@ fn ask<const N: usize>(root: impl AsFd, request: libc::c_ulong, asked: &[u8]) ->
     }
 }
 
+/// Returns the memory of the words as bytes.
 fn as_bytes(words: &mut [u64; 512]) -> &mut [u8] {
     // SAFETY: any byte is a part of a word, and the slice borrows the words as long as it lives.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }

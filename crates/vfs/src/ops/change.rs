@@ -47,6 +47,7 @@ pub(crate) struct Renaming<'a> {
 }
 
 impl<'a> Renaming<'a> {
+    /// Locks a directory, and begins a change of its names.
     pub(crate) fn begin(dir: &'a Target) -> Self {
         let alone = dir.object.changing.write();
         Renaming { _alone: Some(alone), ..Self::locked(dir) }

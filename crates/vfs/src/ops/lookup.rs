@@ -29,11 +29,13 @@ pub struct Access {
 }
 
 impl Access {
+    /// Returns the permissions as bits of an access verdict.
     fn want(self) -> u8 {
         let bit = |on: bool, bit: u8| if on { bit } else { 0 };
         bit(self.read, want::READ) | bit(self.write, want::WRITE) | bit(self.execute, want::EXECUTE)
     }
 
+    /// Returns the permissions that the bits of an access verdict grant.
     fn of(granted: u8) -> Self {
         let has = |bit: u8| granted & bit != 0;
         Access { read: has(want::READ), write: has(want::WRITE), execute: has(want::EXECUTE) }

@@ -111,6 +111,7 @@ impl Seen {
         Seen { kept_dir, ..Seen::default() }
     }
 
+    /// Reads which inodes the two names of a RENAME have now.
     fn look(from: DirEntry<'_>, to: DirEntry<'_>) -> Result<Self> {
         let (moved, victim) = (Place::look(from.dir, from.name)?, Place::look(to.dir, to.name)?);
         Ok(Seen { moved, victim, kept_dir: KeptDir::default() })

@@ -92,6 +92,7 @@ impl Vfs {
         }
     }
 
+    /// Returns the file system and the handle of the root of a rule; `None` if the file system is not served.
     fn policy_place(&self, root: &PolicyRoot) -> Option<(&Arc<Filesystem>, KernelHandle)> {
         let (number, kernel) = parse_key(&root.0)?;
         let is_it = |fs: &Filesystem| fs.linked().is_some_and(|linked| linked.number() == number);
@@ -175,6 +176,7 @@ fn follow(fs: &Weak<Filesystem>, moved: &Receiver<KernelHandle>) {
     }
 }
 
+/// Tells the engine the policy of a file, or of each file below a directory.
 fn apply_below(fs: &Arc<Filesystem>, root: &KernelHandle) -> Result<()> {
     let object = fs.resolve(root, true)?;
     if object.is_dir() {

@@ -151,6 +151,7 @@ impl Warming {
         goes_on && step(*self)
     }
 
+    /// Brings a file to the cache devices in chunks, and counts its bytes. Returns false if the warming is to end.
     fn chunks(&mut self, target: &Target, attr: &Attr, step: WarmingStep<'_>) -> Result<bool> {
         let fs = &target.export.fs;
         let Some(linked) = fs.linked() else { return Ok(true) };

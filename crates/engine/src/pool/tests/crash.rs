@@ -146,10 +146,53 @@ fn an_added_member_is_there_or_not() {
         match contents(c) {
             Contents::Pool(_) => assert_whole(rams, &["a", "b", "c"]),
             // No other device knows of the newcomer.
-            Contents::Blank | Contents::Damaged if !done => assert_whole(&old, &["a", "b"]),
+            Contents::Blank | Contents::Unfinished if !done => assert_whole(&old, &["a", "b"]),
             other => panic!("{other}"),
         }
     });
+}
+
+/// The device was lost and is added again. It has superblocks whose sectors are all in use, so a part of one would not
+/// be zeros.
+#[test]
+fn a_device_whose_adding_a_power_cut_ended_is_left_out_and_added_again() {
+    let survivals: [fn(usize) -> bool; 6] = [
+        |_| false,
+        |_| true,
+        |sector| sector == 0,
+        |sector| sector > 0,
+        |sector| sector % 2 == 0,
+        |sector| sector % 2 == 1,
+    ];
+    for (survives, torn) in survivals.into_iter().flat_map(|some| TORN.map(|torn| (some, torn))) {
+        for writes in 0.. {
+            let rams @ [a, b, c] = &used();
+            let mut pool = open(rams).unwrap();
+            pool.set_owner(vec![0xee; OWNER_MAX]);
+            block_on(pool.open_epoch()).unwrap();
+            block_on(pool.lose(2)).unwrap();
+            let power = Power::cut_after(writes, torn);
+            c.plug_into(&power);
+            let added = block_on(pool.add(c.clone(), false));
+            if !power.is_cut() {
+                assert_eq!(added, Ok((2, AlsoLost::new())));
+                break;
+            }
+            c.restart_with(survives);
+            let found = contents(c);
+            assert!(matches!(found, Contents::Pool(_) | Contents::Unfinished), "{writes} writes: {found}");
+            let mut pool = open(rams).unwrap();
+            assert_eq!(present(&pool), ["a", "b"], "{writes} writes");
+            let notice = &pool.notices[0];
+            assert!(notice.to_string().contains("add it again with `forebay pool add`"), "{notice}");
+            block_on(pool.open_epoch()).unwrap();
+            // A superblock that says that the device is in use may be that of a device with data.
+            let in_use = |found: &Superblock| found.in_use >= found.members[2].since_epoch;
+            let force = matches!(&found, Contents::Pool(found) if found.members.len() > 2 && in_use(found));
+            assert!(block_on(pool.add(c.clone(), force)).is_ok(), "{writes} writes, {found}: force {force}");
+            assert_whole(&[a.clone(), b.clone(), c.clone()], &["a", "b", "c"]);
+        }
+    }
 }
 
 #[test]

@@ -70,6 +70,27 @@ fn signatures_of_two_parts() {
     assert_eq!(contents(&fat), Contents::Foreign("a FAT file system"), "the more telling one");
 }
 
+#[test]
+fn an_unfinished_format_is_no_data_of_another_program() {
+    for (magic, place) in [(&b"FOREBAY\0"[..], 0), (b"FOR", 0), (b"\0\0\0EBAY", 0), (b"FOREBAY\0", LAST)] {
+        let ram = Ram::new("a", 64 * MIB);
+        ram.poke(place, magic);
+        assert_eq!(contents(&ram), Contents::Unfinished, "{magic:?}");
+        ram.poke(700_000, &[1]);
+        assert_eq!(contents(&ram), Contents::Foreign("data of an unknown kind"), "{magic:?} and more");
+    }
+    for (place, other) in [(0, &b"FORE casts"[..]), (0, b"ORE"), (9, b"x"), (4095, b"x")] {
+        let ram = Ram::new("a", 64 * MIB);
+        ram.poke(LAST, b"FOREBAY\0");
+        ram.poke(place, other);
+        assert_eq!(contents(&ram), Contents::Foreign("data of an unknown kind"), "{other:?}");
+    }
+    let ram = Ram::new("a", 64 * MIB);
+    ram.poke(0, b"FOREBAY\0");
+    ram.poke(4096, &[0xfc, 0x4e, 0x2b, 0xa9]);
+    assert_eq!(contents(&ram), Contents::Foreign("a member of an MD RAID array"));
+}
+
 const LAST: u64 = 64 * MIB - BLOCK as u64;
 
 #[test]

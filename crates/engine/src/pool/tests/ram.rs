@@ -37,6 +37,9 @@ impl Power {
     }
 }
 
+/// Bytes of a sector, which a device writes as a whole.
+const SECTOR: usize = 512;
+
 type Blocks = BTreeMap<u64, Vec<u8>>;
 
 pub(super) struct Ram {
@@ -88,6 +91,16 @@ impl Ram {
     pub(super) fn restart(&self) {
         self.cache.lock().clear();
         self.plug_into(&Power::cut_after(i64::MAX, 0));
+    }
+
+    /// Brings the power back. The given sectors of each cached block have reached the medium.
+    pub(super) fn restart_with(&self, survives: impl Fn(usize) -> bool) {
+        for (block, data) in std::mem::take(&mut *self.cache.lock()) {
+            for (sector, bytes) in data.chunks(SECTOR).enumerate().filter(|(sector, _)| survives(*sector)) {
+                self.poke(block * BLOCK as u64 + (sector * SECTOR) as u64, bytes);
+            }
+        }
+        self.restart();
     }
 
     /// Writes bytes to the medium, unaligned.

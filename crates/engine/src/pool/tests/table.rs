@@ -70,6 +70,16 @@ fn o5_all_blank() {
 }
 
 #[test]
+fn o5_an_unfinished_format_is_as_good_as_blank() {
+    let rams @ [a, b] = &blank();
+    b.poke(0, b"FOREBAY\0");
+    assert_eq!(refused(rams), PoolError::NoPool);
+    assert_eq!(refused(std::slice::from_ref(b)), PoolError::NoPool);
+    a.poke(0, b"FOREBAY\0 and no more");
+    assert_eq!(refused(rams), PoolError::Damaged(name(a)));
+}
+
+#[test]
 fn o6_no_good_superblock() {
     let rams @ [a, _] = &used();
     for offset in [100, 64 * MIB - 100] {
@@ -115,6 +125,8 @@ fn o9_interrupted_formatting() {
     b.poke(0, b"FOREBAY\0 and no more");
     assert_eq!(refused(&rams), PoolError::Unfinished(name(a)), "a torn superblock");
     b.poke(0, &[0; 30]);
+    b.poke(0, b"FOREBAY\0");
+    assert_eq!(refused(&rams), PoolError::Unfinished(name(a)), "an unfinished format");
     block_on(Pool::format(vec![b], &mut random(100), false)).unwrap();
     assert!(matches!(refused(&rams), PoolError::Unfinished(_)), "an earlier attempt's superblock");
     block_on(Pool::format(devices(&rams), &mut random(200), false)).unwrap();
@@ -222,6 +234,10 @@ fn o16_damaged_or_unreadable_beside_a_good_one() {
     let pool = open(rams).unwrap();
     assert_eq!(present(&pool), ["a"]);
     assert_eq!(pool.notices, [Notice::Damaged(name(b)), missing.clone()]);
+    let new = Ram::new("new", 64 * MIB);
+    new.poke(0, b"FOREBAY\0");
+    let with_new = [rams[0].clone(), rams[1].clone(), new.clone()];
+    assert_eq!(open(&with_new).unwrap().notices[1], Notice::Unfinished(name(&new)));
     b.gone.store(true, Relaxed);
     let unreadable = Notice::Unreadable { device: name(b), error: DeviceError::Gone };
     assert_eq!(open(rams).unwrap().notices, [unreadable, missing]);

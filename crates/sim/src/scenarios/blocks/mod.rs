@@ -24,6 +24,8 @@ use model::{Change, Model, SECTOR, fill, value};
 const SIZE: u64 = (1 << 20) + 3 * SECTOR as u64;
 const UUID: u128 = 7;
 const CLIENTS: u64 = 3;
+/// Zeros of this number of bytes go past the log.
+const ZEROS_PAST_THE_LOG: u64 = 512 << 10;
 /// The stabilities of changes, by weight.
 const STABILITIES: [Stability; 5] =
     [Stability::Durable, Stability::Logged, Stability::Unstable, Stability::Unstable, Stability::Unstable];
@@ -429,6 +431,90 @@ pub(super) fn a_logged_write_survives_a_kill_right_after_its_answer() {
         let found = blocks.world.shared.executor.block_on(LIMIT, read);
         assert!(found == Ok(Ok(vec![5; 4096])), "seed {seed}: the write is lost");
     }
+}
+
+/// The device loses a write, so the block is a hole again. Flushes fail until the client has written the block again,
+/// if only with zeros. A write of a part of the block, and a write that fails, do not count.
+#[test]
+fn zeros_in_a_hole_end_the_error_of_a_lost_write_and_a_part_of_it_does_not() {
+    for seed in 0..6 {
+        let mut blocks = Blocks::new(seed, true);
+        let volume = blocks.open(Some(Mode::WriteAround));
+        let (store, theirs) = (blocks.world.shared.store.clone(), volume.clone());
+        let client = async move {
+            theirs.write(4096, &[5; 4096], Stability::Unstable).await.unwrap();
+            store.set_rates(Rates { sync_error: 10_000, ..Rates::default() });
+            let mut flushed = vec![theirs.flush().await];
+            store.set_rates(Rates { error: 10_000, ..Rates::default() });
+            assert!(theirs.write(4096, &[6; 4096], Stability::Unstable).await.is_err(), "seed {seed}");
+            store.set_rates(Rates::default());
+            flushed.push(theirs.flush().await);
+            theirs.write(4096, &[7; 4000], Stability::Unstable).await.unwrap();
+            flushed.push(theirs.flush().await);
+            assert_eq!(flushed, [Err(DiskError::Io); 3], "seed {seed}");
+            theirs.write_zeroes(4096, 4096, false, Stability::Unstable).await.unwrap();
+            assert_eq!(theirs.flush().await, Ok(()), "seed {seed}");
+        };
+        assert_eq!(blocks.world.shared.executor.block_on(LIMIT, client), Ok(()));
+        drop(volume);
+        blocks.world.crash(Crash::Kill);
+        let volume = blocks.open(None);
+        let (store, theirs) = (blocks.world.shared.store.clone(), volume.clone());
+        let client = async move {
+            theirs.write_zeroes(8192, ZEROS_PAST_THE_LOG, false, Stability::Unstable).await.unwrap();
+            store.set_rates(Rates { sync_error: 10_000, ..Rates::default() });
+            assert_eq!(theirs.flush().await, Err(DiskError::Io), "seed {seed}");
+            store.set_rates(Rates::default());
+            theirs.write(8192, &[8; 4096], Stability::Logged).await.unwrap();
+            assert_eq!(theirs.flush().await, Err(DiskError::Io), "seed {seed}: the rest is lost");
+            for block in 0..ZEROS_PAST_THE_LOG / 4096 {
+                theirs.write_zeroes(8192 + block * 4096, 4096, false, Stability::Unstable).await.unwrap();
+            }
+            assert_eq!(theirs.flush().await, Ok(()), "seed {seed}: zeros in a hole");
+        };
+        assert_eq!(blocks.world.shared.executor.block_on(LIMIT, client), Ok(()));
+    }
+}
+
+/// Returns the first byte of a block of a volume.
+fn first_byte(world: &World, volume: &Arc<Volume>, block: u64) -> Result<u8, DiskError> {
+    let volume = volume.clone();
+    let read = async move {
+        let mut buffer = [0; 4096];
+        volume.read(block * 4096, &mut buffer).await.map(|()| buffer[0])
+    };
+    world.shared.executor.block_on(LIMIT, read).unwrap()
+}
+
+#[test]
+fn a_block_without_a_readable_copy_stays_unreadable_after_a_discard_and_is_mended_by_zeros_past_the_log() {
+    let mut blocks = Blocks::new(1, false);
+    let volume = blocks.open(None);
+    let theirs = volume.clone();
+    let writes = async move {
+        for block in 0..40 {
+            theirs.write(u64::from(block) * 4096, &[block; 4096], Stability::Durable).await.unwrap();
+        }
+    };
+    let executor = blocks.world.shared.executor.clone();
+    assert_eq!(executor.block_on(LIMIT, writes), Ok(()));
+    for disk in &blocks.world.disks {
+        for at in disk.written() {
+            let (found, _) = executor.block_on(LIMIT, disk.read(at * 4096, Buffer::zeroed(1))).unwrap();
+            if found.iter().all(|byte| *byte == 5) {
+                disk.rot_at(at * 4096);
+            }
+        }
+    }
+    assert_eq!(first_byte(&blocks.world, &volume, 5), Err(DiskError::Io));
+    let theirs = volume.clone();
+    let discard = async move { theirs.discard(5 * 4096, 4096, Stability::Durable).await };
+    assert_eq!(executor.block_on(LIMIT, discard), Ok(Ok(())));
+    assert_eq!(first_byte(&blocks.world, &volume, 5), Err(DiskError::Io), "the device has older contents");
+    let theirs = volume.clone();
+    let zeros = async move { theirs.write_zeroes(0, ZEROS_PAST_THE_LOG, false, Stability::Durable).await };
+    assert_eq!(executor.block_on(LIMIT, zeros), Ok(Ok(())));
+    assert_eq!(first_byte(&blocks.world, &volume, 5), Ok(0));
 }
 
 #[test]

@@ -117,6 +117,7 @@ impl Record {
         CachedAttr { attr, verdicts: self.verdicts }
     }
 
+    /// Returns true if the record is of the inode with this handle.
     pub(crate) fn is(&self, filesystem: u16, kernel: &KernelHandle) -> bool {
         let same = self.filesystem == filesystem && i32::from(self.kind) == kernel.kind;
         same && self.len == kernel.len && self.handle[..self.len.into()] == *kernel.as_slice()
