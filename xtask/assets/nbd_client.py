@@ -2,8 +2,8 @@
 
     nbd_client.py HOST PORT KILLS ATTACH FSSTRESS FSX CONFIG MODULE...
 
-The server is killed KILLS times below each file system. ATTACH is the command that Forebay prints for a client. FSSTRESS
-loads the file systems as well, unless it is empty.
+The server is killed KILLS times below each file system. ATTACH is the command that Forebay prints for a client.
+FSSTRESS loads the file systems as well, unless it is empty.
 """
 
 import errno

@@ -226,14 +226,15 @@ impl Session {
     }
 
     /// Returns records of the last replies, for a snapshot.
-    pub(crate) fn replies(&self) -> Vec<Record> {
+    pub(crate) fn replies(&self, durable: u64) -> Vec<Record> {
         let state = self.state.lock();
         let mut records = Vec::new();
         if state.granted != self.fore.slots {
             records.push(Record::SlotsDropped(self.id, state.granted));
         }
         let slots = state.slots.iter().enumerate().filter(|(_, slot)| !slot.is_untouched());
-        records.extend(slots.map(|(index, slot)| Record::Reply(slot.describe(self.id, index as u32))));
+        records
+            .extend(slots.map(|(index, slot)| Record::Reply(slot.describe(self.id, index as u32, durable))));
         let back = state.back.iter().enumerate();
         records.extend(back.map(|(index, slot)| Record::Callback(self.id, index as u32, slot.sequence)));
         records
