@@ -246,8 +246,8 @@ impl State {
     /// Returns records that describe the present state: older records may be released when these are in the log.
     ///
     /// Changes of names and attributes up to the number `durable` are durable without the log: the snapshot has the
-    /// replies that tell of them. The records are in the order of the things that they need. A caller that cannot hold its lock for all of them
-    /// uses [`State::snapshot_of`] and [`State::snapshot_hosts`].
+    /// replies that tell of them. The records are in the order of the things that they need. A caller that cannot hold
+    /// its lock for all of them uses [`State::snapshot_of`] and [`State::snapshot_hosts`].
     pub fn snapshot(&self, durable: u64) -> impl Iterator<Item = Record> + '_ {
         self.clients
             .keys()
@@ -255,8 +255,8 @@ impl State {
             .chain(self.snapshot_hosts())
     }
 
-    /// Returns the records of one client, with `durable` of [`State::snapshot`]. A snapshot is the records of all clients, then those of the hosts. Other
-    /// calls may come between, if their records go to the log between.
+    /// Returns the records of one client, with `durable` of [`State::snapshot`]. A snapshot is the records of all
+    /// clients, then those of the hosts. Other calls may come between, if their records go to the log between.
     pub fn snapshot_of(&self, id: ClientId, durable: u64) -> Vec<Record> {
         let Some(client) = self.clients.get(&id).filter(|client| client.is_confirmed) else {
             return Vec::new();

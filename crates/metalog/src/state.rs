@@ -29,8 +29,8 @@ impl<L: Log> Sequence<L> {
         self.begin(crate::DurableBy::Log)
     }
 
-    /// Returns a snapshot of the state; the changes up to `durable` need no record. Its numbers have no turn: a record that waits for its turn may wait for the
-    /// room that the release behind a snapshot makes.
+    /// Returns a snapshot of the state; the changes up to `durable` need no record. Its numbers have no turn: a record
+    /// that waits for its turn may wait for the room that the release behind a snapshot makes.
     pub(crate) fn snapshot(self: &Arc<Self>, snapshot: &Snapshot, durable: u64) -> Vec<(u64, Vec<u8>)> {
         let records = snapshot(&|| self.number_state(), durable);
         records.iter().for_each(|(number, _)| self.skip(*number));

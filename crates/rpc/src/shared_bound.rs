@@ -19,6 +19,8 @@ const LIMIT: u64 = 6;
 const WINDOW: u64 = 32;
 /// The answers from which on a mean is a base.
 const FEW: u64 = 8;
+/// The fewest reviews of a window: a moment without a processor is not what a queue does.
+const FEWEST_REVIEWS: u32 = 4;
 /// The most reviews of a window. Light addresses with fewer answers are then judged by those.
 const MOST_REVIEWS: u32 = 20;
 /// The windows for which a number stays before the base is measured again.
@@ -170,6 +172,9 @@ impl SharedBound {
             light.iter().for_each(|times| times.open(window, self.search));
             return;
         }
+        if self.reviews < FEWEST_REVIEWS {
+            return;
+        }
         // An address that became light during the window is measured from the next one on.
         let measured = || light.iter().copied().filter(|times| times.window.load(Relaxed) == self.window);
         let verdict = match verdict(measured().map(Times::judge)) {
@@ -211,7 +216,10 @@ fn next(step: Step, number: usize, verdict: Verdict, may_climb: bool) -> (Step, 
     match (step, verdict) {
         (step, Verdict::Open) => (step, number),
         (Step::Base, _) => (Step::Climb, number.max(2 * LEAST)),
-        (_, Verdict::Longer) => (Step::Stay(STAY), (number / 2).max(LEAST)),
+        (Step::Climb, Verdict::Longer) => (Step::Stay(STAY), (number / 2).max(LEAST)),
+        // The base may be outdated, so the next one is not put off.
+        (Step::Stay(0), Verdict::Longer) => (Step::Base, (number / 2).max(LEAST)),
+        (Step::Stay(left), Verdict::Longer) => (Step::Stay(left - 1), (number / 2).max(LEAST)),
         (Step::Climb, Verdict::Alike) if may_climb => (Step::Climb, 2 * number),
         (Step::Climb, Verdict::Alike) => (Step::Stay(STAY), number),
         (Step::Stay(0), Verdict::Alike) => (Step::Base, number),
@@ -240,7 +248,8 @@ mod tests {
             (Climb, LEAST, Longer, true, (Stay(STAY), LEAST)),
             (Stay(3), 64, Alike, true, (Stay(2), 64)),
             (Stay(0), 64, Alike, true, (Base, 64)),
-            (Stay(3), 64, Longer, true, (Stay(STAY), 32)),
+            (Stay(3), 64, Longer, true, (Stay(2), 32)),
+            (Stay(0), 64, Longer, true, (Base, 32)),
             (Stay(3), 64, Open, true, (Stay(3), 64)),
         ] {
             assert_eq!(next(step, number, verdict, may_climb), expected, "{step:?} {number} {verdict:?}");
@@ -359,6 +368,8 @@ mod tests {
         bound.review(&[&times], 100, true, true);
         let early = times.begin().unwrap();
         (0..WINDOW).for_each(|_| times.count(1, US));
+        (1..FEWEST_REVIEWS).for_each(|_| bound.review(&[&times], 100, true, true));
+        assert_eq!(bound.number(100), LEAST);
         bound.review(&[&times], 100, true, true);
         assert_eq!(bound.number(100), 2 * LEAST);
         bound.review(&[&times], 100, true, true);
