@@ -108,7 +108,7 @@ def without_reconnect():
     client("-b", "4096")
     run("mount", DEVICE, MOUNT)
     expect(len(writer.files) > 2, "too few files were written")
-    verify(writer.files)
+    verify(writer.files, writer.last)
     run("umount", MOUNT)
     run(*CHECK["xfs"], DEVICE)
     end_of_client()

@@ -155,8 +155,15 @@ impl Session {
 
     /// Adds directions to a connection of the session. Beyond the limit of connections the oldest one is forgotten.
     fn bind_locked(&self, state: &mut State, connection: Connection, new: Directions) {
+        let known = state.connections.iter().position(|(known, _)| *known == connection);
+        // Nearly each SEQUENCE comes from a connection that is bound.
+        if let Some((_, has)) = known.and_then(|at| state.connections.get(at))
+            && (has.fore, has.back) == (has.fore | new.fore, has.back | new.back)
+        {
+            return;
+        }
         let had_back = state.has_back();
-        match state.connections.iter_mut().find(|(known, _)| *known == connection) {
+        match known.and_then(|at| state.connections.get_mut(at)) {
             Some((_, directions)) => {
                 directions.fore |= new.fore;
                 directions.back |= new.back;
