@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The least number, at which the base is measured.
 pub(crate) const LEAST: usize = 2;
 /// How much longer than their base the requests of a light address may take, in quarters.
-const LIMIT: u64 = 6;
+const LIMIT: u64 = 5;
 /// The answers of each light address in a window.
 const WINDOW: u64 = 32;
 /// The answers from which on a mean is a base.
@@ -275,11 +275,11 @@ mod tests {
             (0, 0, 100, Open),
             (31, 100, 100, Open),
             (32, 100, 100, Alike),
-            (32, 150, 100, Alike),
-            (32, 151, 100, Longer),
-            (1, 32 * 150 + 1, 100, Longer),
-            (100, 149, 100, Alike),
-            (100, 151, 100, Longer),
+            (32, 125, 100, Alike),
+            (32, 126, 100, Longer),
+            (1, 32 * 125 + 1, 100, Longer),
+            (100, 124, 100, Alike),
+            (100, 126, 100, Longer),
             (32, 1000, 0, Alike),
         ] {
             let times = Times::default();
