@@ -2,8 +2,8 @@
 
     nbd_client.py HOST PORT KILLS ATTACH FSSTRESS FSX CONFIG MODULE...
 
-The server is killed KILLS times below each file system. ATTACH is the command that Forebay prints for a client. FSSTRESS
-loads the file systems as well, unless it is empty.
+The server is killed KILLS times below each file system. ATTACH is the command that Forebay prints for a client.
+FSSTRESS loads the file systems as well, unless it is empty.
 """
 
 import errno
@@ -108,7 +108,7 @@ def without_reconnect():
     client("-b", "4096")
     run("mount", DEVICE, MOUNT)
     expect(len(writer.files) > 2, "too few files were written")
-    verify(writer.files)
+    verify(writer.files, writer.last)
     run("umount", MOUNT)
     run(*CHECK["xfs"], DEVICE)
     end_of_client()

@@ -3,6 +3,7 @@
 
 mod array;
 mod boot;
+mod caches;
 mod ci;
 mod cthon;
 mod dist;
@@ -103,6 +104,8 @@ enum Verb {
     Nbd(nbd::Nbd),
     /// Kill the server below file systems that Linux's client of NBD has on a volume, in an emulated machine
     NbdClient(nbd_client::NbdClient),
+    /// Crash an emulated machine with bcache, dm-cache, dm-writecache and a volume, and compare what survives
+    Caches(caches::Caches),
     /// Mount without options, or with TLS or Kerberos, from a Linux client on a network of its own (as root)
     Mounts(mounts::Mounts),
     /// Run the Connectathon tests (cthon04) from a Linux client on a network of its own (as root)
@@ -293,6 +296,7 @@ fn main() -> ExitCode {
         Verb::Ublk(ublk) => ublk.run().map(|counts| status(&counts)),
         Verb::Nbd(nbd) => nbd.run().map(|counts| status(&counts)),
         Verb::NbdClient(client) => client.run().map(|counts| status(&counts)),
+        Verb::Caches(caches) => caches.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),

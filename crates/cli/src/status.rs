@@ -178,10 +178,13 @@ fn rate_limit(limit: &RateLimitStatus) -> String {
     let requests = limit.requests_per_second.map(|rate| format!("{} requests/s", count(rate)));
     let bytes = limit.bytes_per_second.map(|rate| format!("{}/s", format_size(rate)));
     let rates: Vec<_> = requests.into_iter().chain(bytes).collect();
+    let whose = match &limit.export {
+        Some(export) => format!("all clients of the export {} together", printable(export)),
+        None => format!("each client of {}", limit.networks.join(", ")),
+    };
     format!(
-        "{} for each client of {}: {}; {} delays, {} in all",
+        "{} for {whose}: {}; {} delays, {} in all",
         printable(&limit.name),
-        limit.networks.join(", "),
         rates.join(" and "),
         count(limit.delays),
         latency(limit.delayed_ns)

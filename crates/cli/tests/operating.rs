@@ -11,6 +11,8 @@ mod common;
 mod config;
 #[path = "operating/events.rs"]
 mod events;
+#[path = "operating/full_state.rs"]
+mod full_state;
 #[path = "operating/handed_over.rs"]
 mod handed_over;
 #[path = "operating/http.rs"]

@@ -62,7 +62,7 @@ fn main() {
     report("locks, each with a lock state", ENTRIES);
     eprintln!("{:?}", state.counts());
     drop(opens);
-    let records: usize = state.snapshot().map(|record| encode_all(&[record]).len()).sum();
+    let records: usize = state.snapshot(0).map(|record| encode_all(&[record]).len()).sum();
     eprintln!("a snapshot has {} MiB", records >> 20);
 }
 
@@ -92,7 +92,7 @@ fn client(state: &mut State, index: u64, fx: &mut Effects) -> ClientId {
 
 /// Uses some slots as a client does that has mounted: with replies of 200 bytes.
 fn use_slots(state: &State, client: ClientId, fx: &mut Effects) {
-    let session = state.snapshot_of(client).iter().find_map(|record| match record {
+    let session = state.snapshot_of(client, 0).iter().find_map(|record| match record {
         Record::Session { id, .. } => state.session(*id),
         _ => None,
     });

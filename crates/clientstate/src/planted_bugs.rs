@@ -8,6 +8,8 @@ forebay_common::planted_bugs![
     "a slot jumps back after a recovery",
     "replies are not recovered",
     "a reply is not in the log",
+    "a snapshot forgets a reply on its way",
+    "a snapshot tells of a change that is not durable",
     "read locks do not conflict",
     "an unlock frees the end of the lock as well",
     "locks are not recovered",

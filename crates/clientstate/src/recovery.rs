@@ -245,15 +245,19 @@ impl State {
 
     /// Returns records that describe the present state: older records may be released when these are in the log.
     ///
-    /// The records are in the order of the things that they need. A caller that cannot hold its lock for all of them
-    /// uses [`State::snapshot_of`] and [`State::snapshot_hosts`].
-    pub fn snapshot(&self) -> impl Iterator<Item = Record> + '_ {
-        self.clients.keys().flat_map(|client| self.snapshot_of(*client)).chain(self.snapshot_hosts())
+    /// Changes of names and attributes up to the number `durable` are durable without the log: the snapshot has the
+    /// replies that tell of them. The records are in the order of the things that they need. A caller that cannot hold
+    /// its lock for all of them uses [`State::snapshot_of`] and [`State::snapshot_hosts`].
+    pub fn snapshot(&self, durable: u64) -> impl Iterator<Item = Record> + '_ {
+        self.clients
+            .keys()
+            .flat_map(move |client| self.snapshot_of(*client, durable))
+            .chain(self.snapshot_hosts())
     }
 
-    /// Returns the records of one client. A snapshot is the records of all clients, then those of the hosts. Other
-    /// calls may come between, if their records go to the log between.
-    pub fn snapshot_of(&self, id: ClientId) -> Vec<Record> {
+    /// Returns the records of one client, with `durable` of [`State::snapshot`]. A snapshot is the records of all
+    /// clients, then those of the hosts. Other calls may come between, if their records go to the log between.
+    pub fn snapshot_of(&self, id: ClientId, durable: u64) -> Vec<Record> {
         let Some(client) = self.clients.get(&id).filter(|client| client.is_confirmed) else {
             return Vec::new();
         };
@@ -276,7 +280,7 @@ impl State {
                 fore: session.fore,
                 back: session.back,
             });
-            records.extend(session.replies());
+            records.extend(session.replies(durable));
         }
         for (_, state) in self.of_client.range((id, Ref::FIRST)..=(id, Ref::LAST)) {
             self.snapshot_state(*state, &mut records);

@@ -23,11 +23,20 @@ pub fn existing<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 /// user may read it.
 pub fn replace(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     let temporary = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(contents.as_ref())?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
+    write(&temporary, contents.as_ref()).and_then(|()| std::fs::rename(&temporary, path)).inspect_err(
+        |_| {
+            // A full file system needs the room.
+            let _ = std::fs::remove_file(&temporary);
+        },
+    )?;
     sync_name(path)
+}
+
+/// Writes a new file durably, in place of one that a crash left.
+fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(contents)?;
+    file.sync_all()
 }
 
 /// Removes a file, which may be gone already, and makes that durable.
@@ -62,6 +71,10 @@ mod tests {
         remove(&path).unwrap();
         assert_eq!(read(&path).unwrap(), None);
         assert!(replace(&home.path().join("none/name"), "text").is_err());
+        std::fs::create_dir(&path).unwrap();
+        assert!(replace(&path, "text").is_err());
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1, "a failure leaves no temporary file");
+        std::fs::remove_dir(&path).unwrap();
         assert!(read(home.path()).is_err(), "an error is not a missing file");
     }
 }

@@ -40,7 +40,13 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     check_names(&draft.exports, problems);
     check_volumes(&draft.volumes, problems);
     check_notify(&draft.notify, problems);
-    check_rate_limits(&draft.rate_limits, problems);
+    let names: Vec<&str> = draft
+        .exports
+        .iter()
+        .flat_map(|export| export.name.iter().chain(&export.aliases))
+        .map(|name| name.value.as_str())
+        .collect();
+    check_rate_limits(&draft.rate_limits, &names, problems);
     let tls = tls_files(std::mem::take(&mut draft.tls), problems);
     check_tls(&draft.exports, tls.as_ref(), problems);
     let http = draft.http.take().map(|draft| http::complete(draft, &listen, tls.is_some(), problems));

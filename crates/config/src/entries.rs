@@ -377,11 +377,14 @@ impl List<'_> {
 
     /// Adds the entries of a `[[rate_limit]]`. A rate without a limit has no value.
     fn add_rate_limit(&mut self, number: usize, limit: &RateLimit) {
-        let RateLimit { name, networks, requests, bytes, burst } = limit;
+        let RateLimit { name, networks, export, requests, bytes, burst } = limit;
         let table = Table::numbered("rate_limit", &[number], name.clone());
         let fields = [
             ("name", quoted(name)),
-            ("networks", list(networks)),
+            match export {
+                Some(export) => ("export", quoted(export)),
+                None => ("networks", list(networks)),
+            },
             ("requests_per_second", requests.map(|rate| rate.to_string())),
             ("bytes_per_second", bytes.and_then(|rate| quoted(format_size_exactly(rate)))),
             ("burst", quoted(format_duration(*burst))),

@@ -80,7 +80,7 @@ pub const LIMITS: &[Limit] = &[
     ),
     limit(
         "shared_inflight",
-        "Requests worked on at once for busy clients while a less busy client is active; 0 means no bound",
+        "Most requests worked on at once for busy clients while a less busy client is active; 0 means no bound",
         Kind::Count(|l| &mut l.shared_inflight, 0..=65_536),
     ),
     limit(

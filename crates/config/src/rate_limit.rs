@@ -1,4 +1,4 @@
-//! Limits on what each client does in a second: `[[rate_limit]]`.
+//! Limits on what each client, or all clients of an export, do in a second: `[[rate_limit]]`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,13 +20,16 @@ const BYTES: (u64, u64) = (64 << 10, 1 << 40);
 /// The bounds of the burst.
 const BURST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 
-/// A limit on the rate of each client address in some networks.
+/// A limit on the rate of each client address in some networks, or of all clients of an export together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimit {
     /// Name, unique among limits.
     pub name: String,
-    /// Networks of the clients. The first limit that has a network with the client's address counts.
+    /// Networks of the clients. The first limit that has a network with the client's address counts. Empty for a limit
+    /// of an export.
     pub networks: Vec<IpNet>,
+    /// The name of the export whose clients share the rate.
+    pub export: Option<String>,
     /// Requests per second; `None` limits only bytes.
     pub requests: Option<u64>,
     /// Bytes per second of requests and replies together; `None` limits only requests.
@@ -51,13 +54,24 @@ pub(crate) fn read_rate_limit(
     let Located { value: mut table, origin } = table;
     let name = table.parsed("name", problems, check_name).map(|name| name.value);
     let networks = table.list("networks", problems, parse_networks).map_or(Vec::new(), |list| list.value);
+    let export = table.parsed("export", problems, |text| Ok(text.to_owned())).map(|export| export.value);
     let requests = table.parsed("requests_per_second", problems, parse_requests).map(|rate| rate.value);
     let bytes = table.parsed("bytes_per_second", problems, parse_bytes).map(|rate| rate.value);
     let burst = table.parsed("burst", problems, parse_burst).map(|burst| burst.value);
-    for (key, example) in [("name", "\"desktops\""), ("networks", "[\"10.1.0.0/16\"]")] {
-        if !table.has(key) {
-            problems.add(&origin, format!("[[rate_limit]] has no `{key}`; add {key} = {example}"));
+    if !table.has("name") {
+        problems.add(&origin, "[[rate_limit]] has no `name`; add name = \"desktops\"");
+    }
+    match (table.has("networks"), table.has("export")) {
+        (false, false) => {
+            let message =
+                "[[rate_limit]] has no `networks`; add networks = [\"10.1.0.0/16\"], or export = \"/data\"";
+            problems.add(&origin, message);
         }
+        (true, true) => {
+            let message = "[[rate_limit]] has `networks` and `export`; make two limits of it";
+            problems.add(&origin, message);
+        }
+        _ => {}
     }
     if !table.has("requests_per_second") && !table.has("bytes_per_second") {
         let message =
@@ -67,12 +81,27 @@ pub(crate) fn read_rate_limit(
     table.finish(problems);
     let networks = networks.into_iter().flat_map(|networks| networks.value).collect();
     let burst = burst.unwrap_or(Duration::from_secs(1));
-    Some((origin, RateLimit { name: name?, networks, requests, bytes, burst }))
+    Some((origin, RateLimit { name: name?, networks, export, requests, bytes, burst }))
 }
 
-/// Checks that names are unique, and that there are not too many limits.
-pub(crate) fn check_rate_limits(limits: &[(Origin, RateLimit)], problems: &mut Collector<'_>) {
+/// Checks that names are unique, that there are not too many limits, and that each limit of an export is for another
+/// one of the names that `exports` have.
+pub(crate) fn check_rate_limits(
+    limits: &[(Origin, RateLimit)],
+    exports: &[&str],
+    problems: &mut Collector<'_>,
+) {
     for (at, (origin, limit)) in limits.iter().enumerate() {
+        if let Some(export) = &limit.export {
+            if !exports.contains(&export.as_str()) {
+                let message =
+                    format!("there is no export {export}; its limit can name {}", exports.join(", "));
+                problems.add(origin, message);
+            }
+            if limits[..at].iter().any(|(_, other)| other.export.as_ref() == Some(export)) {
+                problems.add(origin, format!("the export {export} has two [[rate_limit]]; keep one of them"));
+            }
+        }
         if limits[..at].iter().any(|(_, other)| other.name == limit.name) {
             let message = format!("there are two [[rate_limit]] {}; give each its own name", limit.name);
             problems.add(origin, message);
@@ -152,8 +181,19 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_an_export_is_for_no_address() {
+        let text = "[[rate_limit]]\nname = \"a\"\nexport = \"/\"\nrequests_per_second = 7\n";
+        let limit = resolved(text).unwrap().remove(0);
+        assert_eq!((limit.export.as_deref(), limit.requests), (Some("/"), Some(7)));
+        assert!(!limit.is_for([10, 1, 2, 3].into()));
+    }
+
+    #[test]
     fn mistakes_in_limits_name_the_remedy() {
         let limit = |keys: &str| format!("[[rate_limit]]\nname = \"a\"\nnetworks = [\"*\"]\n{keys}\n");
+        let of_export = |export: &str, name: &str| {
+            format!("[[rate_limit]]\nname = {name:?}\nexport = {export:?}\nrequests_per_second = 1\n")
+        };
         assert!(resolved(&limit("requests_per_second = 1")).is_ok());
         for (text, told) in [
             (limit(""), "limits nothing"),
@@ -162,6 +202,9 @@ mod tests {
             (limit("requests_per_second = 1\nburst = \"1h\""), "out of range; write a time from 10ms to 1m"),
             (limit("requests_per_second = 1\nops = 1"), "ops"),
             ("[[rate_limit]]\nrequests_per_second = 1\n".to_owned(), "has no `networks`"),
+            (limit("requests_per_second = 1\nexport = \"/\""), "has `networks` and `export`"),
+            (of_export("/nowhere", "a"), "there is no export /nowhere; its limit can name /"),
+            (of_export("/", "a") + &of_export("/", "b"), "the export / has two"),
             (limit("requests_per_second = 1").replace("\"a\"", "\"a b\""), "`a b` is no name of a limit"),
             (limit("requests_per_second = 1").repeat(2), "two [[rate_limit]] a"),
             (

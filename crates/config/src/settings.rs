@@ -157,8 +157,8 @@ pub struct Limits {
     pub connections: usize,
     /// Requests of one connection that are worked on at once.
     pub inflight: usize,
-    /// Requests that are worked on at once for all busy client addresses together, while a less busy one is active;
-    /// zero means no bound.
+    /// The most requests that are worked on at once for all busy client addresses together, while a less busy one is
+    /// active; zero means no bound.
     pub shared_inflight: usize,
     /// Replies kept to answer retransmissions.
     pub reply_cache_entries: usize,
@@ -193,7 +193,7 @@ impl Default for Limits {
             connection_memory: 32 << 20,
             connections: 16_384,
             inflight: 256,
-            shared_inflight: 2,
+            shared_inflight: 65_536,
             reply_cache_entries: 65_536,
             reply_cache_memory: 64 << 20,
             // The figure is rounded because it is shown to people as it is.

@@ -94,6 +94,12 @@ networks = ["10.1.0.0/16"]
 requests_per_second = 1000
 bytes_per_second = "100MiB"
 burst = "2s"
+[[rate_limit]]
+name = "scratch"
+export = "/data"
+requests_per_second = 1001
+bytes_per_second = "101MiB"
+burst = "3s"
 [[volume]]
 name = "v"
 backing = "/dev/v"

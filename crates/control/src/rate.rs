@@ -2,13 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A limit on what each client of some networks does in a second.
+/// A limit on what each client of some networks does in a second, or all clients of an export together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimitStatus {
     /// Name.
     pub name: String,
-    /// Networks of the clients.
+    /// Networks of the clients; empty for a limit of an export.
     pub networks: Vec<String>,
+    /// Name of the export whose clients share the rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<String>,
     /// Requests per second; absent where only bytes are limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_second: Option<u64>,

@@ -201,7 +201,7 @@ impl<F: Files> Checkpoints<F> {
         }
         let result = committed.iter().copied().fold(Ok(()), Result::and);
         self.sequence.log.keep_notes(result.err().map(Failure::to_cache));
-        let released = self.release(release, result).await;
+        let released = self.release(release, result, upto).await;
         // A task that waits for room here must not keep other tasks from making room. The task that releases records
         // must not wait at all: the log may have filled while the commits took long, and no other task makes room.
         drop(one);
@@ -214,8 +214,9 @@ impl<F: Files> Checkpoints<F> {
         released
     }
 
-    /// Releases user records, which were appended before the checkpoint that ended with `made`.
-    async fn release(&self, release: Release, made: Result<(), F::Error>) -> bool {
+    /// Releases user records, which were appended before the checkpoint that ended with `made`. So their changes have
+    /// numbers up to `durable`, and need no record any more.
+    async fn release(&self, release: Release, made: Result<(), F::Error>, durable: u64) -> bool {
         let log = &self.sequence.log;
         let made = made.is_ok() || planted_bugs::active("notes are let go though the journal fails");
         match release {
@@ -223,7 +224,7 @@ impl<F: Files> Checkpoints<F> {
             Release::All | Release::Upto(_) if made => {
                 let state = match self.snapshot.get() {
                     None => self.recovered.get().cloned().unwrap_or_default(),
-                    Some(snapshot) => self.sequence.snapshot(snapshot),
+                    Some(snapshot) => self.sequence.snapshot(snapshot, durable),
                 };
                 self.keeps_state.store(!state.is_empty(), Ordering::Release);
                 let Some((replaced, bytes)) = self.sequence.note_snapshot(state).await else { return false };

@@ -17,9 +17,10 @@ use crate::sequence::{Sequence, Turn};
 use crate::service::unlogged;
 use crate::volume::Volume;
 
-/// Returns records that describe the whole state, each with the number that it took, by the argument, under the lock of
-/// the state. They need not be in order.
-pub type Snapshot = Box<dyn Fn(&dyn Fn() -> u64) -> Vec<(u64, Vec<u8>)> + Send + Sync>;
+/// Returns records that describe the whole state, each with the number that it took, by the first argument, under the
+/// lock of the state. They need not be in order. All changes of names and attributes up to the second argument are
+/// durable in their file systems, and the log may release their records with the replies in them.
+pub type Snapshot = Box<dyn Fn(&dyn Fn() -> u64, u64) -> Vec<(u64, Vec<u8>)> + Send + Sync>;
 
 impl<L: Log> Sequence<L> {
     /// Returns the number of a change of clients' state. The caller holds the lock of the state, and soon gives the
@@ -28,10 +29,10 @@ impl<L: Log> Sequence<L> {
         self.begin(crate::DurableBy::Log)
     }
 
-    /// Returns a snapshot of the state. Its numbers have no turn: a record that waits for its turn may wait for the
-    /// room that the release behind a snapshot makes.
-    pub(crate) fn snapshot(self: &Arc<Self>, snapshot: &Snapshot) -> Vec<(u64, Vec<u8>)> {
-        let records = snapshot(&|| self.number_state());
+    /// Returns a snapshot of the state; the changes up to `durable` need no record. Its numbers have no turn: a record
+    /// that waits for its turn may wait for the room that the release behind a snapshot makes.
+    pub(crate) fn snapshot(self: &Arc<Self>, snapshot: &Snapshot, durable: u64) -> Vec<(u64, Vec<u8>)> {
+        let records = snapshot(&|| self.number_state(), durable);
         records.iter().for_each(|(number, _)| self.skip(*number));
         records
     }
@@ -141,11 +142,11 @@ mod tests {
         let bench = Bench::new();
         let sequence = bench.volume.sequence.clone();
         let waits = sequence.number_state();
-        let snapshot: Snapshot = Box::new(|number| {
+        let snapshot: Snapshot = Box::new(|number, _| {
             let number = number();
             vec![(number, vec![number as u8])]
         });
-        let records = sequence.snapshot(&snapshot);
+        let records = sequence.snapshot(&snapshot, 0);
         assert!(at_once(sequence.note_snapshot(records)).is_some());
         assert_eq!(states(&bench), [waits + 1]);
         drop(bench.volume.changed(DurableBy::Log, touching(1)));

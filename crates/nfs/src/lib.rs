@@ -11,6 +11,7 @@ mod caller;
 mod change;
 mod clients;
 mod convert;
+mod export_rates;
 mod groups;
 mod limits;
 mod list;

@@ -1,4 +1,5 @@
-//! The hooks of the profile. It counts each procedure of NFSv3 and each operation of NFSv4 once.
+//! The hooks of the profile and of the limits of exports. The profile counts each procedure of NFSv3 and each operation
+//! of NFSv4 once.
 //!
 //! A request notes its caller and its file in its [`Head`](crate::request::Head), when both are known.
 //! The request is counted together with its latency. So a request that an event loop tries and a worker carries out
@@ -14,12 +15,15 @@ use forebay_wire::nfs4::Opcode;
 use forebay_wire::xdr::{Decode, Reader};
 
 use crate::caller::{At, client_address};
+use crate::export_rates::ExportRates;
 use crate::request::Call;
 use crate::shared::Shared;
 
-/// The profile, and the moment that its times count from.
+/// The profile with the moment that its times count from, and the limits of exports.
 pub(crate) struct Profiled {
     pub(crate) profile: Profile,
+    /// The limits of exports.
+    pub(crate) rates: ExportRates,
     began: Instant,
 }
 
@@ -33,7 +37,7 @@ pub(crate) struct About {
 
 impl Profiled {
     pub(crate) fn new(enabled: bool) -> Self {
-        Profiled { profile: Profile::new(enabled), began: Instant::now() }
+        Profiled { profile: Profile::new(enabled), rates: ExportRates::default(), began: Instant::now() }
     }
 
     /// Returns everything that was counted, and the moment that its times count from.
@@ -76,13 +80,17 @@ impl Call<'_> {
 }
 
 impl Shared {
-    /// Counts a procedure of NFSv3 in the profile. `arrived` is when the request arrived: to ask the clock again would
-    /// cost more than the rest of this function.
+    /// Counts a procedure of NFSv3 in the profile, and for the limit of its export. `arrived` is when the request
+    /// arrived: to ask the clock again would cost more than the rest of this function.
     pub(crate) fn profile_nfs3(&self, call: &Call<'_>, procedure: Procedure, failed: bool, arrived: Instant) {
+        let about = call.head.about.get();
+        if let Some(about) = about {
+            let bytes = call.head.moved.get().map_or(0, |moved| moved.len as usize);
+            self.profiled.rates.count(call.peer, about.subject.export(), bytes);
+        }
         if !self.profiled.profile.is_enabled() {
             return;
         }
-        let about = call.head.about.get();
         let (subject, file) = match about {
             Some(About { subject, file }) => (subject, file),
             None => (call.stranger(), 0),
@@ -92,7 +100,8 @@ impl Shared {
         self.profiled.count(&operation, arrived, || handle_in(call, file));
     }
 
-    /// Counts an operation of NFSv4 in the profile. `at` is the current place, if it is an inode.
+    /// Counts an operation of NFSv4 in the profile, and for the limit of its export. `at` is the current place, if it
+    /// is an inode.
     pub(crate) fn profile_nfs4(
         &self,
         call: &Call<'_>,
@@ -101,6 +110,10 @@ impl Shared {
         now: Instant,
     ) {
         let Done { kind, failed, moved } = done;
+        if let Some((at, _)) = at {
+            let bytes = moved.map_or(0, |moved| moved.len as usize);
+            self.profiled.rates.count(call.peer, at.caller.subject.export(), bytes);
+        }
         if !self.profiled.profile.is_enabled() {
             return;
         }

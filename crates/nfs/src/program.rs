@@ -106,7 +106,7 @@ impl Program {
     ) -> Outcome<(), SsdReply> {
         match self {
             Program::Nfs3(procedure) => shared.attempt_nfs3(procedure, call, reply, arrived),
-            Program::Nfs4(procedure) => shared.attempt_nfs4(procedure, call, reply),
+            Program::Nfs4(procedure) => shared.attempt_nfs4(procedure, call, reply, arrived),
             Program::Mount3(mount3::Procedure::Null)
             | Program::Nfsacl3(nfsacl3::Procedure::Null)
             | Program::Nlm4(nlm4::Procedure::Null)

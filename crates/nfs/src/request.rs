@@ -286,6 +286,7 @@ mod tests {
                 line: forebay_rpc::Line::default(),
                 is_local: false,
                 security: std::sync::OnceLock::new(),
+                last_rate: forebay_rpc::LastRate::default(),
             });
             let call = head.call(&copied, &peer);
             let user = head.user.as_ref().unwrap();

@@ -156,10 +156,10 @@ impl Nfs {
             nfs4.recover(answers.iter().map(|bytes| &**bytes), self.shared.vfs.state_is_lost());
         }
         let weak = Arc::downgrade(&self.shared);
-        self.shared.vfs.keep_state(Box::new(move |number| {
+        self.shared.vfs.keep_state(Box::new(move |number, durable| {
             let shared = weak.upgrade();
             let nfs4 = shared.as_ref().and_then(|shared| shared.nfs4.as_ref());
-            nfs4.map(|nfs4| nfs4.snapshot(number)).unwrap_or_default()
+            nfs4.map(|nfs4| nfs4.snapshot(number, durable)).unwrap_or_default()
         }));
     }
 

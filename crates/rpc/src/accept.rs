@@ -22,6 +22,7 @@ use crate::addresses::Addresses;
 use crate::bounds::Bounds;
 use crate::callback::Line;
 use crate::home::{Home, Post};
+use crate::rate::LastRate;
 use crate::service::Peer;
 use crate::stats::CloseReason;
 
@@ -173,6 +174,7 @@ impl Acceptor {
             is_local,
             line: Line::default(),
             security: OnceLock::new(),
+            last_rate: LastRate::default(),
         });
         self.next_id += 1;
         let loads = || self.homes.iter().map(|home| home.load.load(Relaxed));

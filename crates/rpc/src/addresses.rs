@@ -12,6 +12,7 @@ use crate::admission::{self, REVIEW, UNBOUNDED};
 use crate::bounds::Bounds;
 use crate::pool::{Account, Pool};
 use crate::rate::FindLimit;
+use crate::shared_bound::SharedBound;
 
 /// A server with fewer connections than this lets one address have all of them: idle connections make room for others.
 const FEW: usize = 128;
@@ -32,6 +33,8 @@ pub(crate) struct Addresses {
     review_at: AtomicU64,
     /// True while requests in flight are bounded.
     is_contended: AtomicBool,
+    /// The search for the bound. The lock is taken inside of that of the accounts.
+    search: Mutex<SharedBound>,
 }
 
 impl Addresses {
@@ -39,7 +42,8 @@ impl Addresses {
     pub(crate) fn new(bounds: Arc<Bounds>) -> Arc<Self> {
         let (known, limits, pool) = (Mutex::default(), Mutex::default(), Arc::clone(bounds.pool()));
         let (began, review_at, is_contended) = (Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { known, limits, pool, bounds, began, review_at, is_contended })
+        let search = Mutex::default();
+        Arc::new(Self { known, limits, pool, bounds, began, review_at, is_contended, search })
     }
 
     /// Returns the largest number of connections of one address: three quarters of all connections.
@@ -68,10 +72,12 @@ impl Addresses {
         if self.pool.addresses.load(Relaxed) < 2 && !was_contended {
             return;
         }
-        let (shared, stall) = (self.bounds.shared_inflight(), self.bounds.stall_timeout() / STALLED);
+        let (most, stall) = (self.bounds.shared_inflight(), self.bounds.stall_timeout() / STALLED);
         let known = self.known.lock();
-        let demands: Vec<_> = known.values().filter_map(|account| account.admission.review(stall)).collect();
-        let bound = admission::bound(&demands, shared);
+        let admissions = known.values().map(|account| &account.admission);
+        let reviewed: Vec<_> =
+            admissions.filter_map(|admission| Some((admission, admission.review(stall)?))).collect();
+        let bound = admission::review(&reviewed, &mut self.search.lock(), most);
         let is_contended = bound != UNBOUNDED;
         self.is_contended.store(is_contended, Relaxed);
         if is_contended || was_contended {

@@ -6,7 +6,7 @@
 //! sockets, where they delay no other address.
 //!
 //! An address alone has no bound. A review sets the bound of all addresses to the number that the address with the
-//! fewest requests needs, or to a share of a setting if that is more.
+//! fewest requests needs, or to a share of the [shared bound](SharedBound) if that is more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 
+use crate::shared_bound::{Begun, LEAST, SharedBound, Times};
+
 /// The time between two reviews.
 pub(crate) const REVIEW: Duration = Duration::from_millis(50);
 /// The number of reviews without a request after which an address is inactive.
 const PATIENCE: usize = 4;
-/// The least bound of an address, whatever the number of addresses.
-const LEAST: usize = 2;
 /// The value of a bound that bounds nothing.
 pub(crate) const UNBOUNDED: usize = usize::MAX;
 
@@ -45,6 +45,8 @@ pub(crate) struct Admission {
     quiet: AtomicUsize,
     /// Requests beyond the bound of all addresses, for an address none of whose requests was answered.
     extra: AtomicUsize,
+    /// The times of its requests in flight, while it has few and other addresses have many.
+    times: Times,
 }
 
 /// An event loop with connections that wait.
@@ -67,7 +69,21 @@ impl Admission {
         let bound = AtomicUsize::new(UNBOUNDED);
         quiet.store(PATIENCE, Relaxed);
         let waiting = Mutex::default();
-        Self { inflight, bound, waiting, has_waiting, peak, asked, answered, held, unanswered, quiet, extra }
+        let times = Times::default();
+        Self {
+            inflight,
+            bound,
+            waiting,
+            has_waiting,
+            peak,
+            asked,
+            answered,
+            held,
+            unanswered,
+            quiet,
+            extra,
+            times,
+        }
     }
 
     /// Counts a request that has arrived.
@@ -88,16 +104,20 @@ impl Admission {
         self.bound.load(SeqCst).saturating_sub(self.inflight.load(SeqCst))
     }
 
-    /// Counts a request that leaves the event loop.
-    pub(crate) fn enter(&self) {
+    /// Counts a request that leaves the event loop. Returns its beginning if its time counts.
+    pub(crate) fn enter(&self) -> Option<Begun> {
         let inflight = self.inflight.fetch_add(1, Relaxed) + 1;
         if inflight > self.peak.load(Relaxed) {
             self.peak.fetch_max(inflight, Relaxed);
         }
+        self.times.begin()
     }
 
     /// Ends a request in flight. Resumes a connection that waits, if there is room.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn leave(&self, begun: Option<Begun>) {
+        if let Some(begun) = begun {
+            self.times.end(begun);
+        }
         self.inflight.fetch_sub(1, SeqCst);
         if !self.answered.load(Relaxed) {
             self.answered.store(true, Relaxed);
@@ -160,11 +180,34 @@ impl Admission {
         (quiet < PATIENCE).then_some(if held { UNBOUNDED } else { peak })
     }
 
+    /// Returns true if the address has about as few requests in flight as it may have. Each event loop may have
+    /// admitted one beyond the bound.
+    fn is_drained(&self) -> bool {
+        self.inflight.load(Relaxed) <= self.bound.load(Relaxed).saturating_mul(2)
+    }
+
     /// Puts a bound in force, and resumes connections that it does not hold back.
     pub(crate) fn set_bound(&self, bound: usize) {
         self.bound.store(bound.saturating_add(self.extra.load(Relaxed)), SeqCst);
         self.resume(usize::MAX);
     }
+}
+
+/// Returns the bound of each address, by their demands since the last review. `most` is the setting.
+pub(crate) fn review(reviewed: &[(&Admission, usize)], search: &mut SharedBound, most: usize) -> usize {
+    let demands: Vec<usize> = reviewed.iter().map(|(_, demand)| *demand).collect();
+    if bound(&demands, most.min(LEAST)) == UNBOUNDED {
+        search.rest(reviewed.iter().map(|(admission, _)| &admission.times));
+        return UNBOUNDED;
+    }
+    let least = demands.iter().copied().filter(|demand| *demand > 0).min().unwrap_or(LEAST).max(LEAST);
+    let (light, busy): (Vec<_>, Vec<_>) =
+        reviewed.iter().filter(|(_, demand)| *demand > 0).partition(|(_, demand)| *demand <= least);
+    let light: Vec<&Times> = light.into_iter().map(|(admission, _)| &admission.times).collect();
+    let is_drained = busy.iter().all(|(admission, _)| admission.is_drained());
+    let is_short = busy.iter().any(|(_, demand)| *demand == UNBOUNDED);
+    search.review(&light, most, is_drained, is_short);
+    bound(&demands, search.number(most))
 }
 
 /// Returns the bound of each address, if the active addresses need `demands` requests in flight. The addresses that
@@ -214,12 +257,37 @@ mod tests {
         assert_eq!(admission.review(Duration::MAX), None);
         admission.ask();
         assert_eq!(admission.review(Duration::MAX), Some(0));
-        (0..3).for_each(|_| admission.enter());
+        (0..3).for_each(|_| {
+            admission.enter();
+        });
         assert_eq!(admission.review(Duration::MAX), Some(3));
-        (0..3).for_each(|_| admission.leave());
+        (0..3).for_each(|_| admission.leave(None));
         let rest: Vec<_> = std::iter::from_fn(|| admission.review(Duration::MAX)).collect();
         assert_eq!(rest, [3, 0, 0], "the requests ended after the last review");
         assert_eq!(rest.len(), PATIENCE - 1);
+    }
+
+    #[test]
+    fn the_times_of_light_addresses_alone_are_measured_while_a_busy_one_is_active() {
+        let (mut search, [light, busy, idle]) =
+            (SharedBound::default(), std::array::from_fn(|_| Admission::new()));
+        busy.bound.store(LEAST, Relaxed);
+        let mut review = |light_demand| {
+            let reviewed = [(&light, light_demand), (&busy, UNBOUNDED), (&idle, 0)];
+            let bound = review(&reviewed, &mut search, 8);
+            (bound, [&light, &busy, &idle].map(|admission| admission.enter().is_some()))
+        };
+        assert_eq!(review(0), (UNBOUNDED, [false; 3]), "the busy address is alone");
+        assert_eq!(review(1), (LEAST, [true, false, false]));
+        assert_eq!(review(0), (UNBOUNDED, [false; 3]));
+        (0..2 * LEAST).for_each(|_| {
+            busy.enter();
+        });
+        assert_eq!(review(1), (LEAST, [false; 3]), "the queue is not drained");
+        assert_eq!(
+            super::review(&[(&light, 1), (&busy, UNBOUNDED)], &mut SharedBound::default(), 0),
+            UNBOUNDED
+        );
     }
 
     #[test]
@@ -228,12 +296,14 @@ mod tests {
         let resumed = || std::mem::take(&mut *home.0.lock());
         assert!(!admission.wait(home.clone(), 1), "there is room");
         admission.set_bound(2);
-        (0..4).for_each(|_| admission.enter());
+        (0..4).for_each(|_| {
+            admission.enter();
+        });
         assert!((1..=5).all(|token| admission.wait(home.clone(), token)));
         assert_eq!(admission.review(Duration::MAX), Some(UNBOUNDED), "it would need more than it has");
-        (0..2).for_each(|_| admission.leave());
+        (0..2).for_each(|_| admission.leave(None));
         assert_eq!(resumed(), [0; 0], "the bound is reached");
-        admission.leave();
+        admission.leave(None);
         assert_eq!(resumed(), [1]);
         admission.forget(&home, 2);
         admission.set_bound(3);
@@ -246,7 +316,9 @@ mod tests {
     fn an_address_without_answers_gets_more_requests_in_flight() {
         let (admission, home) = (Admission::new(), Arc::<Loop>::default());
         admission.set_bound(2);
-        (0..2).for_each(|_| admission.enter());
+        (0..2).for_each(|_| {
+            admission.enter();
+        });
         assert!(admission.wait(home.clone(), 7));
         for _ in 0..10 {
             assert_eq!(admission.review(10 * REVIEW), Some(UNBOUNDED));
@@ -256,7 +328,7 @@ mod tests {
         admission.review(10 * REVIEW);
         admission.set_bound(2);
         assert_eq!(*home.0.lock(), [7]);
-        admission.leave();
+        admission.leave(None);
         admission.review(10 * REVIEW);
         admission.set_bound(2);
         admission.enter();

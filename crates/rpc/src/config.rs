@@ -22,9 +22,9 @@ pub struct Config {
     pub conn_memory: usize,
     /// Deferred requests one connection may have unanswered before it stops being read.
     pub max_inflight: usize,
-    /// Deferred requests that all addresses together may have unanswered while an address with fewer is active, without
-    /// those of that address. An address may have as many as the address with the fewest, also if that is more. 0
-    /// bounds nothing.
+    /// The most deferred requests that all addresses together may have unanswered while an address with fewer is
+    /// active, without those of that address. The server finds the number up to this one. An address may have as many
+    /// as the address with the fewest, also if that is more. 0 bounds nothing.
     pub shared_inflight: usize,
     /// A connection without any request for this long is closed; `None` keeps it for ever.
     pub idle_timeout: Option<Duration>,
@@ -47,7 +47,7 @@ impl Default for Config {
             memory: 1 << 30,
             conn_memory: 64 << 20,
             max_inflight: 256,
-            shared_inflight: 2,
+            shared_inflight: 65_536,
             idle_timeout: Some(Duration::from_secs(15 * 60)),
             stall_timeout: Duration::from_secs(30),
             busy_poll: Duration::from_micros(50),

@@ -90,7 +90,7 @@ pub(crate) enum Turn {
     Again,
     /// Another turn soon: the memory limit of all connections is reached.
     Starved,
-    /// Another turn after this time: the address is beyond the limit on its rate.
+    /// Another turn after this time: the address or its export is beyond the limit on its rate.
     Delayed(Duration),
 }
 
@@ -252,7 +252,7 @@ impl Conn {
             Turn::Starved
         } else if self.backlog.is_none() && !self.readable {
             Turn::Wait
-        } else if let Some(wait) = self.link.account().rate.wait(io.now) {
+        } else if let Some(wait) = self.link.wait_for_rate(io.now) {
             Turn::Delayed(wait)
         } else if self.may_read(io) {
             Turn::Again
@@ -292,9 +292,9 @@ impl Conn {
             && self.is_within_rate(io)
     }
 
-    /// Returns true if the limit on the rate of the address allows another record.
+    /// Returns true if the limits on the rates of the address and of the export allow another record.
     fn is_within_rate<S: Service>(&self, io: &Io<S>) -> bool {
-        self.link.account().rate.wait(io.now).is_none()
+        self.link.wait_for_rate(io.now).is_none()
     }
 
     /// Gives a record to the service. Gathers its reply, if the service has answered at once.

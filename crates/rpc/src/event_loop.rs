@@ -180,7 +180,7 @@ impl<S: Service> EventLoop<S> {
         if let Some(conn) = self.conns.get_mut(token)
             && !std::mem::replace(&mut conn.delayed, true)
         {
-            conn.link.account().rate.count_delay(wait);
+            conn.link.count_delay(now, wait);
             self.delayed.push(Reverse((now + wait, token)));
         }
     }

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
 use rustix::io::Errno;
@@ -23,6 +23,7 @@ use crate::reply::{OwnedReply, Payload};
 use crate::secured::Secured;
 use crate::service::Peer;
 use crate::session::Session;
+use crate::shared_bound::Begun;
 
 /// The part of a connection that only one with a session has.
 pub(crate) struct Negotiated {
@@ -170,16 +171,32 @@ impl Link {
         self.held.load(Relaxed)
     }
 
-    /// Counts a record that leaves the loop.
-    pub(crate) fn enter(&self, held: usize) {
+    /// Returns the time until the rates of the address and of the last request's export allow another request; none if
+    /// they allow it now.
+    pub(crate) fn wait_for_rate(&self, now: Instant) -> Option<Duration> {
+        self.account.rate.wait(now).max(self.peer.last_rate.wait(now))
+    }
+
+    /// Counts a delay of the connection for `time` at each limit that demands it.
+    pub(crate) fn count_delay(&self, now: Instant, time: Duration) {
+        if self.account.rate.wait(now).is_some() {
+            self.account.rate.count_delay(time);
+        }
+        if self.peer.last_rate.wait(now).is_some() {
+            self.peer.last_rate.count_delay(time);
+        }
+    }
+
+    /// Counts a record that leaves the loop. Returns its beginning if its time counts.
+    pub(crate) fn enter(&self, held: usize) -> Option<Begun> {
         self.account.promise();
-        self.account.admission.enter();
         self.inflight.fetch_add(1, Relaxed);
         self.held.fetch_add(held, Relaxed);
+        self.account.admission.enter()
     }
 
     /// Ends a deferred record. Returns whether [`write_out`](Self::write_out) has to follow.
-    pub(crate) fn leave(&self, held: usize, reply: Option<OwnedReply>) -> bool {
+    pub(crate) fn leave(&self, (held, begun): (usize, Option<Begun>), reply: Option<OwnedReply>) -> bool {
         let chunk = reply.map(|reply| Chunk::from_reply(reply, &self.account));
         self.account.rate.charge(0, chunk.as_ref().map_or(0, Weigh::weight), Instant::now);
         let (writer, tell) = submit(self, chunk, || {
@@ -187,7 +204,7 @@ impl Link {
             self.inflight.fetch_sub(1, Relaxed);
             self.account.fulfil();
         });
-        self.account.admission.leave();
+        self.account.admission.leave(begun);
         if tell {
             self.home.post(Post::Resume(self.token));
         }

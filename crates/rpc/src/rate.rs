@@ -1,10 +1,13 @@
-//! Limits on the rate of each client address: requests and bytes per second.
+//! Limits on the rate of each client address, and of all clients of an export: requests and bytes per second.
 //!
 //! A limit delays and never refuses. The event loop does not read a connection whose address is beyond its limit, and
 //! TCP passes that on to the client. The rule is the generic cell rate algorithm (ITU-T I.371), a token bucket without
 //! a counter of tokens: the work done so far is *paid* up to a time, and each request moves that time on. While the
 //! time is further in the future than the burst, no request is handled. So a large request is handled whole, and is
 //! paid for afterwards.
+//!
+//! The export of a request is known once the request is handled. A connection therefore waits for the rate of the
+//! export that its last request was for ([`SharedRate`]).
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;
@@ -124,6 +127,64 @@ impl Rate {
     }
 }
 
+/// A rate that several addresses share.
+pub struct SharedRate(Rate);
+
+impl SharedRate {
+    /// Returns a rate of which nothing is used.
+    pub fn new(limit: Arc<RateLimit>) -> Arc<Self> {
+        let rate = Rate::default();
+        rate.set(Some(limit));
+        Arc::new(Self(rate))
+    }
+
+    /// Counts requests and bytes.
+    pub fn charge(&self, requests: u64, bytes: usize) {
+        self.0.charge(requests, bytes, Instant::now);
+    }
+
+    /// Ends the limit, also for connections that wait. They are looked at within a second.
+    pub fn end(&self) {
+        self.0.set(None);
+    }
+}
+
+/// The shared rate that the last request of a connection was for, if that request had one.
+#[derive(Default)]
+pub struct LastRate {
+    is_set: AtomicBool,
+    rate: Mutex<Option<Arc<SharedRate>>>,
+}
+
+impl LastRate {
+    /// Notes the rate of a request.
+    pub fn note(&self, rate: Option<&Arc<SharedRate>>) {
+        if rate.is_some() || self.is_set.load(Relaxed) {
+            self.is_set.store(rate.is_some(), Relaxed);
+            *self.rate.lock() = rate.cloned();
+        }
+    }
+
+    /// Returns the time until the next request may be handled; none if it may be handled now.
+    pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
+        if !self.is_set.load(Relaxed) {
+            return None;
+        }
+        self.rate.lock().as_ref().and_then(|rate| rate.0.wait(now))
+    }
+
+    /// Counts a connection that is not read for `time`.
+    pub(crate) fn count_delay(&self, time: Duration) {
+        self.rate.lock().iter().for_each(|rate| rate.0.count_delay(time));
+    }
+}
+
+impl std::fmt::Debug for LastRate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LastRate").field("is_set", &self.is_set).finish_non_exhaustive()
+    }
+}
+
 /// Returns the time up to which the work is paid after `more` of it, at `rate` a second.
 fn paid(until: u64, now: u64, more: u64, rate: Option<NonZeroU64>) -> u64 {
     let Some(rate) = rate.filter(|_| more > 0) else { return until };
@@ -191,6 +252,31 @@ mod tests {
         assert_eq!(rate.wait(began), None);
         rate.charge(1, 4 << 20, || began);
         assert_eq!(rate.wait(began), Some(3990 * MS));
+    }
+
+    #[test]
+    fn a_connection_waits_for_the_rate_of_its_last_request_alone() {
+        let limit = |requests| Arc::new(RateLimit::new(NonZeroU64::new(requests), None, Duration::ZERO));
+        let (slow, quick) = (limit(1), limit(1_000_000));
+        let (one, other) = (SharedRate::new(slow.clone()), SharedRate::new(quick));
+        let (first, second) = (LastRate::default(), LastRate::default());
+        one.charge(100, 0);
+        let now = slow.began + 10_000 * MS;
+        assert_eq!(first.wait(now), None, "it has sent no request");
+        first.note(Some(&one));
+        let wait = first.wait(now).unwrap();
+        assert!((80_000 * MS..=100_000 * MS).contains(&wait), "{wait:?}");
+        first.count_delay(7 * MS);
+        assert_eq!(slow.delays(), 1);
+        second.note(Some(&one));
+        assert!(second.wait(now).is_some(), "all connections share the rate");
+        second.note(Some(&other));
+        assert_eq!(second.wait(now), None);
+        second.note(Some(&one));
+        second.note(None);
+        assert_eq!(second.wait(now), None);
+        one.end();
+        assert_eq!(first.wait(now), None, "a limit that is gone delays nobody");
     }
 
     #[test]

@@ -15,8 +15,10 @@ use crate::callback::Line;
 use crate::drive::Wire;
 use crate::link::Link;
 use crate::pool::Charge;
+use crate::rate::LastRate;
 use crate::reply::{OwnedReply, Reply};
 use crate::session::Session;
+use crate::shared_bound::Begun;
 use crate::stats::CloseReason;
 
 /// A service that answers records.
@@ -117,6 +119,8 @@ pub struct Peer {
     pub line: Line,
     /// The protection of the connection; set when a TLS handshake is complete, and never changed.
     pub security: OnceLock<Security>,
+    /// The shared rate that the next request waits for.
+    pub last_rate: LastRate,
 }
 
 /// The protection of a connection by TLS.
@@ -180,8 +184,8 @@ impl Message<'_> {
         };
         let record = Record { inner };
         let held = record.held() + reply;
-        link.enter(held);
-        (record, Ticket { link: Arc::clone(link), held, open: true, seal: None })
+        let begun = link.enter(held);
+        (record, Ticket { link: Arc::clone(link), held, begun, open: true, seal: None })
     }
 }
 
@@ -220,6 +224,7 @@ impl Deref for Record {
 pub struct Ticket {
     link: Arc<Link>,
     held: usize,
+    begun: Option<Begun>,
     open: bool,
     seal: Option<Seal>,
 }
@@ -278,7 +283,7 @@ impl Ticket {
     /// Queues the reply and ends the ticket. Writes to the socket if no other thread does so; never blocks.
     fn send_now(mut self, reply: OwnedReply) {
         self.open = false;
-        if self.link.leave(self.held, Some(reply)) {
+        if self.link.leave((self.held, self.begun), Some(reply)) {
             self.link.write_out();
         }
     }
@@ -313,7 +318,7 @@ fn send_all(replies: Vec<(Ticket, OwnedReply)>) {
     let mut writers = Vec::new();
     for (mut ticket, reply) in replies {
         ticket.open = false;
-        if ticket.link.leave(ticket.held, Some(reply)) {
+        if ticket.link.leave((ticket.held, ticket.begun), Some(reply)) {
             writers.push(Arc::clone(&ticket.link));
         }
     }
@@ -324,7 +329,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if self.open {
             // Leaving without a reply never makes this thread the writer.
-            self.link.leave(self.held, None);
+            self.link.leave((self.held, self.begun), None);
         }
     }
 }

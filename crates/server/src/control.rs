@@ -121,7 +121,7 @@ impl Control {
     ) {
         // A reload sets the limits either in the settings before this, or in the transport after it.
         let _one = self.reloading.lock();
-        self.rates.set(&self.now.lock().rate_limits, running.counters());
+        self.rates.set(&self.now.lock(), &self.parts.nfs, running.counters());
         let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts, exports });
     }
 
@@ -217,7 +217,7 @@ impl Control {
             limited.set(&found.settings, &transport_config(&found.settings, keyring));
         }
         if let Some(serving) = self.serving.get() {
-            self.rates.set(&found.settings.rate_limits, &serving.transport);
+            self.rates.set(&found.settings, &self.parts.nfs, &serving.transport);
         }
         self.parts.nfs.set_profile(found.settings.profile);
         if found.settings.log.level != now.log.level {

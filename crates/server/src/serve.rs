@@ -231,7 +231,14 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
         let message = format!("what was not flushed may be lost: {failure}");
         events.add(Severity::Error, "volume-stop", message, &[]);
     }
-    let stopped = vfs.stop()?;
+    let stopped = vfs.stop();
+    if let Some(error) = stopped.unrecorded {
+        let message = format!(
+            "the state directory cannot be written: {error}; nothing is lost, but the next start is as after a crash: clients \
+             write again what they have not committed"
+        );
+        events.add(Severity::Warning, "state-directory", message, &[]);
+    }
     let dirty = stopped.dirty.map_err(Error::CacheStop)?;
     if let Some(cache) = cache {
         cache.stopped(dirty)?;

@@ -20,6 +20,7 @@ mod early;
 mod given_up;
 mod gone;
 mod joining;
+mod killed;
 mod late;
 mod memory;
 mod notes;

@@ -72,10 +72,21 @@ const RARE: [&str; 13] = [
 
 /// Modules for block volumes, in the kernel of Debian 13 only: that of Debian 12 has no ublk. A guest that needs them
 /// loads them itself.
-const BLOCK: [&str; 5] = ["ublk_drv", "nbd", "btrfs", "dm-mod", "md-mod"];
+const BLOCK: [&str; 8] =
+    ["ublk_drv", "nbd", "btrfs", "dm-mod", "md-mod", "bcache", "dm-cache-smq", "dm-writecache"];
 
 /// The modules that only those of [`BLOCK`] need.
-const BELOW_BLOCK: [&str; 4] = ["blake2b_generic", "raid6_pq", "xor", "zstd_compress"];
+const BELOW_BLOCK: [&str; 9] = [
+    "blake2b_generic",
+    "raid6_pq",
+    "xor",
+    "zstd_compress",
+    "crc64",
+    "dm-bio-prison",
+    "dm-bufio",
+    "dm-cache",
+    "dm-persistent-data",
+];
 
 /// Writes the kernel in the second argument, a file in the format "bzImage" with an xz or zstd stream, as the third
 /// one. An emulated machine would take seconds at every boot to unpack it.

@@ -117,6 +117,62 @@ fn a_client_beyond_its_rate_waits_until_the_limit_is_read_anew() {
     server.stop();
 }
 
+#[test]
+fn clients_of_an_export_beyond_its_rate_wait_and_those_of_other_exports_do_not() {
+    const CALLS: usize = 10_000;
+    let dir = TempDir::new().unwrap();
+    let other = dir.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let other = format!("[[export]]\npath = {other:?}\nname = \"/other\"\n");
+    let limit = "[[rate_limit]]\nname = \"slow\"\nexport = \"/\"\nrequests_per_second = 1\nburst = \"2s\"\n";
+    let server = configured(dir, &(other.clone() + limit));
+    let address = server.json(&["status"])["listen"][0].as_str().unwrap().to_owned();
+    let connect = || TcpStream::connect(&address).unwrap();
+    let mut connection = connect();
+    let (_, handle) = mount(&mut connection).unwrap();
+    let mut sender = connection.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        for _ in 0..CALLS {
+            send(&mut sender, (100_003, 1), &handle).unwrap();
+        }
+    });
+    server.wait_for(|server| server.json(&["status"])["rate_limits"][0]["delays"].as_u64().unwrap() > 0);
+    let told = "slow for all clients of the export / together: 1 requests/s; ";
+    let status = server.ask(&["status"]);
+    assert!(text(&status.stdout).contains(told), "{}", text(&status.stdout));
+    // A client of the other export waits for nothing: these calls would take a quarter of an hour.
+    let mut third = connect();
+    let (_, handle) = mount_of(&mut third, b"\0\0\0\x06/other\0\0").unwrap();
+    (0..1000).for_each(|_| drop(call(&mut third, (100_003, 1), &handle).unwrap()));
+    let mut replies = Vec::new();
+    connection.set_nonblocking(true).unwrap();
+    let _ = connection.read_to_end(&mut replies);
+    assert!(whole_replies(&replies) < CALLS / 2, "{} bytes of replies", replies.len());
+    write(server.dir(), &other);
+    let changed = server.json(&["reload"])["changed"].to_string();
+    assert!(changed.contains("[[rate_limit]] slow: removed"), "{changed}");
+    connection.set_nonblocking(false).unwrap();
+    let mut part = vec![0; 1 << 20];
+    while whole_replies(&replies) < CALLS {
+        let count = connection.read(&mut part).unwrap();
+        assert!(count > 0, "the server has closed the connection");
+        replies.extend_from_slice(&part[..count]);
+    }
+    sender.join().unwrap();
+    server.stop();
+}
+
+/// Returns the number of whole records.
+fn whole_replies(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some((mark, rest)) = bytes.split_first_chunk::<4>() {
+        let length = (u32::from_be_bytes(*mark) & !(1 << 31)) as usize;
+        let Some(rest) = rest.get(length..) else { break };
+        (bytes, count) = (rest, count + 1);
+    }
+    count
+}
+
 /// Calls a procedure of version 3 of a program with AUTH_NONE. Returns its results, or an error if the server closes
 /// the connection.
 fn call(
@@ -124,9 +180,7 @@ fn call(
     (program, procedure): (u32, u32),
     args: &[u8],
 ) -> std::io::Result<Vec<u8>> {
-    let record = 1 << 31 | (40 + args.len() as u32);
-    let head = [record, 7, 0, 2, program, 3, procedure, 0, 0, 0, 0].map(u32::to_be_bytes);
-    connection.write_all(&[head.as_flattened(), args].concat())?;
+    send(connection, (program, procedure), args)?;
     // The record mark with the length comes first.
     let mut length = [0; 4];
     connection.read_exact(&mut length)?;
@@ -136,9 +190,21 @@ fn call(
     Ok(reply.split_off(24))
 }
 
+/// Sends a call of a procedure of version 3 of a program with AUTH_NONE.
+fn send(connection: &mut TcpStream, (program, procedure): (u32, u32), args: &[u8]) -> std::io::Result<()> {
+    let record = 1 << 31 | (40 + args.len() as u32);
+    let head = [record, 7, 0, 2, program, 3, procedure, 0, 0, 0, 0].map(u32::to_be_bytes);
+    connection.write_all(&[head.as_flattened(), args].concat())
+}
+
 /// Mounts `/`. Returns the status, and the handle with its length.
 fn mount(connection: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
-    let results = call(connection, (100_005, 1), b"\0\0\0\x01/\0\0\0")?;
+    mount_of(connection, b"\0\0\0\x01/\0\0\0")
+}
+
+/// Mounts the export of an encoded name. Returns the status, and the handle with its length.
+fn mount_of(connection: &mut TcpStream, name: &[u8]) -> std::io::Result<(u8, Vec<u8>)> {
+    let results = call(connection, (100_005, 1), name)?;
     let handle = results.get(4..8).map_or(0, |length| 4 + length[3].next_multiple_of(4) as usize);
     Ok((results[3], results[4..4 + handle].to_vec()))
 }

@@ -85,6 +85,12 @@ impl Unattended {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Waits for the end of a server that was killed, and returns its directories.
+    pub(crate) fn abandon(mut self) -> TempDir {
+        self.child.wait().unwrap();
+        std::mem::replace(&mut self.dir, TempDir::new().unwrap())
+    }
+
     /// Stops the server with SIGTERM and returns its directories. The exit must be clean.
     #[track_caller]
     pub(crate) fn stop(mut self) -> TempDir {

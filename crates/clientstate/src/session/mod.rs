@@ -155,8 +155,15 @@ impl Session {
 
     /// Adds directions to a connection of the session. Beyond the limit of connections the oldest one is forgotten.
     fn bind_locked(&self, state: &mut State, connection: Connection, new: Directions) {
+        let known = state.connections.iter().position(|(known, _)| *known == connection);
+        // Nearly each SEQUENCE comes from a connection that is bound.
+        if let Some((_, has)) = known.and_then(|at| state.connections.get(at))
+            && (has.fore, has.back) == (has.fore | new.fore, has.back | new.back)
+        {
+            return;
+        }
         let had_back = state.has_back();
-        match state.connections.iter_mut().find(|(known, _)| *known == connection) {
+        match known.and_then(|at| state.connections.get_mut(at)) {
             Some((_, directions)) => {
                 directions.fore |= new.fore;
                 directions.back |= new.back;
@@ -226,14 +233,15 @@ impl Session {
     }
 
     /// Returns records of the last replies, for a snapshot.
-    pub(crate) fn replies(&self) -> Vec<Record> {
+    pub(crate) fn replies(&self, durable: u64) -> Vec<Record> {
         let state = self.state.lock();
         let mut records = Vec::new();
         if state.granted != self.fore.slots {
             records.push(Record::SlotsDropped(self.id, state.granted));
         }
         let slots = state.slots.iter().enumerate().filter(|(_, slot)| !slot.is_untouched());
-        records.extend(slots.map(|(index, slot)| Record::Reply(slot.describe(self.id, index as u32))));
+        records
+            .extend(slots.map(|(index, slot)| Record::Reply(slot.describe(self.id, index as u32, durable))));
         let back = state.back.iter().enumerate();
         records.extend(back.map(|(index, slot)| Record::Callback(self.id, index as u32, slot.sequence)));
         records

@@ -72,10 +72,21 @@ enum Reply {
     Running {
         keep: bool,
         waiters: SmallVec<[Waiter; 1]>,
+        /// The reply, once it is on its way to the log.
+        logging: Option<Logging>,
     },
     NotKept,
     /// The reply is in [`Slot::kept`].
     Kept,
+}
+
+/// A reply on its way to the log, in the record of a change of names or attributes.
+#[derive(Debug)]
+struct Logging {
+    /// True if the reply is in [`Slot::kept`].
+    is_kept: bool,
+    /// The number of the change.
+    change: u64,
 }
 
 #[derive(Debug)]
@@ -126,13 +137,24 @@ impl Slot {
     }
 
     /// Returns the record of the slot's last request. A reply that was never in the log counts as repeatable, since
-    /// its request has changed nothing.
-    pub(super) fn describe(&self, session: SessionId, slot: u32) -> SlotReply {
-        let reply = match &self.reply {
-            Reply::Kept if self.logged => Kept::Bytes(self.kept.clone()),
-            Reply::NotKept if self.logged => Kept::Not,
-            _ => Kept::Repeatable,
+    /// its request has changed nothing. A reply on its way to the log counts if its change has a number up to
+    /// `durable`: then the change has happened, and the log may release the record that has both.
+    pub(super) fn describe(&self, session: SessionId, slot: u32, durable: u64) -> SlotReply {
+        let is_durable = |change: u64| {
+            change <= durable || planted_bugs::active("a snapshot tells of a change that is not durable")
         };
+        let reply =
+            match &self.reply {
+                Reply::Kept if self.logged => Kept::Bytes(self.kept.clone()),
+                Reply::NotKept if self.logged => Kept::Not,
+                Reply::Running { logging: Some(logging), .. }
+                    if is_durable(logging.change)
+                        && !planted_bugs::active("a snapshot forgets a reply on its way") =>
+                {
+                    if logging.is_kept { Kept::Bytes(self.kept.clone()) } else { Kept::Not }
+                }
+                _ => Kept::Repeatable,
+            };
         let digest = if reply == Kept::Repeatable { 0 } else { self.digest };
         SlotReply { session, slot, sequence: self.sequence, digest, reply }
     }
@@ -255,7 +277,7 @@ impl Session {
         slot.sequence = request.sequence;
         slot.digest = request.digest;
         (slot.used, slot.may_jump, slot.logged) = (true, false, false);
-        slot.reply = Reply::Running { keep: request.cache_this, waiters: SmallVec::new() };
+        slot.reply = Reply::Running { keep: request.cache_this, waiters: SmallVec::new(), logging: None };
         let record = self.resize(state, request);
         Ok(Sequenced::New(self.answer(state), record))
     }
@@ -333,6 +355,22 @@ impl Session {
         Some(Record::Reply(reply)).filter(|_| !planted_bugs::active("a reply is not in the log"))
     }
 
+    /// Notes that the reply to a running request is about to go to the log, in the record of the change with this
+    /// number. From now on a snapshot has the reply, if the change is durable without its record.
+    ///
+    /// This is not for replies that tell of the end of a state, such as a lock: a snapshot does not end the states in
+    /// older records, which only the record with the reply does.
+    pub fn log_reply(&self, slot_number: u32, reply: &[u8], change: u64) {
+        let mut state = self.state.lock();
+        let Some(slot) = state.slots.get_mut(slot_number as usize) else { return };
+        let Reply::Running { keep, logging, .. } = &mut slot.reply else { return };
+        let is_kept = self.keeps(*keep, reply);
+        *logging = Some(Logging { is_kept, change });
+        if is_kept {
+            slot.keep(reply);
+        }
+    }
+
     /// Returns true if a reply is kept, which the client has asked for (`asked`) or has not.
     fn keeps(&self, asked: bool, reply: &[u8]) -> bool {
         let max = self.fore.max_cached as usize;
@@ -353,7 +391,7 @@ impl Session {
     ) -> SmallVec<[Waiter; 1]> {
         let mut state = self.state.lock();
         let Some(slot) = state.slots.get_mut(slot_number as usize) else { return SmallVec::new() };
-        let Reply::Running { keep, waiters } = &mut slot.reply else { return SmallVec::new() };
+        let Reply::Running { keep, waiters, .. } = &mut slot.reply else { return SmallVec::new() };
         self.lease.renew(now);
         let keep = self.keeps(*keep, reply);
         let waiters = std::mem::take(waiters);
@@ -364,7 +402,7 @@ impl Session {
         if let Some(durability) = logged {
             slot.logged = true;
             if !planted_bugs::active("a reply is not in the log") {
-                fx.log(durability, Record::Reply(slot.describe(self.id, slot_number)));
+                fx.log(durability, Record::Reply(slot.describe(self.id, slot_number, u64::MAX)));
             }
         }
         waiters

@@ -107,7 +107,7 @@ fn a_cancelled_copy_is_gone_at_once() {
     rig.end(copy, DONE);
     rig.cancel(a, copy).unwrap();
     assert_eq!(rig.status(a, copy), Err(Error::BadStateid));
-    assert_eq!(rig.recovered().snapshot_of(a).len(), rig.state.snapshot_of(a).len());
+    assert_eq!(rig.recovered().snapshot_of(a, 0).len(), rig.state.snapshot_of(a, 0).len());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_restarted_server_tells_that_copies_have_ended() {
     rig.call(State::tick);
     let log = rig.log.clone();
     for snapshot in [false, true] {
-        rig.log = if snapshot { rig.state.snapshot().collect() } else { [&log[..], &log[..]].concat() };
+        rig.log = if snapshot { rig.state.snapshot(0).collect() } else { [&log[..], &log[..]].concat() };
         let mut after = Rig::of(rig.recovered());
         after.call(State::tick);
         let delay = Error::Delay as u32;
@@ -220,7 +220,7 @@ fn a_restarted_server_tells_that_copies_have_ended() {
         after.call(State::tick);
         assert_eq!(after.told(), [], "once");
         // Until the client is told, the next restart tells again.
-        after.log = after.state.snapshot().collect();
+        after.log = after.state.snapshot(0).collect();
         let mut last = Rig::of(after.recovered());
         last.call(State::tick);
         assert_eq!(last.told().len(), 2);

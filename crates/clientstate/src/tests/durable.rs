@@ -230,7 +230,7 @@ fn a_snapshot_replaces_the_log() {
     let before = described(&rig.state);
     // Leftovers of the released log may stand before it.
     let half = rig.log.len() / 2;
-    let snapshot: Vec<_> = rig.state.snapshot().collect();
+    let snapshot: Vec<_> = rig.state.snapshot(0).collect();
     let whole = std::mem::replace(&mut rig.log, snapshot.clone());
     assert_eq!(described(&rig.recovered()), before);
     rig.log = [&whole[half..], &snapshot[..]].concat();
@@ -251,7 +251,7 @@ fn every_prefix_of_a_log_gives_a_sound_state() {
 fn create_session_goes_on_after_a_snapshot() {
     let mut rig = busy();
     let a = *rig.state.clients.keys().next().unwrap();
-    rig.log = rig.state.snapshot().collect();
+    rig.log = rig.state.snapshot(0).collect();
     let mut after = Rig::of(rig.recovered());
     assert_eq!(after.session(a, 3, "root"), Err(Error::SeqMisordered), "its session is gone");
     after.session(a, 4, "root").unwrap();
@@ -283,4 +283,30 @@ fn a_second_replay_does_not_mix_up_states_of_one_owner() {
     let found = rig.state.states.keys().filter(|other| after.states.contains_key(*other)).count();
     assert_eq!((found, after.states.len()), (rig.state.states.len(), rig.state.states.len()));
     assert_eq!(after.delegation_index.len(), 1);
+}
+
+/// Returns the reply in a snapshot of the first slot.
+fn snapshot_reply(rig: &Rig, durable: u64) -> Kept {
+    let reply = |record| match record {
+        Record::Reply(reply) if reply.slot == 0 => Some(reply.reply),
+        _ => None,
+    };
+    rig.state.snapshot(durable).find_map(reply).unwrap()
+}
+
+#[test]
+fn a_snapshot_has_a_reply_on_its_way_if_its_change_is_durable() {
+    let mut rig = Rig::new();
+    let client = rig.client("a");
+    let session = rig.session_of(client);
+    session.sequence(&slots::request(0, 1), rig.now).unwrap();
+    assert_eq!(snapshot_reply(&rig, u64::MAX), Kept::Repeatable, "the request runs");
+    session.log_reply(0, b"reply", 7);
+    assert_eq!(snapshot_reply(&rig, 6), Kept::Repeatable);
+    assert_eq!(snapshot_reply(&rig, 7), Kept::Bytes(b"reply".to_vec()));
+    session.log_reply(0, &[1; 4000], 8);
+    assert_eq!(snapshot_reply(&rig, 8), Kept::Not, "the reply is too long");
+    // The change did not become durable after all: the client gets a failure, and may ask again.
+    rig.call(|_, now, fx| session.complete(0, b"failure", None, now, fx));
+    assert_eq!(snapshot_reply(&rig, u64::MAX), Kept::Repeatable);
 }

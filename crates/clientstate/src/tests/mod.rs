@@ -153,7 +153,7 @@ impl Rig {
 pub(crate) fn described(state: &State) -> Vec<Record> {
     let is_durable =
         |record: &Record| !matches!(record, Record::Reply(reply) if reply.reply == Kept::Repeatable);
-    let mut records: Vec<_> = state.snapshot().filter(is_durable).collect();
+    let mut records: Vec<_> = state.snapshot(0).filter(is_durable).collect();
     records.sort();
     records
 }

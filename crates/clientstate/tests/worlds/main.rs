@@ -235,7 +235,7 @@ impl World {
         assert_eq!(server.state.check(), Ok(()));
         // A crash after the long pause gives the dead a new lease.
         for client in clients.iter().filter(|client| client.is_certain(*now)) {
-            let records = server.state.snapshot_of(client.id);
+            let records = server.state.snapshot_of(client.id, 0);
             let left = records
                 .iter()
                 .find(|record| matches!(record, Record::Open { .. } | Record::Delegation { .. }));

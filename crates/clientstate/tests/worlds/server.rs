@@ -97,6 +97,8 @@ pub(crate) struct Server {
     /// Changes carried out, as far as they have survived.
     pub(crate) changes: Vec<u64>,
     running: Vec<Call>,
+    /// The number of the last change in the log.
+    logged_changes: u64,
     /// The files that have lost their name and are kept for their clients.
     pub(crate) kept: BTreeSet<u8>,
     counters: Arc<Counters>,
@@ -109,10 +111,11 @@ pub(crate) struct Server {
 }
 
 /// The events that worlds must have, each in some world.
-pub(crate) const EVENTS: [&str; 20] = [
+pub(crate) const EVENTS: [&str; 21] = [
     "crash",
     "crash before an acknowledgement",
     "snapshot",
+    "snapshot before a reply",
     "replay",
     "in progress",
     "refused",
@@ -154,6 +157,7 @@ impl Server {
             replies: vec![],
             changes: vec![],
             running: vec![],
+            logged_changes: 0,
             kept: BTreeSet::new(),
             changing: vec![],
             actions: vec![],
@@ -266,7 +270,7 @@ impl Server {
     /// Returns true if some client has state for a file, in the log.
     pub(crate) fn has_state(&self, file: u8) -> bool {
         let key = file_key(file);
-        self.state.snapshot().any(|record| match record {
+        self.state.snapshot(0).any(|record| match record {
             Record::Open { file, .. } | Record::Delegation { file, .. } => file == key,
             _ => false,
         })
@@ -280,7 +284,7 @@ impl Server {
         let changes = self.log.iter().flat_map(|batch| batch.changes.clone()).collect();
         let mut log: Vec<_> = self.log.split_off(from);
         log.iter_mut().for_each(|batch| batch.changes.clear());
-        log.push(Batch { records: self.state.snapshot().collect(), changes });
+        log.push(Batch { records: self.state.snapshot(self.logged_changes).collect(), changes });
         self.log = log;
         self.durable = self.log.len();
     }
@@ -362,11 +366,47 @@ impl Server {
         let bytes = (self.replies.len() as u64 - 1).to_le_bytes();
         // Long enough that a client has to ask for it.
         let bytes = [&bytes[..], &[0; 300]].concat();
-        if let Some(session) = self.state.session(call.session) {
-            let logged = (call.op != Op::Read).then_some(Durability::Loose);
+        let Some(session) = self.state.session(call.session) else {
+            return self.end(fx, changes, reply, rng, now);
+        };
+        let logged = (call.op != Op::Read).then_some(Durability::Loose);
+        if changes.is_empty() || rng.chance(50) {
             session.complete(call.slot, &bytes, logged, now, &mut fx);
+            return self.end(fx, changes, reply, rng, now);
         }
+        // The reply goes to the log before the request ends. A snapshot may come before and after.
+        let number = self.logged_changes + 1;
+        fx.records.extend(session.reply_record(call.slot, &bytes));
+        session.log_reply(call.slot, &bytes, number);
+        if self.is_caught(rng, now) || self.end(fx, changes, reply, rng, now) == Outcome::Silence {
+            return Outcome::Silence;
+        }
+        self.logged_changes = number;
+        if self.is_caught(rng, now) {
+            return Outcome::Silence;
+        }
+        session.complete(call.slot, &bytes, logged, now, &mut Effects::default());
+        Outcome::Reply(reply)
+    }
+
+    /// Ends a request with its records in the log.
+    fn end(&mut self, fx: Effects, changes: Vec<u64>, reply: Reply, rng: &mut Rng, now: Now) -> Outcome {
         if self.append(fx, changes, rng, now) { Outcome::Reply(reply) } else { Outcome::Silence }
+    }
+
+    /// Makes a snapshot sometimes, while the reply to a request is on its way to the log. Returns true if the server
+    /// crashes then.
+    fn is_caught(&mut self, rng: &mut Rng, now: Now) -> bool {
+        if !rng.chance(10) {
+            return false;
+        }
+        self.hit("snapshot before a reply");
+        self.compact(rng);
+        let crashes = rng.chance(50);
+        if crashes {
+            self.crash(rng, now);
+        }
+        crashes
     }
 }
 

@@ -13,12 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::event::{Event, EventLog};
+use crate::event::{Event, EventLog, Severity};
 
 /// The newer file in the state directory. New events are appended to it.
 const NEWER: &str = "events.jsonl";
 /// The older file. A full newer file replaces it.
 const OLDER: &str = "events.old.jsonl";
+/// The kind of the event that the files cannot be written.
+const KIND: &str = "state-directory";
 /// Size in bytes at which a file is full: about 5000 events.
 const FULL: u64 = 1 << 20;
 /// Most bytes read of a file; bytes before them are skipped.
@@ -161,10 +163,28 @@ fn write(events: &EventLog, mut written: u64, ending: &AtomicBool) {
                 // The write may have ended in the middle of a line. Opening the file again ends that line.
                 open = None;
             }
-            events.set_trouble(appended.err().map(|error| error.to_string()));
+            let trouble = appended.err().map(|error| error.to_string());
+            tell(events, events.trouble(), trouble.as_ref());
+            events.set_trouble(trouble);
         }
         if last {
             return;
         }
+    }
+}
+
+/// Adds an event if the state directory takes no more events, or takes them again. While it takes none, the event is in
+/// memory only.
+fn tell(events: &EventLog, before: Option<String>, now: Option<&String>) {
+    match (before, now) {
+        (None, Some(error)) => {
+            let message = format!(
+                "the state directory cannot be written ({error}): service goes on, but events and figures are lost at a restart, \
+                 and changes of policies and volumes are refused; make room in its file system, or mend it"
+            );
+            events.add(Severity::Error, KIND, message, &[]);
+        }
+        (Some(_), None) => events.add(Severity::Info, KIND, "the state directory can be written again", &[]),
+        _ => {}
     }
 }

@@ -1,5 +1,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
+use forebay_common::lock::Mutex;
+
 use super::*;
 use crate::change::DurableBy;
 use crate::service::make_durable;
@@ -114,9 +116,24 @@ fn a_release_keeps_what_the_start_found_until_the_server_describes_its_clients()
     assert_eq!((replies(&bench), bench.log.released.lock().len()), (vec![1, 2], 3));
     let bench = Bench::new();
     bench.checkpoints.keep_recovered(vec![(4, vec![1])]);
-    bench.checkpoints.keep_state(Box::new(|number| vec![(number(), vec![3])]));
+    bench.checkpoints.keep_state(Box::new(|number, _| vec![(number(), vec![3])]));
     at_once(bench.checkpoints.answer());
     assert_eq!(replies(&bench), [3]);
+}
+
+#[test]
+fn a_snapshot_hears_which_changes_need_no_record() {
+    let bench = Bench::new();
+    change(&bench, 1);
+    let (_, rename) = bench.sequence.begin_ahead();
+    let heard = Arc::new(Mutex::new(0));
+    let hears = heard.clone();
+    bench.checkpoints.keep_state(Box::new(move |_, durable| {
+        *hears.lock() = durable;
+        Vec::new()
+    }));
+    at_once(bench.checkpoints.answer());
+    assert_eq!(*heard.lock(), rename - 1, "the RENAME is not carried out");
 }
 
 #[test]

@@ -150,7 +150,8 @@ fn supported(export: &Export) -> Bitmap {
     if export.supports_acls() { SUPPORTED } else { SUPPORTED & !LIST }
 }
 
-/// Returns the attributes that are equal for all objects.
+/// Returns the attributes that are equal for all objects. Out of line the large result would be copied for each object.
+#[inline(always)]
 fn common<'a>(cx: &Context<'_>) -> Attributes<'a> {
     Attributes {
         supported_attrs: Some(SUPPORTED),

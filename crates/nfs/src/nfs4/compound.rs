@@ -9,13 +9,14 @@ mod change;
 mod classes;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_clientstate::{Effects, Now, RequestId, Session};
 use forebay_profile::{Kind as ProfileKind, Moved};
 use forebay_rpc::{Reply, Ticket};
 use forebay_runtime::tasks;
 use forebay_vfs::{Error, SsdRead, Wait};
-use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operation, Operations, Position};
+use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operations, Position};
 use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use self::change::Pending;
@@ -123,7 +124,7 @@ pub(crate) struct Compound {
 
 impl Compound {
     /// Decodes the head of a COMPOUND, and begins the reply. The error is that of the RPC: garbage.
-    pub(crate) fn begin(call: &Call<'_>, out: &mut Vec<u8>) -> Option<Self> {
+    pub(crate) fn begin(call: &Call<'_>, out: &mut Vec<u8>, arrived: Instant) -> Option<Self> {
         let args = nfs4::Compound::decode(&mut Reader::new(call.rest())).ok()?;
         success(out, call.xid());
         let body_at = out.len();
@@ -150,7 +151,7 @@ impl Compound {
             opened: None,
             has_changed: false,
             is_logged: false,
-            measured: Measured::begin(),
+            measured: Measured::begin(arrived),
             moved: None,
             has_made: false,
         })
@@ -173,14 +174,18 @@ impl Compound {
         let cx = Context { shared, server, call, wait, now };
         let mut operations = Operations::<Op<'_>>::resume(call.record, self.position);
         loop {
-            let Some(decoded) = operations.next() else { return Progress::Complete };
+            // Arguments stay where they are decoded: to move them costs more than most operations.
+            let next = operations.decode_next();
+            let Some((number, decoded)) = &next else { return Progress::Complete };
+            let mut number = *number;
             let (before, len_before) = (self.reply, reply.head().len());
-            let (number, result) = match decoded {
-                Err(bad) => (bad.number, Err(Stop::Fail(Nfsstat4::Badxdr))),
-                Ok(op) if self.minor_version < 2 && is_of_version_2(op.number()) => {
-                    (Opcode::Illegal, Err(Stop::Fail(Nfsstat4::OpIllegal)))
+            let result = match decoded {
+                Err(_) => Err(Stop::Fail(Nfsstat4::Badxdr)),
+                Ok(_) if self.minor_version < 2 && is_of_version_2(number) => {
+                    number = Opcode::Illegal;
+                    Err(Stop::Fail(Nfsstat4::OpIllegal))
                 }
-                Ok(op) => (op.number(), self.step(&cx, &op, operations, reply)),
+                Ok(op) => self.step(&cx, op, operations, reply),
             };
             match result {
                 Ok(change) => {
@@ -226,7 +231,8 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
         self.is_in_order(op)?;
-        if is_change(op) {
+        let is_change = is_change(op);
+        if is_change {
             if self.reply.room(reply.head()) < SMALL_RESULT {
                 return Err(Stop::Fail(self.too_big()));
             }
@@ -237,7 +243,7 @@ impl Compound {
             super::place::may_wait(cx)?;
         }
         let result = self.execute(cx, op, rest, reply);
-        self.has_changed |= is_change(op) && !matches!(result, Err(Stop::Later));
+        self.has_changed |= is_change && !matches!(result, Err(Stop::Later));
         result
     }
 

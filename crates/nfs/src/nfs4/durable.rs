@@ -129,8 +129,9 @@ impl Server {
     }
 
     /// Returns pieces that replace all older ones, each with a number. Revocations stay for the next request: older
-    /// records of their clients are released only when the snapshot without them is durable.
-    pub(crate) fn snapshot(&self, number: &dyn Fn() -> u64) -> Vec<(u64, Vec<u8>)> {
+    /// records of their clients are released only when the snapshot without them is durable. Changes of names and
+    /// attributes up to `durable` need no record any more, so the snapshot has the replies that tell of them.
+    pub(crate) fn snapshot(&self, number: &dyn Fn() -> u64, durable: u64) -> Vec<(u64, Vec<u8>)> {
         let clients = self.state().client_ids();
         let mut numbered = Vec::new();
         let mut put = |records: Vec<Record>| {
@@ -138,7 +139,7 @@ impl Server {
         };
         for client in clients {
             let state = self.state();
-            put(state.snapshot_of(client));
+            put(state.snapshot_of(client, durable));
         }
         let state = self.state();
         put(state.snapshot_hosts());
@@ -334,6 +335,9 @@ impl Compound {
             answer.extend_from_slice(&bytes);
             self.effects.records.clear();
             self.is_logged = true;
+            if let Some(change) = self.change_number() {
+                slot.session.log_reply(slot.slot, self.kept_reply(reply), change);
+            }
         } else {
             answer.push(WITHOUT_REPLY);
         }

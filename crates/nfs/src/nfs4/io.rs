@@ -75,7 +75,16 @@ impl Compound {
         access: u8,
     ) -> Result<DataCheck, Stop> {
         let stateid = self.resolve_stateid(stateid)?;
-        let (client, file) = (self.client()?, self.place()?.handle(cx));
+        let client = self.client()?;
+        let current = self.current.as_ref().ok_or(Stop::Fail(Nfsstat4::Nofilehandle))?;
+        let above;
+        let file = match &current.place {
+            Place::Inode(file, _) => file,
+            place @ Place::Above(_) => {
+                above = place.handle(cx);
+                &above
+            }
+        };
         let grant = Grant { client, stateid: state_id(stateid), file, access };
         cx.server.io(grant, cx.now, &mut self.effects)?;
         Ok(check_after(stateid))
@@ -112,7 +121,6 @@ impl Compound {
         self.moved = Some(Moved { offset: args.offset, len: 0, stable: false });
         let at = self.place()?.resolve(cx)?;
         let (target, by) = (&at.target, DataCaller::new(&at.caller.cred, check));
-        let client = at.caller.client.clone();
         let (out, data) = if has_payload {
             let into = &mut crate::read::IntoReply(reply);
             (cx.shared.vfs.read(target, by, args.offset, count, cx.wait, into)?, None)
@@ -124,17 +132,19 @@ impl Compound {
         let out = match out {
             Outcome::Done(out) => out,
             Outcome::FromSsd(read) => {
+                let client = at.caller.client.clone();
                 // Data in front of other results is not a payload, so a worker reads it.
                 self.from_ssd = has_payload.then_some((read, client));
                 return Err(Stop::Later);
             }
             Outcome::Wait => return Err(Stop::Later),
         };
+        count_read(cx.shared, &at.caller.client, out.len);
         match data {
             Some(mut data) => {
                 data.truncate(out.len);
                 data.resize(out.len + padding(out.len), 0);
-                self.put_read_header(cx.shared, &client, reply, &out);
+                self.put_read_header(reply, &out);
                 reply.head().extend_from_slice(&data);
             }
             None => {
@@ -142,7 +152,7 @@ impl Compound {
                 if let Some(payload) = reply.payload_mut() {
                     payload.set_len(out.len);
                 }
-                self.put_read_of_payload(cx.shared, &client, reply, &out);
+                self.put_read_of_payload(reply, &out);
             }
         }
         Ok(())
@@ -157,33 +167,20 @@ impl Compound {
         reply: &mut Reply<'_>,
         out: &ReadOut,
     ) {
-        self.put_read_of_payload(shared, client, reply, out);
+        count_read(shared, client, out.len);
+        self.put_read_of_payload(reply, out);
         self.measured.ended(&shared.stats, Opcode::Read, false);
         self.profile(shared, call, Opcode::Read);
     }
 
     /// Appends the result of a READ, the last operation, whose data is the payload of the reply.
-    fn put_read_of_payload(
-        &mut self,
-        shared: &Shared,
-        client: &ClientStats,
-        reply: &mut Reply<'_>,
-        out: &ReadOut,
-    ) {
-        self.put_read_header(shared, client, reply, out);
+    fn put_read_of_payload(&mut self, reply: &mut Reply<'_>, out: &ReadOut) {
+        self.put_read_header(reply, out);
         self.set_payload(out.len + padding(out.len));
     }
 
-    /// Appends the result of a READ up to its data, and counts the data.
-    fn put_read_header(
-        &mut self,
-        shared: &Shared,
-        client: &ClientStats,
-        reply: &mut Reply<'_>,
-        out: &ReadOut,
-    ) {
-        shared.stats.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
-        client.bytes_read.fetch_add(out.len as u64, Ordering::Relaxed);
+    /// Appends the result of a READ up to its data.
+    fn put_read_header(&mut self, reply: &mut Reply<'_>, out: &ReadOut) {
         if let Some(moved) = &mut self.moved {
             moved.len = out.len as u32;
         }
@@ -250,6 +247,12 @@ impl Compound {
         };
         Ok(Some(Change { commit: Some(Commit { target, seen, verifier_at }), ..change }))
     }
+}
+
+/// Counts the data of a READ.
+fn count_read(shared: &Shared, client: &ClientStats, bytes: usize) {
+    shared.stats.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
+    client.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
 /// Fails for an object that is no regular file (RFC 8881 section 18.22.3).

@@ -15,8 +15,8 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    pub(super) fn begin() -> Self {
-        Measured { mark: Instant::now(), unfinished: None }
+    pub(super) fn begin(arrived: Instant) -> Self {
+        Measured { mark: arrived, unfinished: None }
     }
 
     /// Returns the present time: the end of the last operation, unless a result has waited since. To ask the clock in

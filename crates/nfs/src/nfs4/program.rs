@@ -1,12 +1,14 @@
 //! NFSv4 (RFC 8881) as a program of the service.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_rpc::{OwnedReply, Reply, Workers};
 use forebay_runtime::tasks;
 use forebay_vfs::{Outcome, ReadOut, Wait};
 
-use super::compound::{Compound, Progress};
+use super::compound::{Compound, InSlot, Progress};
+use super::recent;
 use super::server::Server;
 use crate::clients::ClientStats;
 use crate::read::SsdReply;
@@ -47,13 +49,16 @@ impl Shared {
         procedure: Procedure,
         call: &Call<'_>,
         reply: &mut Reply<'_>,
+        arrived: Instant,
     ) -> Outcome<(), SsdReply> {
         self.clients.count_request(call.peer);
         let (Procedure::Compound, Some(server)) = (procedure, &self.nfs4) else {
             success(reply.head(), call.xid());
             return Outcome::Done(());
         };
-        let Some(mut compound) = Compound::begin(call, reply.head()) else {
+        // The COMPOUND stays here unless it leaves the event loop: it is large.
+        let mut begun = Compound::begin(call, reply.head(), arrived);
+        let Some(compound) = &mut begun else {
             garbage(reply, call.xid());
             return Outcome::Done(());
         };
@@ -61,15 +66,19 @@ impl Shared {
         let is_complete = progress == Progress::Complete;
         if is_complete && (!compound.has_to_commit(self) || compound.log_loosely(self, server, reply.head()))
         {
-            compound.complete(self, reply.head());
+            compound.complete(self, reply.head()).into_iter().for_each(recent::give_session);
             return Outcome::Done(());
+        }
+        if let Some(InSlot { session, .. }) = &compound.slot {
+            recent::give_session(session.clone());
         }
         if let Progress::Later(kind) = progress {
             call.head.kind.set(kind);
         }
         let from_ssd = compound.from_ssd.take().filter(|_| !compound.has_to_commit(self));
         let reply = std::mem::take(reply.head());
-        call.head.compound.set(Some(Begun { compound: Box::new(compound), reply, progress }));
+        let compound = begun.map(Box::new);
+        call.head.compound.set(compound.map(|compound| Begun { compound, reply, progress }));
         match from_ssd {
             Some((read, client)) => Outcome::FromSsd(SsdReply::of_compound(read, client)),
             None => Outcome::Wait,

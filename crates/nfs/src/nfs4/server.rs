@@ -20,7 +20,7 @@ use super::copier::Copier;
 use super::durable::Key;
 use super::known::Known;
 use super::pseudo::Pseudo;
-use super::recent::{self, Grant};
+use super::recent::Grant;
 use super::removed::Remover;
 
 /// The numbers of the clients' state, for the status.
@@ -54,7 +54,7 @@ pub(crate) struct Start {
 /// The state of clients that all requests share: of NFSv4, and the locks of NFSv3.
 pub(crate) struct Server {
     state: Mutex<State>,
-    /// Moves whenever a thread is about to change the state: see [`recent`].
+    /// Moves whenever a thread is about to change the state: see [`recent`](super::recent).
     generation: AtomicU64,
     /// True if hosts had locks with a server without a log, and may reclaim them now.
     pub(super) has_lost_locks: bool,
@@ -223,7 +223,7 @@ impl Server {
 
     /// Returns success if a READ, a WRITE or a SETATTR of the size may go on. Takes no lock for an access that this
     /// thread has had since the last change of the state.
-    pub(super) fn io(&self, grant: Grant, now: Now, effects: &mut Effects) -> Result<(), Error> {
+    pub(super) fn io(&self, grant: Grant<'_>, now: Now, effects: &mut Effects) -> Result<(), Error> {
         let Grant { client, stateid, file, access } = grant;
         if stateid == StateId::ANONYMOUS || stateid == StateId::BYPASS {
             return self.state().io(Some(client), stateid, file.as_bytes(), access, now, effects);
@@ -255,12 +255,9 @@ impl Server {
         (self.limits.lease / 1_000_000_000) as u32
     }
 
-    /// Returns the session with this id, or `None` if the session does not exist or has ended. Each thread remembers
-    /// recent sessions, so that most requests take no shared lock.
+    /// Returns the session with this id, or `None` if the session does not exist or has ended. SEQUENCE asks
+    /// [`recent`](super::recent) before.
     pub(super) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
-        if let Some(session) = recent::session(id) {
-            return Some(session).filter(|session| !session.is_destroyed());
-        }
         let known = self.sessions.read().get(&id).cloned();
         let session = match known {
             Some(session) => session,
@@ -270,7 +267,6 @@ impl Server {
                 session
             }
         };
-        recent::remember_session(&session);
         Some(session).filter(|session| !session.is_destroyed())
     }
 

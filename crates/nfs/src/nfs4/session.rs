@@ -16,6 +16,7 @@ use forebay_wire::{Opaque, xdr::Encode};
 use super::callback::security;
 use super::compound::{Compound, Context, InSlot, Stop, put};
 use super::place::may_wait;
+use super::recent;
 
 /// Returns the authenticated caller in a form that can be compared.
 fn principal(cx: &Context<'_>) -> Result<Principal, Stop> {
@@ -168,7 +169,9 @@ impl Compound {
         rest: Operations<'_, Op<'_>>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
-        let session = cx.server.session(SessionId(args.sessionid)).ok_or(Stop::Fail(Nfsstat4::Badsession))?;
+        let id = SessionId(args.sessionid);
+        let session = recent::take_session(id).or_else(|| cx.server.session(id));
+        let session = session.ok_or(Stop::Fail(Nfsstat4::Badsession))?;
         let waiter = self.ticket.take().map(|ticket| cx.server.begin_waiting(ticket, self.xid()));
         let request = Request {
             slot: args.slot,

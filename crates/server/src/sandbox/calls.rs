@@ -16,13 +16,13 @@ const COMMON: &[libc::c_long] = calls! {
     // Threads and time.
     SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_exit SYS_exit_group SYS_futex
     SYS_get_robust_list SYS_getcpu SYS_getpid SYS_getppid SYS_getrandom SYS_gettid SYS_gettimeofday SYS_nanosleep SYS_prctl
-    SYS_restart_syscall SYS_rseq SYS_sched_getaffinity SYS_sched_getparam SYS_sched_getscheduler SYS_sched_setaffinity
-    SYS_sched_yield SYS_set_robust_list SYS_set_tid_address SYS_uname SYS_sysinfo
+    SYS_restart_syscall SYS_rseq SYS_sched_getaffinity SYS_sched_getparam SYS_sched_getscheduler SYS_sched_yield
+    SYS_set_robust_list SYS_set_tid_address SYS_uname SYS_sysinfo
     // Signals, and the process that asks disks for their health.
     SYS_kill SYS_pidfd_open SYS_pidfd_send_signal SYS_rt_sigaction SYS_rt_sigpending SYS_rt_sigprocmask SYS_rt_sigreturn
     SYS_rt_sigsuspend SYS_rt_sigtimedwait SYS_sigaltstack SYS_tgkill SYS_tkill SYS_wait4 SYS_waitid
     // Limits and use.
-    SYS_getrlimit SYS_getrusage SYS_prlimit64 SYS_setrlimit SYS_times
+    SYS_getrlimit SYS_getrusage SYS_prlimit64 SYS_times
     // Contents of files.
     SYS_close SYS_close_range SYS_copy_file_range SYS_dup SYS_dup3 SYS_fadvise64 SYS_fallocate SYS_fcntl SYS_fdatasync
     SYS_flock SYS_fsync SYS_ftruncate SYS_ioctl SYS_lseek SYS_openat SYS_openat2 SYS_pread64 SYS_preadv SYS_preadv2
@@ -107,7 +107,15 @@ mod tests {
         let unit = include_str!("../../../../packaging/forebay.service");
         let mut allowed = HashSet::new();
         let lines = unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
-        lines.flat_map(str::split_whitespace).for_each(|name| expand(name, &sets, &mut allowed));
+        for line in lines {
+            let mut named = HashSet::new();
+            let (names, is_removal) = line.strip_prefix('~').map_or((line, false), |names| (names, true));
+            names.split_whitespace().for_each(|name| expand(name, &sets, &mut named));
+            match is_removal {
+                true => allowed.retain(|name| !named.contains(name)),
+                false => allowed.extend(named),
+            }
+        }
         let numbers = header.lines().filter_map(|line| line.strip_prefix("#define __NR_")?.split_once(' '));
         let names: HashMap<u32, &str> =
             numbers.filter_map(|(name, number)| Some((number.trim().parse().ok()?, name))).collect();

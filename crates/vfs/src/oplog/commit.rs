@@ -32,6 +32,13 @@ impl CommitRequest {
     pub fn keeps_answer(&self) -> bool {
         self.pending.is_some()
     }
+
+    /// Returns the number of the change, which [`Vfs::keep_state`](crate::Vfs::keep_state) compares. Returns `None`
+    /// without a change that keeps its answer, or if the file system makes each change durable by itself.
+    pub fn number(&self) -> Option<u64> {
+        let pending = self.pending.as_ref().filter(|pending| pending.way() != DurableBy::Each)?;
+        Some(pending.number())
+    }
 }
 
 impl Vfs {

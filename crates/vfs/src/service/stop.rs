@@ -8,26 +8,27 @@ use crate::export::vfs::Vfs;
 const TOGETHER: usize = 1024;
 
 /// The result of a stop.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Stopped {
     /// Files whose unstable data could not be made durable.
     pub unstable: usize,
     /// Bytes that only the cache devices have, or why the cache could not be stopped well.
     pub dirty: std::result::Result<u64, forebay_engine::Error>,
+    /// The error if the state directory does not say that the stop was clean. The next start then treats it as a crash.
+    pub unrecorded: Option<std::io::Error>,
 }
 
 impl Vfs {
     /// Makes all unstable data durable, stops the cache, and records a clean stop if nothing failed.
-    pub fn stop(&self) -> std::io::Result<Stopped> {
+    pub fn stop(&self) -> Stopped {
         let unstable = self.sync_unstable();
         let dirty = self.cache.get().map_or(Ok(0), |cache| cache.close());
-        if unstable == 0 && dirty.is_ok() {
-            self.verifier.stopped_clean()?;
-        }
+        let is_clean = unstable == 0 && dirty.is_ok();
+        let unrecorded = is_clean.then(|| self.verifier.stopped_clean()).and_then(Result::err);
         for fs in self.filesystems() {
             fs.journal.close();
         }
-        Ok(Stopped { unstable, dirty })
+        Stopped { unstable, dirty, unrecorded }
     }
 
     /// Makes the data durable that a crashed server left in the page cache. Clients are about to see it, and reads

@@ -33,6 +33,21 @@ macro_rules! attributes {
                 mask
             }
 
+            /// Returns the numbers of `wanted` whose attributes are present.
+            fn present(&self, wanted: &Bitmap) -> Bitmap {
+                let mut mask = Bitmap::EMPTY;
+                for number in wanted.iter() {
+                    let is_present = match number {
+                        $($number => self.$field.is_some(),)*
+                        _ => false,
+                    };
+                    if is_present {
+                        mask.insert(number);
+                    }
+                }
+                mask
+            }
+
             /// Appends the value of an attribute. Appends nothing if the attribute is absent or unknown.
             fn encode_value(&self, number: u32, out: &mut Vec<u8>) {
                 match number {
@@ -323,7 +338,7 @@ impl Attributes<'_> {
 
     /// Appends a `fattr4` with the attributes of `request` that are present, and returns them.
     pub fn encode(&self, request: &Bitmap, out: &mut Vec<u8>) -> Bitmap {
-        let mask = self.mask() & *request;
+        let mask = self.present(request);
         mask.encode(out);
         let length_at = out.len();
         0u32.encode(out);

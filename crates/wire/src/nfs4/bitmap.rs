@@ -71,13 +71,14 @@ impl Bitmap {
     }
 
     /// Returns the numbers in ascending order.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = u32> + use<> {
-        let words = self.0;
-        (0..BITMAP_WORDS as u32).flat_map(move |word| {
-            let bits = words[word as usize];
-            std::iter::successors(Some(bits), |bits| Some(bits & bits.wrapping_sub(1)))
-                .take_while(|bits| *bits != 0)
-                .map(move |bits| word * 32 + bits.trailing_zeros())
+        let [low, middle, high] = self.0.map(u128::from);
+        let mut left = low | middle << 32 | high << 64;
+        std::iter::from_fn(move || {
+            let number = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            (number < u128::BITS).then_some(number)
         })
     }
 

@@ -117,9 +117,10 @@ impl<'a, O: Operation<'a>> Operations<'a, O> {
 
     /// Reads the number of an operation. An unknown one, and one of a later minor version, becomes `ILLEGAL`, which
     /// the receiver refuses.
-    fn read_number(&self, input: &mut Reader<'a>) -> Result<O::Number, DecodeError> {
+    #[inline]
+    fn read_number(input: &mut Reader<'a>, minor_version: u32) -> Result<O::Number, DecodeError> {
         let number = O::Number::try_from(input.u32()?).unwrap_or(O::ILLEGAL);
-        Ok(if number.since() > self.minor_version { O::ILLEGAL } else { number })
+        Ok(if number.since() > minor_version { O::ILLEGAL } else { number })
     }
 
     /// Returns the number of the next operation without decoding it. A number that the minor version does not define
@@ -127,34 +128,38 @@ impl<'a, O: Operation<'a>> Operations<'a, O> {
     #[must_use]
     pub fn peek(&self) -> Option<O::Number> {
         let mut input = self.input;
-        if self.left() == 0 { None } else { self.read_number(&mut input).ok() }
+        if self.left() == 0 { None } else { Self::read_number(&mut input, self.minor_version).ok() }
+    }
+
+    /// Decodes the next operation, and returns it behind its number. After an error there are no further operations. If
+    /// the number itself is missing, it is that of the illegal operation.
+    ///
+    /// The iterator gives the operations in another form, for which each is copied.
+    #[inline]
+    pub fn decode_next(&mut self) -> Option<(O::Number, Result<O, DecodeError>)> {
+        if self.left() == 0 {
+            return None;
+        }
+        self.index += 1;
+        let (number, decoded) = match Self::read_number(&mut self.input, self.minor_version) {
+            Ok(number) => (number, O::decode_arguments(number, &mut self.input)),
+            Err(error) => (O::ILLEGAL, Err(error)),
+        };
+        if decoded.is_err() {
+            self.count = self.index;
+        }
+        Some((number, decoded))
     }
 }
 
 impl<'a, O: Operation<'a>> Iterator for Operations<'a, O> {
     type Item = Result<O, BadOperation<O::Number>>;
 
-    /// Decodes the next operation. After an error there are no further operations. If the number itself is missing,
-    /// the error has the illegal operation.
+    /// Decodes the next operation as [`Operations::decode_next`] does.
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.left() == 0 {
-            return None;
-        }
-        self.index += 1;
-        let mut input = self.input;
-        let number = self.read_number(&mut input);
-        let decoded = match number {
-            Ok(number) => {
-                O::decode_arguments(number, &mut input).map_err(|error| BadOperation { number, error })
-            }
-            Err(error) => Err(BadOperation { number: O::ILLEGAL, error }),
-        };
-        self.input = input;
-        if decoded.is_err() {
-            self.count = self.index;
-        }
-        Some(decoded)
+        let (number, decoded) = self.decode_next()?;
+        Some(decoded.map_err(|error| BadOperation { number, error }))
     }
 }
 

@@ -91,8 +91,9 @@ impl CompoundReply {
     /// Begins a successful result of `number`: appends the number and NFS4_OK. The caller appends the body.
     pub fn start(&mut self, out: &mut Vec<u8>, number: Opcode) {
         self.next(out);
-        number.encode(out);
-        Nfsstat4::Ok.encode(out);
+        let [a, b, c, d] = (number as u32).to_be_bytes();
+        // NFS4_OK is 0.
+        out.extend_from_slice(&[a, b, c, d, 0, 0, 0, 0]);
         self.patch(out, Nfsstat4::Ok);
     }
 

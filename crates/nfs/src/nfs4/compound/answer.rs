@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_clientstate::{Durability, Effects, REPLY_MAX};
+use forebay_clientstate::{Durability, Effects, REPLY_MAX, Session};
 use forebay_rpc::OwnedReply;
 use forebay_wire::nfs4::{CompoundReply, Nfsstat4, Op, Opcode, Operations};
 
@@ -39,16 +39,18 @@ impl Compound {
         }
     }
 
-    /// Ends the request in its slot, and answers its retransmissions. `head` is the reply up to a payload.
-    pub(crate) fn complete(&mut self, shared: &Shared, head: &[u8]) {
-        let Some(server) = shared.serves_nfs4() else { return };
+    /// Ends the request in its slot, and answers its retransmissions. `head` is the reply up to a payload. Returns the
+    /// session of the request.
+    pub(crate) fn complete(&mut self, shared: &Shared, head: &[u8]) -> Option<Arc<Session>> {
+        let server = shared.serves_nfs4()?;
         let now = server.at(self.measured.now());
         let body = head.get(self.body_at..).unwrap_or_default();
-        if let Some(InSlot { session, slot, .. }) = self.slot.take() {
+        let in_slot = self.slot.take();
+        if let Some(InSlot { session, slot, .. }) = &in_slot {
             let logged = self.is_logged.then_some(Durability::Loose);
             // Its record is in the log already.
             let fx = &mut Effects::default();
-            let waiters = session.complete(slot, self.kept_reply(head), logged, now, fx);
+            let waiters = session.complete(*slot, self.kept_reply(head), logged, now, fx);
             for (ticket, xid) in server.take_waiting(&waiters) {
                 let mut again = ticket.reply();
                 success(again.head(), xid);
@@ -64,6 +66,7 @@ impl Compound {
         self.measured.finish(&shared.stats, false);
         server.act(&mut self.effects);
         server.tick(&shared.vfs, now);
+        in_slot.map(|in_slot| in_slot.session)
     }
 
     /// Returns the results that the slot keeps, of a reply up to its payload.

@@ -118,6 +118,11 @@ impl Compound {
         self.pending.as_ref().is_some_and(|pending| pending.change.request.keeps_answer())
     }
 
+    /// Returns the number of the last change, if the changes are in the order of the log.
+    pub(in crate::nfs4) fn change_number(&self) -> Option<u64> {
+        self.pending.as_ref()?.change.request.number()
+    }
+
     /// Makes the effects of the request durable, then answers. The request is off the event loop.
     pub(crate) fn commit_and_answer(self: Box<Self>, shared: Arc<Shared>, reply: OwnedReply) {
         self.log_and_commit(shared, reply);

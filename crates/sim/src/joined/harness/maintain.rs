@@ -45,7 +45,7 @@ impl Harness {
         let remembers = !planted_bugs::active("replies in the log are not remembered");
         self.inner.lock().replies = Replies::of(replies.into_iter().filter(|_| remembers));
         // This server keeps no state of clients.
-        self.checkpoints.keep_state(Box::new(|_| Vec::new()));
+        self.checkpoints.keep_state(Box::new(|_, _| Vec::new()));
         Ok(())
     }
 

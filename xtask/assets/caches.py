@@ -1,0 +1,279 @@
+"""XFS on caches of block devices of this machine: what survives a crash and the death of a cache device. Needs root.
+
+    caches.py PHASE FOREBAY MODULE...     the phases make, crashed and missing, each after a boot of its own
+
+The devices are files in `/share`, which outlives the machine. A line `= STACK | COLUMN | RESULT` is a cell of the
+table.
+"""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+PHASE, FOREBAY, *MODULES = sys.argv[1:]
+MIB, SECTOR = 1 << 20, 512
+DISK, SSD, METADATA = 320 * MIB, 96 * MIB, 8 * MIB
+STACKS = ["plain disk", "bcache", "dm-cache", "dm-writecache", "Forebay"]
+# Seconds after which an operation counts as one that does not end.
+PATIENCE = 60
+# The server's own file system, which outlives the machine as well.
+OWN, STATE = "/srv/own", "/srv/own/state"
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True, timeout=2 * PATIENCE)
+    if done.returncode:
+        raise OSError(f"{' '.join(words)}: {' '.join((done.stdout + done.stderr).split())}")
+    return done.stdout.strip()
+
+
+def written(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def until(path):
+    end = time.monotonic() + PATIENCE
+    while not os.path.exists(path):
+        if time.monotonic() > end:
+            raise OSError(f"{path} does not appear")
+        time.sleep(0.1)
+    return path
+
+
+def loop(name, size):
+    path = f"/share/{name}"
+    if not os.path.exists(path):
+        with open(path, "wb") as file:
+            file.truncate(size)
+    return run("losetup", "--find", "--show", path)
+
+
+def linear(name, below, start, size):
+    """Makes a device that can be told to fail."""
+    table = f"0 {size // SECTOR} linear {below} {start // SECTOR}"
+    run("dmsetup", "create", name, "--table", table)
+    return f"/dev/mapper/{name}"
+
+
+class Stack:
+    """An XFS on a cache in front of a disk."""
+
+    def __init__(self, name):
+        self.name = name
+        self.short = name.split()[0].lower()
+        self.mount = f"/mnt/{self.short}"
+        self.disk = loop(f"{self.short}.disk", DISK)
+        self.caches = []
+
+    def cell(self, column, result):
+        print(f"= {self.name} | {column} | {result}", flush=True)
+
+    def ssd(self, number=0):
+        name = f"{self.short}-ssd{number}"
+        self.caches.append(linear(name, loop(name, SSD), 0, SSD))
+        return self.caches[-1]
+
+    def assemble(self, is_new):
+        """Returns the block device of the stack."""
+        if self.name == "plain disk":
+            return self.disk
+        ssd, sectors = self.ssd(), DISK // SECTOR
+        if self.name == "bcache":
+            if is_new:
+                run("make-bcache", "--writeback", "--bucket", "64k", "-B", self.disk, "-C", ssd)
+            for device in (self.disk, ssd):
+                written("/sys/fs/bcache/register", os.path.realpath(device))
+            return until("/dev/bcache0")
+        if self.name == "dm-cache":
+            metadata = linear("dm-cache-metadata", ssd, 0, METADATA)
+            data = linear("dm-cache-data", ssd, METADATA, SSD - METADATA)
+            table = f"0 {sectors} cache {metadata} {data} {self.disk} 128 1 writeback smq 0"
+        elif self.name == "dm-writecache":
+            table = f"0 {sectors} writecache s {self.disk} {ssd} 4096 0"
+        else:
+            self.ssd(1)
+            return self.serve(is_new)
+        run("dmsetup", "create", self.name, "--table", table)
+        return f"/dev/mapper/{self.name}"
+
+    def serve(self, is_new):
+        own = loop("own", 128 * MIB)
+        if is_new:
+            run("mkfs.ext4", "-q", own)
+        os.makedirs(OWN, exist_ok=True)
+        run("mount", own, OWN)
+        os.makedirs(f"{OWN}/served", exist_ok=True)
+        words = [FOREBAY, "serve", f"{OWN}/served", "--listen", "127.0.0.1:2049", "--mode", "write-back"]
+        words += ["--portmap=off", "--state-dir", STATE]
+        words += [word for cache in self.caches for word in ("--cache", cache)]
+        with open("/run/log", "ab") as log:
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if is_new:
+            end = time.monotonic() + PATIENCE
+            while subprocess.run([FOREBAY, "volume", "list", "--state-dir", STATE], capture_output=True).returncode:
+                if time.monotonic() > end:
+                    raise OSError("the server does not start")
+                time.sleep(0.5)
+            run(FOREBAY, "volume", "create", "disk", "--backing", self.disk, "--state-dir", STATE)
+            run(FOREBAY, "volume", "attach", "disk", "--state-dir", STATE)
+        return until("/dev/ublkb0")
+
+    def mounted(self, device):
+        os.makedirs(self.mount, exist_ok=True)
+        run("mount", device, self.mount)
+
+    def known(self):
+        """The durable files and their sums, as the machine noted them before its crash."""
+        with open(f"/share/{self.short}.sums") as file:
+            return dict(line.split() for line in file if line.endswith("\n"))
+
+    def write(self, group, count):
+        """Writes files durably, and notes each one after that."""
+        chance = random.Random(f"{self.name} {group}")
+        directory = os.open(self.mount, os.O_RDONLY)
+        with open(f"/share/{self.short}.sums", "a") as sums:
+            for number in range(count):
+                content = chance.randbytes(100_000)
+                with open(f"{self.mount}/{group}{number}", "wb") as file:
+                    file.write(content)
+                    os.fsync(file.fileno())
+                os.fsync(directory)
+                sums.write(f"{group}{number} {hashlib.sha256(content).hexdigest()}\n")
+                sums.flush()
+        os.close(directory)
+
+    def right(self, group=""):
+        """Returns the number of the files that have their contents, and the number of all."""
+        names = {name: sum_ for name, sum_ in self.known().items() if name.startswith(group)}
+        found = 0
+        for name, sum_ in names.items():
+            try:
+                with open(f"{self.mount}/{name}", "rb") as file:
+                    found += hashlib.sha256(file.read()).hexdigest() == sum_
+            except OSError:
+                pass
+        return found, len(names)
+
+    def disk_bytes(self):
+        with open(f"/sys/block/{os.path.basename(self.disk)}/stat") as file:
+            return int(file.read().split()[2]) * SECTOR
+
+    def die(self):
+        """Has the first cache device fail every request from now on."""
+        name = os.path.basename(self.caches[0])
+        run("dmsetup", "suspend", "--noflush", "--nolockfs", name)
+        run("dmsetup", "load", name, "--table", f"0 {SSD // SECTOR} error")
+        run("dmsetup", "resume", name)
+
+
+def attempt(work):
+    """Runs an operation that may not end in a process of its own. Returns its result, or the reason for none."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            result = work()
+        except (OSError, subprocess.SubprocessError) as error:
+            result = f"no: {error}"
+        os.write(write, json.dumps(result).encode())
+        os._exit(0)
+    os.close(write)
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            with os.fdopen(read) as result:
+                return json.load(result)
+        time.sleep(0.05)
+    return f"no end within {PATIENCE} s"
+
+
+def of(result):
+    return f"{result[0]} of {result[1]}" if isinstance(result, list) else result
+
+
+def drop_caches():
+    written("/proc/sys/vm/drop_caches", "3")
+
+
+def crash():
+    """Ends the machine at once. What its file systems have in memory is lost."""
+    print("# crash", flush=True)
+    time.sleep(2)
+    written("/proc/sysrq-trigger", "b")
+    time.sleep(PATIENCE)
+
+
+def make(stacks):
+    for stack in stacks:
+        device = stack.assemble(True)
+        run("mkfs.xfs", "-q", "-f", device)
+        stack.mounted(device)
+        stack.write("hot", 60)
+        # Caches that count uses see some.
+        for _ in range(5):
+            drop_caches()
+            stack.right("hot")
+        stack.write("late", 20)
+    crash()
+
+
+def crashed(stacks):
+    for stack in stacks:
+        problem = attempt(lambda stack=stack: stack.mounted(stack.assemble(False)))
+        # A process of its own has assembled the device, so this one has to learn the names of the caches.
+        stack.caches = [f"/dev/mapper/{stack.short}-ssd0"]
+        if problem:
+            stack.cell("durable files after a crash", problem)
+            continue
+        drop_caches()
+        before = stack.disk_bytes()
+        hot = stack.right("hot")
+        from_disk = (stack.disk_bytes() - before) / (hot[1] * 100_000)
+        stack.cell("durable files after a crash", of(list(stack.right())))
+        stack.cell("read from the disk after it", f"{min(100, round(100 * from_disk))} %")
+        stack.write("fresh", 20)
+        if stack.name == "plain disk":
+            continue
+        stack.die()
+        drop_caches()
+        stack.cell("files with a dead cache device", of(attempt(stack.right)))
+        wrote = attempt(lambda stack=stack: stack.write("after", 5))
+        stack.cell("durable writes then", wrote or "go on")
+    crash()
+
+
+def missing(stacks):
+    for stack in stacks:
+        if stack.name == "plain disk":
+            continue
+        if stack.name == "Forebay":
+            # The other device is what is left.
+            linear("forebay-ssd1", loop("forebay-ssd1", SSD), 0, SSD)
+            stack.caches = ["/dev/mapper/forebay-ssd0", "/dev/mapper/forebay-ssd1"]
+            device = stack.serve(False)
+        elif stack.name == "bcache":
+            written("/sys/fs/bcache/register", stack.disk)
+            written(f"/sys/block/{os.path.basename(stack.disk)}/bcache/running", "1")
+            device = until("/dev/bcache0")
+        else:
+            device = stack.disk
+        problem = attempt(lambda stack=stack, device=device: stack.mounted(device))
+        stack.cell("files without that device, next start", problem or of(list(stack.right())))
+
+
+def main():
+    # This machine has no udev, so dmsetup makes the names of its devices.
+    os.environ["DM_DISABLE_UDEV"] = "1"
+    for module in MODULES:
+        run("insmod", module)
+    {"make": make, "crashed": crashed, "missing": missing}[PHASE]([Stack(name) for name in STACKS])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
