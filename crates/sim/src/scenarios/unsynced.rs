@@ -145,3 +145,36 @@ pub(super) fn a_failed_sync_is_told_to_a_sync_that_begins_after_it() {
         world.crash(Crash::Kill);
     }
 }
+
+/// A sync fails between a write past the log and the report of that write to the engine. The sync may have lost the
+/// write, and no later sync tells.
+#[test]
+fn a_write_during_which_a_sync_failed_counts_as_lost() {
+    const OTHER: u64 = 40;
+    const LOST: u64 = 50;
+    for seed in 0..4 {
+        let mut world = world(seed, 2);
+        world.shared.model.lock().logged = false;
+        let engine = world.start_through(Vec::new()).unwrap();
+        let (shared, theirs) = (world.shared.clone(), engine.clone());
+        let allowed = Allowed { backing: true, ..Allowed::default() };
+        with_client(&world, &engine, allowed, |client| async move {
+            let file = shared.objects.lock().object(1).unwrap();
+            write_past(&client, 1, OTHER * 4096, 4096).await;
+            let direct = theirs.begin_bypass(&file, LOST * 4096, 4096).await.unwrap();
+            let slice = Slice::new(Arc::new(Buffer::zeroed(1)), 0..4096);
+            shared.store.write(file.key(), LOST * 4096, slice).await.unwrap();
+            let blocks = OTHER..OTHER + 1;
+            shared.store.set_bad(Some(BadRange { object: file.key().clone(), blocks, in_sync: true }));
+            assert!(theirs.sync_bypassed(&file).await.is_err(), "seed {seed}");
+            shared.store.set_bad(None);
+            let (written, end) = (Some((LOST * 4096, &[][..])), (LOST + 1) * 4096);
+            theirs.end_bypass(&file, direct, written, end, Time::default()).await.unwrap();
+            write_past(&client, 1, OTHER * 4096, 4096).await;
+            assert!(theirs.sync_bypassed(&file).await.is_err(), "seed {seed}");
+            write_past(&client, 1, LOST * 4096, 4096).await;
+            assert_eq!(theirs.sync_bypassed(&file).await, Ok(()), "seed {seed}");
+        });
+        world.crash(Crash::Kill);
+    }
+}
