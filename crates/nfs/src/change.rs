@@ -124,6 +124,9 @@ impl Shared {
                     None => answering.answer(Ok(())),
                     Some((export, intent)) => {
                         let answer = key.filter(|_| intent.keeps_answer() && status == Nfsstat3::Ok);
+                        if let (Some(key), Some(number)) = (answer, intent.number()) {
+                            self.cache.log(client, key, answering.reply.head(), number);
+                        }
                         let answer = answer.map(|key| Answer { client, key, reply: answering.reply.head() });
                         let answer = answer.map(|answer| answer.encode()).unwrap_or_default();
                         let done = Box::new(move |result| answering.answer(result));

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
 use forebay_rpc::{Replies, Ticket};
+use forebay_wire::nfs3::Procedure;
 use smallvec::SmallVec;
 
 mod askers;
@@ -64,10 +65,24 @@ struct Entry {
 }
 
 enum State {
-    /// The request is in progress; retransmissions may wait for the reply.
-    Running(Option<Box<Waiting>>),
+    /// The request is in progress.
+    Running(Option<Box<Progress>>),
     /// The request was answered with these bytes.
     Answered(Arc<[u8]>),
+}
+
+/// The further state of a request in progress.
+#[derive(Default)]
+struct Progress {
+    /// Retransmissions that wait for the reply.
+    waiting: Waiting,
+    logging: Option<Logging>,
+}
+
+/// A reply on its way to the log, in the record of the change with this number.
+struct Logging {
+    reply: Arc<[u8]>,
+    change: u64,
 }
 
 /// A reply that is kept.
@@ -133,6 +148,10 @@ pub(crate) enum Begin {
 /// The number of a client's replies that must survive: as many as the client may have unanswered.
 const PER_CLIENT: usize = 4096;
 
+/// The number of a client's replies that a snapshot has: as many requests of one connection are in progress at most,
+/// unless the administrator allows more.
+const PER_CLIENT_IN_LOG: usize = 256;
+
 /// The longest time that a reply is kept. A Linux client gives up a silent connection after three minutes, waits up to
 /// five before it connects again, and then retransmits.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -170,9 +189,9 @@ impl ReplyCache {
         };
         askers.add(connection);
         match state {
-            State::Running(waiting) => {
+            State::Running(progress) => {
                 self.usage.in_progress.fetch_add(1, Ordering::Relaxed);
-                let waiting = waiting.get_or_insert_default();
+                let waiting = &mut progress.get_or_insert_default().waiting;
                 if waiting.len() < MAX_WAITING {
                     waiting.push(ticket);
                 }
@@ -210,9 +229,49 @@ impl ReplyCache {
             }
         }
         match before {
-            State::Running(waiting) => waiting.map(|waiting| *waiting).unwrap_or_default(),
+            State::Running(progress) => progress.map(|progress| progress.waiting).unwrap_or_default(),
             State::Answered(_) => SmallVec::new(),
         }
+    }
+
+    /// Notes that the reply to a running request is about to go to the log, in the record of the change with this
+    /// number. From now on a snapshot has the reply, if the change is durable without its record.
+    pub(crate) fn log(&self, client: IpAddr, key: RequestKey, reply: &[u8], change: u64) {
+        let reply = reply.into();
+        let mut inner = self.inner.lock();
+        let entry = inner.clients.get_mut(&client).and_then(|queue| queue.entries.get_mut(&key));
+        if let Some(Entry { state: State::Running(progress), .. }) = entry {
+            progress.get_or_insert_default().logging = Some(Logging { reply, change });
+        }
+    }
+
+    /// Returns the replies that a snapshot in the log has: of each client the newest that have not expired by `now`,
+    /// and those on their way to the log whose changes, up to the number `durable`, need no record any more. A WRITE
+    /// may happen twice, so its reply is left out.
+    pub(crate) fn snapshot(&self, durable: u64, now: Instant) -> Vec<(IpAddr, RequestKey, Arc<[u8]>)> {
+        let inner = self.inner.lock();
+        let mut replies = Vec::new();
+        for (client, queue) in &inner.clients {
+            let is_kept = |kept: &&Kept| {
+                let age = now.saturating_duration_since(kept.since);
+                kept.key.procedure != Procedure::Write as u32 && age <= LIFETIME
+            };
+            let newest = queue.order.iter().rev().filter(is_kept).take(PER_CLIENT_IN_LOG);
+            let answered = newest.filter_map(|kept| match &queue.entries.get(&kept.key)?.state {
+                State::Answered(reply) => Some((*client, kept.key, reply.clone())),
+                State::Running(..) => None,
+            });
+            replies.extend(answered);
+            let logging = queue.entries.iter().filter_map(|(key, entry)| match &entry.state {
+                State::Running(Some(progress)) => {
+                    let logging = progress.logging.as_ref().filter(|it| it.change <= durable)?;
+                    Some((*client, *key, logging.reply.clone()))
+                }
+                _ => None,
+            });
+            replies.extend(logging);
+        }
+        replies
     }
 
     /// Records that a connection of `client` has ended. With [`Replies::Received`], drops each reply that no other
@@ -251,7 +310,7 @@ impl ReplyCache {
     pub(crate) fn abandon(&self, client: IpAddr, key: RequestKey) -> Waiting {
         let mut inner = self.inner.lock();
         match inner.clients.get_mut(&client).and_then(|queue| queue.entries.remove(&key)) {
-            Some(Entry { state: State::Running(Some(waiting)), .. }) => *waiting,
+            Some(Entry { state: State::Running(Some(progress)), .. }) => progress.waiting,
             _ => SmallVec::new(),
         }
     }

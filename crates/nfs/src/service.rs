@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_profile::{Recording, Snapshot};
 use forebay_rpc::{CloseReason, Handled, Matched, Message, Peer, Replies, Reply, Service, Workers};
 use forebay_runtime::tasks;
-use forebay_vfs::{Handle, Outcome, Vfs};
+use forebay_vfs::{Handle, Outcome, STATE_MAX, Vfs};
 use forebay_wire::rpc::{AuthStat, MessageKind, ReplyHeader, ReplyStatus, encode_starttls, message_kind};
 use forebay_wire::rpcsec_gss::is_gss_call;
 use forebay_wire::xdr::Encode;
@@ -157,9 +157,17 @@ impl Nfs {
         }
         let weak = Arc::downgrade(&self.shared);
         self.shared.vfs.keep_state(Box::new(move |number, durable| {
-            let shared = weak.upgrade();
-            let nfs4 = shared.as_ref().and_then(|shared| shared.nfs4.as_ref());
-            nfs4.map(|nfs4| nfs4.snapshot(number, durable)).unwrap_or_default()
+            let Some(shared) = weak.upgrade() else { return Vec::new() };
+            let nfs4 = shared.nfs4.as_ref().map(|nfs4| nfs4.snapshot(number, durable));
+            let mut snapshot = nfs4.unwrap_or_default();
+            let answers = shared
+                .cache
+                .snapshot(durable, Instant::now())
+                .into_iter()
+                .map(|(client, key, reply)| Answer { client, key, reply: &reply }.encode());
+            let short = answers.filter(|answer| answer.len() <= STATE_MAX);
+            snapshot.extend(short.map(|answer| (number(), answer)));
+            snapshot
         }));
     }
 

@@ -367,6 +367,17 @@ fn over_a_crash_a_retransmission_gets_the_first_reply_and_changes_nothing() {
     });
 }
 
+/// A flush releases the records of changes. Their replies must not go with them.
+#[test]
+fn over_a_flush_and_a_crash_a_retransmission_gets_the_first_reply() {
+    let mut server = Serve::new().cached().start();
+    crash_and_send_again(&mut server, |server| {
+        server.ask(&["flush", "--wait"]);
+        server.kill();
+        server.start();
+    });
+}
+
 /// The results of the first crash must be found after the second one as well.
 #[test]
 fn also_over_several_crashes_and_a_lost_cache_device() {

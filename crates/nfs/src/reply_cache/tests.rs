@@ -65,6 +65,32 @@ fn replies_of_a_client_that_asks_for_nothing_expire_too() {
 }
 
 #[test]
+fn a_snapshot_has_the_newest_replies_and_those_of_durable_changes_on_their_way() {
+    let (cache, now) = (cache(), Instant::now());
+    let xids = |durable, at| {
+        let mut xids: Vec<_> = cache.snapshot(durable, at).iter().map(|(_, key, _)| key.xid).collect();
+        xids.sort_unstable();
+        xids
+    };
+    for xid in 0..300 {
+        cache.end(CLIENT, key(xid), b"reply", now);
+    }
+    cache.end(OTHER, key(1000), b"reply", now + Duration::from_secs(1));
+    let write = RequestKey { procedure: Procedure::Write as u32, ..key(1001) };
+    cache.end(OTHER, write, b"reply", now);
+    let newest: Vec<_> = (44..300).chain([1000]).collect();
+    assert_eq!(xids(u64::MAX, now), newest);
+    assert_eq!(xids(u64::MAX, now + LIFETIME + Duration::from_secs(1)), [1000], "the others have expired");
+    let running = Entry { askers: Askers::one(1), state: State::Running(None) };
+    cache.inner.lock().clients.get_mut(&OTHER).unwrap().entries.insert(key(2000), running);
+    cache.log(OTHER, key(2000), b"new", 7);
+    assert_eq!(xids(6, now), newest, "its change may not be durable");
+    assert_eq!(xids(7, now).last(), Some(&2000));
+    cache.abandon(OTHER, key(2000));
+    assert_eq!(xids(7, now), newest);
+}
+
+#[test]
 fn the_last_connection_that_asked_and_has_received_takes_the_reply_along() {
     let dropped = |askers: &[u64], gone: &[(u64, Replies)]| {
         let (cache, now) = (cache(), Instant::now());
