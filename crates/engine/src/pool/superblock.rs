@@ -94,7 +94,7 @@ pub enum Unusable {
     None,
     /// The block begins as a superblock, but its contents are damaged.
     Damaged,
-    /// The block has nothing but the magic number, or a part of it: see [`Superblock::unfinished`].
+    /// The block has nothing but the magic number, or a part of it: see `Superblock::unfinished`.
     Unfinished,
     /// The superblock has a later version of the format.
     Newer(u16),
