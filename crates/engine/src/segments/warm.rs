@@ -7,6 +7,15 @@ use smallvec::SmallVec;
 use super::{Inner, SegmentId, Segments, Warmth};
 use crate::format::Place;
 
+/// A segment of two copies that the index has no block of.
+pub(crate) struct DoubledCold {
+    pub(crate) id: SegmentId,
+    pub(crate) seq: u64,
+    /// The copy on a device without unused segments.
+    pub(crate) wanted: Place,
+    pub(crate) other: Place,
+}
+
 impl Segments {
     /// Returns true if the devices hold clean copies that are not in the index yet.
     pub(crate) fn is_warming(&self) -> bool {
@@ -55,19 +64,31 @@ impl Segments {
         inner.table.get(&id).is_some_and(|segment| segment.warmth == Warmth::Loading)
     }
 
-    /// Frees one of two copies of a segment that the index has no block of, on a device without unused segments.
-    /// Returns false if there is none.
-    pub(crate) fn free_cold_leg(&self) -> bool {
-        let mut inner = self.inner.lock();
-        let Inner { table, log, free, repairs, .. } = &mut *inner;
+    /// Returns a segment that the index has no block of and that has two copies, one of them on a device without unused
+    /// segments. Leaves out the segments in `but`. Returns `None` if there is none.
+    pub(crate) fn doubled_cold(&self, but: &[SegmentId]) -> Option<DoubledCold> {
+        let inner = self.inner.lock();
+        let Inner { table, log, free, repairs, .. } = &*inner;
         let is_wanted = |leg: &Place| free[usize::from(leg.device)].is_empty() && !repairs.contains(leg);
-        let cold =
-            table.iter_mut().filter(|(id, segment)| segment.warmth == Warmth::Cold && !log.contains(id));
-        let mut doubled = cold.map(|(_, segment)| &mut segment.legs).filter(|legs| legs.len() > 1);
-        let found = doubled.find_map(|legs| Some((legs.iter().position(is_wanted)?, legs)));
-        let Some(place) = found.map(|(at, legs)| legs.remove(at)) else { return false };
+        let cold = table.iter().filter(|(id, segment)| segment.warmth == Warmth::Cold && !log.contains(id));
+        let mut doubled = cold.filter(|(id, segment)| segment.legs.len() == 2 && !but.contains(id));
+        doubled.find_map(|(id, segment)| {
+            let at = segment.legs.iter().position(is_wanted)?;
+            let (id, seq) = (*id, segment.seq);
+            Some(DoubledCold { id, seq, wanted: segment.legs[at], other: segment.legs[1 - at] })
+        })
+    }
+
+    /// Frees the wanted copy of a segment. Returns false if the segment has been loaded or freed meanwhile.
+    pub(crate) fn free_cold_leg(&self, doubled: &DoubledCold) -> bool {
+        let mut inner = self.inner.lock();
+        let Inner { table, free, .. } = &mut *inner;
+        let cold = table.get_mut(&doubled.id).filter(|segment| segment.warmth == Warmth::Cold);
+        let has_both = |legs: &[Place]| legs.contains(&doubled.wanted) && legs.contains(&doubled.other);
+        let Some(segment) = cold.filter(|segment| has_both(&segment.legs)) else { return false };
+        segment.legs.retain(|leg| *leg != doubled.wanted);
         // The leg was given up before the restart, as in `end_load`.
-        free[usize::from(place.device)].push(place.segment);
+        free[usize::from(doubled.wanted.device)].push(doubled.wanted.segment);
         true
     }
 

@@ -10,7 +10,7 @@ use crate::index::leaf::Page;
 use crate::index::object::{CachedObject, Source};
 use crate::index::policy::Keep;
 use crate::log::LOG_RESERVE;
-use crate::log::footers::read_footer;
+use crate::log::footers::{read_footer, read_footer_on};
 use crate::log::mirror_io::read_leg;
 use crate::segments::{Segment, SegmentId, Warmth};
 use crate::tiers::copies::is_right;
@@ -46,7 +46,7 @@ pub(crate) async fn run_evict(core: Arc<Core>) {
             core.space.until(|| loaded().then_some(())).await;
             continue;
         }
-        if segment.warmth != Warmth::Warm && core.segments.free_cold_leg() {
+        if segment.warmth != Warmth::Warm && free_cold_leg(&core).await {
             core.look_for_room();
             core.space.wake();
             continue;
@@ -57,6 +57,20 @@ pub(crate) async fn run_evict(core: Arc<Core>) {
         }
         evict(&core, id, &segment).await;
     }
+}
+
+/// Frees one of two copies of a segment that is not loaded yet, if the other copy can be read: a power cut may have
+/// taken the footer of one. Returns false if there is none.
+async fn free_cold_leg(core: &Core) -> bool {
+    let mut left = Vec::new();
+    while let Some(doubled) = core.segments.doubled_cold(&left) {
+        let is_read = read_footer_on(core, doubled.other, doubled.seq).await.is_some();
+        if is_read && core.segments.free_cold_leg(&doubled) {
+            return true;
+        }
+        left.push(doubled.id);
+    }
+    false
 }
 
 /// Returns true if a device has too few free segments, counting segments that a frame will free, or if most

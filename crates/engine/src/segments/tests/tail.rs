@@ -125,12 +125,15 @@ fn of_two_cold_legs_one_goes_that_is_not_being_repaired() {
     let segment = Segment::new(1, 1, SegmentKind::Clean, legs.into());
     let cold = segments.restore(segment.found(Warmth::Cold), false);
     let both = legs.map(|place| segments.begin_repair(cold, place).unwrap());
-    assert!(!segments.free_cold_leg() && segments.get(cold).unwrap().legs.len() == 2);
+    assert!(segments.doubled_cold(&[]).is_none() && segments.get(cold).unwrap().legs.len() == 2);
     let [first, second] = both;
     drop(second);
-    assert!(segments.free_cold_leg());
+    let doubled = segments.doubled_cold(&[]).unwrap();
+    assert!(segments.doubled_cold(&[doubled.id]).is_none());
+    assert!(segments.free_cold_leg(&doubled));
+    assert!(!segments.free_cold_leg(&doubled), "it is free");
     assert_eq!(segments.get(cold).unwrap().legs[..], legs[..1], "the other one is being repaired");
     assert_eq!(segments.unused(), [0, 1]);
     drop(first);
-    assert!(!segments.free_cold_leg(), "the last one stays");
+    assert!(segments.doubled_cold(&[]).is_none(), "the last one stays");
 }
