@@ -152,6 +152,10 @@ const PER_CLIENT: usize = 4096;
 /// unless the administrator allows more.
 const PER_CLIENT_IN_LOG: usize = 256;
 
+/// The number of replies of all clients that a snapshot has, about 4 MiB: a small log must have room for it. With more
+/// clients than that, it has the newest reply of each.
+const IN_LOG: usize = 16_384;
+
 /// The longest time that a reply is kept. A Linux client gives up a silent connection after three minutes, waits up to
 /// five before it connects again, and then retransmits.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -251,12 +255,13 @@ impl ReplyCache {
     pub(crate) fn snapshot(&self, durable: u64, now: Instant) -> Vec<(IpAddr, RequestKey, Arc<[u8]>)> {
         let inner = self.inner.lock();
         let mut replies = Vec::new();
+        let each = (IN_LOG / inner.clients.len().max(1)).clamp(1, PER_CLIENT_IN_LOG);
         for (client, queue) in &inner.clients {
             let is_kept = |kept: &&Kept| {
                 let age = now.saturating_duration_since(kept.since);
                 kept.key.procedure != Procedure::Write as u32 && age <= LIFETIME
             };
-            let newest = queue.order.iter().rev().filter(is_kept).take(PER_CLIENT_IN_LOG);
+            let newest = queue.order.iter().rev().filter(is_kept).take(each);
             let answered = newest.filter_map(|kept| match &queue.entries.get(&kept.key)?.state {
                 State::Answered(reply) => Some((*client, kept.key, reply.clone())),
                 State::Running(..) => None,

@@ -91,6 +91,18 @@ fn a_snapshot_has_the_newest_replies_and_those_of_durable_changes_on_their_way()
 }
 
 #[test]
+fn many_clients_share_the_room_for_replies_in_the_log() {
+    let (cache, now) = (ReplyCache::new(CacheLimits { entries: 20_000, bytes: 1 << 20 }), Instant::now());
+    let clients = 2 * IN_LOG as u32 / PER_CLIENT_IN_LOG as u32;
+    for client in 0..clients {
+        for xid in 0..150 {
+            cache.end(IpAddr::from(client.to_be_bytes()), key(xid), b"reply", now);
+        }
+    }
+    assert_eq!(cache.snapshot(0, now).len(), IN_LOG);
+}
+
+#[test]
 fn the_last_connection_that_asked_and_has_received_takes_the_reply_along() {
     let dropped = |askers: &[u64], gone: &[(u64, Replies)]| {
         let (cache, now) = (cache(), Instant::now());
