@@ -73,7 +73,7 @@ impl Place {
         let mut place = Place::Inode(wire, Reached::Not);
         match place.reach(cx) {
             Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => {}
-            reached => _ = reached?,
+            reached => reached?,
         }
         Ok(place)
     }
