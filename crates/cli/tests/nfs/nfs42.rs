@@ -361,6 +361,9 @@ fn space_that_is_not_there_is_refused_and_accepted_writes_keep_theirs() {
         assert!(allocated(&disk.at.join("large")) < MIB);
         let found = std::fs::read(disk.at.join("file")).unwrap();
         assert!(found[..10 << 20] == contents && found[10 << 20..] == contents);
+        // XFS prepares space for writes behind the end of a file, but none for holes.
+        assert_eq!(file.allocate(&mut c, 20 * MIB, 20 * MIB), Nfsstat4::Ok);
+        assert_eq!(file.deallocate(&mut c, 20 * MIB, 20 * MIB), Nfsstat4::Ok);
         // There is room for this, but not for the accepted writes beside it.
         let stat = rustix::fs::statvfs(&disk.at).unwrap();
         let free = stat.f_bfree * stat.f_frsize;
@@ -370,6 +373,29 @@ fn space_that_is_not_there_is_refused_and_accepted_writes_keep_theirs() {
         assert_eq!(large.allocate(&mut c, 0, free - 10 * MIB), Nfsstat4::Nospc);
         server.flush();
         assert!(std::fs::read(disk.at.join("file")).unwrap()[30 << 20..] == contents);
+    }
+}
+
+#[test]
+fn the_space_that_is_said_to_be_available_can_be_allocated() {
+    needs_root!();
+    for kind in ["ext4", "xfs"] {
+        let home = tempfile::tempdir().unwrap();
+        let Some(disk) = LoopDisk::new(home.path(), kind, 400 * MIB) else { return };
+        for serve in [disk.serve().plain(), disk.serve().cached()] {
+            let server = serve.start();
+            let mut c = connect(&server, b"one");
+            let file = open(&mut c, b"file");
+            let request = Bitmap::of(&[attr::SPACE_AVAIL]);
+            let getattr = Op::Getattr(GetattrArgs { request });
+            let available = c.run(&[putfh(&file.handle), getattr], |_, results| match results[1] {
+                OpResult::Getattr(Ok(got)) => got.attributes.attributes().unwrap().space_avail.unwrap(),
+                ref other => panic!("GETATTR: {other:?}"),
+            });
+            // The file system needs some for its own structures.
+            assert_eq!(file.allocate(&mut c, 0, available - MIB), Nfsstat4::Ok, "{kind}");
+            assert_eq!(file.deallocate(&mut c, 0, available - MIB), Nfsstat4::Ok);
+        }
     }
 }
 

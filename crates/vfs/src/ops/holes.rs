@@ -75,8 +75,8 @@ impl Vfs {
                 allocate_in_file(fd, &range, &grown)?;
                 if grows {
                     // The space is there already, so this only sets the size. It never makes a file shorter, which
-                    // destaging may extend at the same time.
-                    allocate(fd, FallocateFlags::empty(), &range)?;
+                    // destaging may extend at the same time. For the whole range XFS would ask for its space again.
+                    allocate(fd, FallocateFlags::empty(), &(range.end - 1..range.end))?;
                 }
                 Ok(Taken { contents: &[], size: if grows { range.end } else { 0 }, space })
             })?;
