@@ -174,8 +174,17 @@ impl Volume {
             return Ok(());
         }
         self.engine.commit(changed.frame).await?;
-        let is_synced = stability == Stability::Durable || self.device.is_remote();
-        if changed.bypassed && is_synced { self.engine.sync_bypassed(&self.object).await } else { Ok(()) }
+        let is_synced = match stability {
+            Stability::Durable => {
+                !planted_bugs::active("a write with FUA does not sync what went past the log")
+            }
+            Stability::Logged | Stability::Unstable => self.device.is_remote(),
+        };
+        let is_wide = planted_bugs::active("a write with FUA flushes the volume");
+        if (changed.bypassed || is_wide) && is_synced {
+            return self.engine.sync_bypassed(&self.object).await;
+        }
+        Ok(())
     }
 
     /// Waits until every answered change is durable, in the log or on the backing device.
