@@ -27,8 +27,8 @@ use crate::{
 /// Longest time of a command. A command that takes longer is ended, and the following steps still run.
 const LIMIT: Duration = Duration::from_mins(25);
 
-/// Leaves out the allocator of the installed binary, the only default feature of the workspace. All builds for tests and
-/// checks do: its build takes a minute of processor time for each profile.
+/// Leaves out the allocator of the installed binary, the only default feature of the workspace. Tests and checks do
+/// without it, because its build takes a minute of processor time for each profile.
 const WITHOUT_ALLOCATOR: &str = "--no-default-features";
 
 /// Time of all fuzz targets together.
