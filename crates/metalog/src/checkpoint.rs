@@ -256,8 +256,10 @@ impl<F: Files> Checkpoints<F> {
     /// | the record of | is needed |
     /// |---|---|
     /// | an operation of a file system that fails | if the operation may be missing in the file system |
-    /// | an operation of another file system, behind `durable` | until a checkpoint covers it: its reply may be on the way, and is not in the snapshot then |
+    /// | an operation of another file system, behind `durable` | until a checkpoint covers it |
     /// | anything else | no |
+    ///
+    /// The snapshot has no reply that is on the way to its client, if the change is behind `durable`.
     fn is_needed(&self, note: &[u8], durable: u64) -> bool {
         let Some(Record::Operation(operation)) = Record::decode(note) else { return false };
         let number = operation.number;

@@ -131,8 +131,8 @@ impl<F: Files> Volume<F> {
         self.is_failing() && !covered && !self.proof.lock().covers(number)
     }
 
-    /// Returns the number up to which all changes of this file system are durable in it. All changes up to `carried_out`
-    /// were carried out before the last commit.
+    /// Returns the number up to which all changes of this file system are durable in it. All changes up to
+    /// `carried_out` were carried out before the last commit.
     pub(crate) fn durable(&self, carried_out: u64) -> u64 {
         let checkpoint = self.checkpoint();
         let has_more = self.last.load(Ordering::Acquire) > checkpoint;

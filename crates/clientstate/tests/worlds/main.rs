@@ -225,8 +225,9 @@ impl World {
             self.server.finish_one(&mut self.rng, self.now);
             self.act();
         }
-        // Delegations and denials of one client may be in another one's way at first. A crash after the long pause gives
-        // the dead a new lease, and a dead client returns no delegation: it is revoked a lease time after its recall.
+        // Delegations and denials of one client may be in another one's way at first. A crash after the long pause
+        // gives the dead a new lease. A dead client returns no delegation, which is revoked a lease time after its
+        // recall.
         for _ in 0..5 {
             self.server.tick(self.now);
             self.act();

@@ -115,8 +115,8 @@ impl UserRecords {
         inner.kept.len() < before
     }
 
-    /// Records that user records in `segments` segments are needed still, or have replaced the released ones. Those that
-    /// have replaced others take `bytes` bytes.
+    /// Records that user records in `segments` segments are needed still, or have replaced the released ones. Those
+    /// that have replaced others take `bytes` bytes.
     pub(crate) fn replaced(&self, segments: usize, bytes: u64) {
         let mut inner = self.inner.lock();
         (inner.carried, inner.replacing) = (segments, bytes);
