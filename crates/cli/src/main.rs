@@ -49,6 +49,7 @@ use clap::Parser;
 use crate::args::{Cli, Command};
 
 /// Requests allocate often, and often free memory in another thread (docs/decisions/011-allocator.md).
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

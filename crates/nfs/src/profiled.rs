@@ -14,7 +14,7 @@ use forebay_wire::nfs3::{FileHandle, Procedure};
 use forebay_wire::nfs4::Opcode;
 use forebay_wire::xdr::{Decode, Reader};
 
-use crate::caller::{At, client_address};
+use crate::caller::{Caller, client_address};
 use crate::export_rates::ExportRates;
 use crate::request::Call;
 use crate::shared::Shared;
@@ -106,23 +106,23 @@ impl Shared {
         &self,
         call: &Call<'_>,
         done: Done,
-        at: Option<(&At, &FileHandle)>,
+        at: Option<(&FileHandle, &Caller)>,
         now: Instant,
     ) {
         let Done { kind, failed, moved } = done;
-        if let Some((at, _)) = at {
+        if let Some((_, caller)) = at {
             let bytes = moved.map_or(0, |moved| moved.len as usize);
-            self.profiled.rates.count(call.peer, at.caller.subject.export(), bytes);
+            self.profiled.rates.count(call.peer, caller.subject.export(), bytes);
         }
         if !self.profiled.profile.is_enabled() {
             return;
         }
         let (subject, file) = match at {
-            Some((at, handle)) => (at.caller.subject, file_key(handle.as_bytes())),
+            Some((handle, caller)) => (caller.subject, file_key(handle.as_bytes())),
             None => (call.stranger(), 0),
         };
         let operation = Operation { subject, kind, failed, file, moved };
-        let id = || FileId::new(at.map_or(&[], |(_, handle)| handle.as_bytes()));
+        let id = || FileId::new(at.map_or(&[], |(handle, _)| handle.as_bytes()));
         self.profiled.count(&operation, now, id);
     }
 }

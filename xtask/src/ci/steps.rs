@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{
     Share::{Alone, Prompt},
-    Step, cargo_test, fuzz, modes, one, sim, step, tests,
+    Step, WITHOUT_ALLOCATOR, cargo_test, fuzz, modes, one, sim, step, tests,
 };
 use crate::{
     boot, dist, documents, mounts, nbd, package,
@@ -22,7 +22,10 @@ pub(crate) fn quick() -> Vec<Step> {
     vec![
         step("format", "cargo fmt", || one(&mut command("cargo", ["fmt", "--all", "--check"]))),
         step("clippy", "no warnings in any target", || {
-            one(&mut command("cargo", ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+            one(&mut command(
+                "cargo",
+                ["clippy", "--workspace", WITHOUT_ALLOCATOR, "--all-targets", "--", "-D", "warnings"],
+            ))
         }),
         step("test build", "builds all tests", || one(&mut cargo_test(&["--no-run"]))).after(&["clippy"]),
         step("unit tests", "tests of the libraries, and the scenarios of the simulator", || {
@@ -66,7 +69,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("rustdoc", "no warnings in documentation", || {
             // With the examples, dependencies have the features that they have for clippy, and are not checked again.
             let targets = ["--lib", "--bins", "--examples"];
-            let mut command = command("cargo", ["doc", "--workspace", "--no-deps"]);
+            let mut command = command("cargo", ["doc", "--workspace", "--no-deps", WITHOUT_ALLOCATOR]);
             one(command.args(targets).env("RUSTDOCFLAGS", "-D warnings"))
         })
         .after(&["clippy"]),
@@ -167,7 +170,7 @@ fn computed() -> Vec<Step> {
         step("threads", "the engine under a scheduler of threads", || {
             tests(&mut features_of_all("forebay-threads", "shuttle"))
         }),
-        step("fuzz", "a minute of all fuzz targets", fuzz),
+        step("fuzz", "a minute of all fuzz targets", fuzz).after(&["test build"]),
     ]
 }
 
@@ -189,6 +192,7 @@ fn worlds(name: &'static str, about: &'static str, runs: &'static [&[&str]]) -> 
 fn features_of_all(package: &str, feature: &str) -> Command {
     let features = format!("{package}/{feature}");
     let mut command = command("cargo", ["test", "--lib", "--features", &features, "--package", package]);
+    command.arg(WITHOUT_ALLOCATOR);
     command.args(["forebay-wire", "forebay-cli", "xtask"].map(|other| format!("--package={other}")));
     command
 }

@@ -28,6 +28,9 @@ pub(super) fn document(outcome: &Outcome) -> Document {
         );
         lead.push(text![Span::Note(note)]);
     }
+    if !outcome.plan.drops_caches {
+        lead.push(text![Span::Note("The page cache was not dropped, so cold reads may be warm.".to_owned())]);
+    }
     let mut sections = vec![figures::summary(&topics)];
     sections.extend(absent(outcome));
     sections.extend(figures::sections(&topics));
@@ -174,11 +177,12 @@ fn list(clients: &[u32]) -> String {
 /// them.
 fn again(plan: &Plan, quick: bool) -> String {
     let quick = if quick { " --quick" } else { "" };
+    let keep = if plan.drops_caches { "" } else { " --keep-page-cache" };
     let clients = match plan.threads.as_slice() {
         [] => format!(" --clients {}", list(&plan.clients).replace(' ', "")),
         _ => String::new(),
     };
     let Plan { repeat, seconds, .. } = plan;
     let data = Size(plan.data);
-    format!("forebay bench paper{quick}{clients} --repeat {repeat} --seconds {seconds} --data {data}")
+    format!("forebay bench paper{quick}{keep}{clients} --repeat {repeat} --seconds {seconds} --data {data}")
 }

@@ -68,6 +68,9 @@ pub struct PaperArgs {
     /// Bytes of sequential data over all clients.
     #[arg(long, value_name = "SIZE")]
     data: Option<Size>,
+    /// Leave the page cache of this host alone, to try the command on a host in use. Cold reads may be warm then.
+    #[arg(long)]
+    keep_page_cache: bool,
     /// Number of repeats of each measurement.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,

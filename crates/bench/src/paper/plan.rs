@@ -85,6 +85,8 @@ pub(crate) struct Plan {
     /// Small files of a single client; with many clients, each makes fewer.
     pub(crate) items: u32,
     pub(crate) repeat: u32,
+    /// True if the page cache is dropped before cold phases.
+    pub(crate) drops_caches: bool,
     /// Model of the emulated array, or path of a directory on a real array.
     pub(crate) array: String,
 }
@@ -122,6 +124,7 @@ impl Plan {
             random: (data * 2 / u64::from(most) / UNIT).max(1) * UNIT,
             items: if quick { 150 } else { 1500 },
             repeat: args.repeat.unwrap_or(if quick { 1 } else { 3 }),
+            drops_caches: !args.keep_page_cache,
             array,
         })
     }

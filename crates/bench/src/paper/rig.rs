@@ -71,7 +71,7 @@ impl Rig {
                 self.prepare("random", &plan.prepare_random())?;
                 let server = Server::start(system, &self.storage.dir("random")?, &self.place)?;
                 let watch = self.storage.watch();
-                let report = server.run(&plan.trace(clients), true, true);
+                let report = self.run(&server, &plan.trace(clients), true, true);
                 disk = watch.samples();
                 self.finish(system, server)?;
                 vec![report?]
@@ -85,10 +85,15 @@ impl Rig {
         Ok(Cell { key, version, load, report, disk })
     }
 
+    /// Runs a job on a server. With `cold`, the page cache is dropped before each phase, unless the plan keeps it.
+    fn run(&self, server: &Server, job: &Job, cold: bool, keep: bool) -> Result<Report> {
+        server.run(job, cold && self.plan.drops_caches, keep)
+    }
+
     /// Runs a job that makes its own files and removes them.
     fn alone(&self, system: System, test: Test, job: &Job, cold: bool) -> Result<Vec<Report>> {
         let server = Server::start(system, &self.storage.dir(test.name())?, &self.place)?;
-        let report = server.run(job, cold, false);
+        let report = self.run(&server, job, cold, false);
         self.finish(system, server)?;
         Ok(vec![report?])
     }
@@ -99,14 +104,14 @@ impl Rig {
         let plan = self.plan.clone();
         self.prepare("random", &plan.prepare_random())?;
         let server = Server::start(system, &self.storage.dir("random")?, &self.place)?;
-        let written = server.run(&plan.random_write(clients), true, true)?;
+        let written = self.run(&server, &plan.random_write(clients), true, true)?;
         if system.is_cached() {
             self.storage.without_pace(|| {
                 server.flush()?;
                 server.run(&plan.warm_up(clients), false, true).map(drop)
             })?;
         }
-        let read = server.run(&plan.random_read(clients), true, true)?;
+        let read = self.run(&server, &plan.random_read(clients), true, true)?;
         self.finish(system, server)?;
         Ok(vec![written, read])
     }
@@ -119,7 +124,7 @@ impl Rig {
         let jobs = [plan.cold_sequential(clients), plan.cold_random(clients)];
         let one = |job| {
             let server = Server::start(system, &self.storage.dir(&name)?, &self.place)?;
-            let report = server.run(&job, true, true)?;
+            let report = self.run(&server, &job, true, true)?;
             self.finish(system, server)?;
             Ok(report)
         };

@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forebay_wire::nfs4::{NameArgs, Nfsstat4, Op};
+use forebay_wire::nfs4::{Bitmap, GetattrArgs, NameArgs, Nfsstat4, Op, attr};
 use rustix::fs::FlockOperation;
 
 use crate::harness::*;
@@ -212,4 +213,33 @@ fn a_reload_that_waits_for_a_file_system_leaves_signals_and_questions_alone() {
     assert_eq!(server.status()["health"]["state"], "OK");
     server.connect().mnt(b"/a").unwrap();
     server.stop();
+}
+
+#[test]
+fn compounds_count_for_the_limit_of_their_export() {
+    let export =
+        "[[export]]\npath='@/data'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n";
+    let limit = "[[rate_limit]]\nname='slow'\nexport='/'\nrequests_per_second=1\nburst='2s'\n";
+    let mut server = Serve::new().exports(&format!("{export}{limit}")).start();
+    let mut c = Client4::connect(&server, b"fast");
+    let request = Bitmap::of(&[attr::SIZE]);
+    let answers = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while c.try_run(&[Op::Putrootfh(()), Op::Getattr(GetattrArgs { request })], |_, _| ()).is_some() {
+                answers.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let is_limited = loop {
+            if server.status()["rate_limits"][0]["delays"] != 0 {
+                break true;
+            }
+            // At one request per second the client waits long before that.
+            if answers.load(Ordering::Relaxed) > 1000 {
+                break false;
+            }
+        };
+        server.stop();
+        assert!(is_limited, "nothing limits the client");
+    });
 }

@@ -5,8 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use forebay_wire::nfs4::{
+    AccessArgs as Access4, Bitmap, GetattrArgs as Getattr4, Nfsstat4, Op, OpResult, attr,
+};
+
 use crate::harness::*;
 use crate::listing::{Way, list};
+use crate::nfs4::{Client4, putfh};
 
 const FILES: u64 = 300;
 
@@ -83,6 +88,48 @@ fn what_was_asked_for_is_answered_from_memory() {
     assert!(used.as_u64().unwrap() > 0 && used.as_u64() < limit.as_u64());
 }
 
+/// A client of NFSv4 asks for what a client of NFSv3 has asked for.
+#[test]
+fn compounds_are_answered_from_memory_too() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", 64 << 20) else { return };
+    let all = Files::new(disk.serve().flags(&FEW_OPEN).start());
+    all.look(&mut all.server.connect());
+    let mut c = Client4::connect(&all.server, b"looks");
+    let mut look = || {
+        for file in &all.files {
+            let rights = Op::Access(Access4 { access: access::READ | access::MODIFY });
+            let status = c.status(&[putfh(file.as_bytes()), rights, getattr4()]);
+            assert_eq!(status, Nfsstat4::Ok);
+        }
+    };
+    // The rights of this caller are not known yet.
+    look();
+    let (hits, misses) = looks(&all.server);
+    look();
+    let (hits_now, misses_now) = looks(&all.server);
+    assert_eq!(misses_now, misses, "{}", all.server.status()["metadata"]);
+    // PUTFH, ACCESS and GETATTR of each file that is not open.
+    assert!(hits_now - hits > 2 * FILES, "{hits_now} after {hits}");
+}
+
+/// Returns a GETATTR for [`mode_and_links`].
+fn getattr4() -> Op<'static> {
+    Op::Getattr(Getattr4 { request: Bitmap::of(&[attr::MODE, attr::NUMLINKS]) })
+}
+
+/// Returns the mode and the number of names that a client of NFSv4 sees.
+fn mode_and_links(c: &mut Client4, file: &FileHandle) -> Result<(u32, u32), Nfsstat4> {
+    c.run(&[putfh(file.as_bytes()), getattr4()], |status, results| match results.get(1) {
+        Some(OpResult::Getattr(Ok(got))) => {
+            let got = got.attributes.attributes().unwrap();
+            Ok((got.mode.unwrap(), got.numlinks.unwrap()))
+        }
+        _ => Err(status),
+    })
+}
+
 /// Without memory for names and attributes everything must work, and with very little memory as well.
 #[test]
 fn memory_for_names_and_attributes_may_be_as_small_as_one_likes() {
@@ -108,7 +155,7 @@ fn memory_for_names_and_attributes_may_be_as_small_as_one_likes() {
 fn what_is_known_of_files_is_as_the_file_system_says() {
     let all = Files::new(few_open().start());
     let (server, files, dir) = (&all.server, &all.files, &all.dir);
-    let mut c = server.connect();
+    let (mut c, mut c4) = (server.connect(), Client4::connect(server, b"looks"));
     let root = c.root();
     let path = |n: u64| all.path(n);
     let mut seed = 11u64;
@@ -141,6 +188,8 @@ fn what_is_known_of_files_is_as_the_file_system_says() {
         }
         for n in [n, draw(FILES)] {
             let meta = std::fs::metadata(path(n)).unwrap();
+            let seen = mode_and_links(&mut c4, &files[n as usize]).unwrap();
+            assert_eq!(seen, (meta.mode() & 0o7777, meta.nlink() as u32), "round {round}");
             let attr = c.attr(&files[n as usize]);
             let found = c.lookup(dir, &number(n)).unwrap();
             assert_eq!(found.object, files[n as usize], "round {round}");
@@ -158,6 +207,10 @@ fn what_is_known_of_files_is_as_the_file_system_says() {
         std::fs::remove_file(path(n)).unwrap();
         let expected = if other_names { Nfsstat3::Ok } else { Nfsstat3::Stale };
         assert_eq!(c.getattr(&files[n as usize]).status(), expected);
+        assert_eq!(
+            mode_and_links(&mut c4, &files[n as usize]).err(),
+            (!other_names).then_some(Nfsstat4::Stale)
+        );
         assert_eq!(c.lookup(dir, &number(n)).status(), Nfsstat3::Noent);
         std::fs::File::create_new(path(n)).unwrap();
         assert_eq!(c.lookup(dir, &number(n)).status(), Nfsstat3::Ok);

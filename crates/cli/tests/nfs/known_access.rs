@@ -7,8 +7,11 @@ use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, Uid, XattrFlags};
 
+use forebay_wire::nfs4::{AccessArgs as Access4, Op, OpResult};
+
 use crate::harness::*;
 use crate::known::{few_open, looks, wait_until_cacheable};
+use crate::nfs4::{Client4, putfh};
 
 const OBJECTS: u64 = 200;
 
@@ -107,6 +110,8 @@ impl Draw {
 
 struct World {
     server: Server,
+    /// A client of NFSv4, which gives half of the answers.
+    nfs4: Client4,
     data: PathBuf,
     files: Vec<FileHandle>,
     draw: Draw,
@@ -137,26 +142,44 @@ impl World {
         let mut c = server.connect();
         let root = c.root();
         let files = (0..OBJECTS).map(|n| c.find(&root, n.to_string().as_bytes())).collect();
-        World { server, data, files, draw: Draw(7), withheld: 0 }
+        let nfs4 = Client4::connect(&server, b"asks");
+        World { server, nfs4, data, files, draw: Draw(7), withheld: 0 }
     }
 
     fn path(&self, n: u64) -> PathBuf {
         self.data.join(n.to_string())
     }
 
+    /// Returns the rights that a caller has to an object, with its attributes, from a client of NFSv3 or NFSv4.
+    fn answer(&mut self, c: &mut Client, file: &FileHandle, caller: (u32, u32, &[u32])) -> (u32, Fattr3) {
+        let (uid, gid, groups) = caller;
+        let nfs4 = self.draw.below(2) == 0;
+        if nfs4 {
+            self.nfs4.connection.user = user(uid, gid, groups);
+            let operations = [putfh(file.as_bytes()), Op::Access(Access4 { access: 0x3f })];
+            let access = self.nfs4.run(&operations, |_, results| match results[1] {
+                OpResult::Access(Ok(got)) => got.access,
+                ref other => panic!("ACCESS: {other:?}"),
+            });
+            return (access, c.attr(file));
+        }
+        c.user = user(uid, gid, groups);
+        let answer = c.access(file, 0x3f).unwrap();
+        c.user = user(0, 0, &[]);
+        (answer.access, answer.obj_attributes.unwrap())
+    }
+
     /// Asks as a random caller. The answer must be the kernel's.
     fn ask(&mut self, c: &mut Client, n: u64, what: &str) {
         let (uid, gid, groups) = self.draw.of(&CALLERS);
-        c.user = user(uid, gid, groups);
-        let answer = c.access(&self.files[n as usize], 0x3f).unwrap();
+        let file = self.files[n as usize];
+        let (access, attr) = self.answer(c, &file, (uid, gid, groups));
         let expected = kernel_grants(&self.path(n), (uid, gid, groups)) & !self.withheld;
-        let attr = answer.obj_attributes.unwrap();
         assert_eq!(
-            answer.access, expected,
+            access, expected,
             "{n} ({:?}, {:o}, {}:{}) for {uid}:{gid} {groups:?}, {what}",
             attr.ftype, attr.mode, attr.uid, attr.gid
         );
-        c.user = user(0, 0, &[]);
     }
 
     /// Changes the rights to an object, through the server or externally.

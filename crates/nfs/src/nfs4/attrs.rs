@@ -12,7 +12,7 @@ use forebay_wire::nfs4::{
 use super::acl;
 use super::compound::{Compound, Context, Stop};
 use super::convert::{change, ftype, wire_time};
-use super::place::{Place, may_wait};
+use super::place::{Place, Reached, may_wait};
 use super::pseudo::Pseudo;
 use crate::MAX_TRANSFER;
 
@@ -284,12 +284,21 @@ impl Compound {
             return Ok(attributes);
         }
         let handle = place.handle(cx);
-        let at = place.resolve(cx)?;
         let needs_space = !(*request & SPACE).is_empty();
         if needs_space || needs_list {
             // The file system has to be asked, and may not answer.
             may_wait(cx)?;
         }
+        place.reach(cx)?;
+        if let Place::Inode(wire, Reached::Cached(_)) = place {
+            // The root of an export is always open.
+            let known = cx.shared.vfs.known(wire.as_bytes(), |export, known| {
+                let object = Described { attr: &known.attr, export, handle, mounted_on: None };
+                Some(describe(cx, &object, scratch))
+            });
+            return known.ok_or(Stop::Later);
+        }
+        let at = place.resolve(cx)?;
         let attr = held.map_or_else(|| cx.shared.vfs.getattr(&at.target), Ok)?;
         let export = &at.target.export;
         let mounted_on = mounted_on(cx, at);

@@ -24,7 +24,7 @@ pub(super) use self::change::{Change, Commit};
 use self::classes::{has_records, is_change, is_of_version_2, kind};
 use super::callback::BackPath;
 use super::measured::Measured;
-use super::place::{Current, Place};
+use super::place::Current;
 use super::server::Server;
 use crate::clients::ClientStats;
 use crate::profiled::{Done, kind_of_operation};
@@ -277,10 +277,7 @@ impl Compound {
         let Some(kind) = kind_of_operation(number) else { return };
         let kind = if has_made { ProfileKind::Create } else { kind };
         let done = Done { kind, failed: self.reply.status() != Nfsstat4::Ok, moved };
-        let at = match self.current.as_ref().map(|current| &current.place) {
-            Some(Place::Inode(handle, Some(at))) => Some((at, handle)),
-            _ => None,
-        };
+        let at = self.current.as_ref().and_then(|current| current.place.admitted());
         shared.profile_nfs4(call, done, at, self.measured.last());
     }
 

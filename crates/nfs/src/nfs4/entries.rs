@@ -10,7 +10,7 @@ use super::acl::{self, set_attr_of_new};
 use super::compound::{Change, Compound, Context, Stop, put};
 use super::convert::change;
 use super::names::check;
-use super::place::{Place, may_wait};
+use super::place::{Place, Reached, may_wait};
 use super::set_attrs::set_mask;
 use crate::caller::At;
 use crate::convert::handle;
@@ -81,7 +81,7 @@ impl Compound {
         let body = CreateOk { cinfo: change_info(&changed.wcc), attrset: set_mask(&args.attributes) };
         put(&mut self.reply, reply.head(), Opcode::Create, &body);
         let made = handle(&cx.shared.vfs.handle(&target));
-        self.set_place(Place::Inode(made, Some(At { target, caller: at.caller })));
+        self.set_place(Place::Inode(made, Reached::Open(At { target, caller: at.caller })));
         Ok(change)
     }
 

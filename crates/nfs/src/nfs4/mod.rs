@@ -25,6 +25,7 @@
 //! Clients' state is in `forebay-clientstate`, which does no I/O; names and data are in `forebay-vfs`. This module
 //! joins the two.
 
+mod access;
 mod acl;
 mod allocate;
 mod attrs;

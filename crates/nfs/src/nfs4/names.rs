@@ -1,17 +1,17 @@
-//! Names: LOOKUP, LOOKUPP, READLINK, SECINFO, ACCESS, and the handles of a COMPOUND.
+//! Names: LOOKUP, LOOKUPP, READLINK, SECINFO, and the handles of a COMPOUND.
 
 use forebay_config::Flavor;
 use forebay_rpc::Reply;
-use forebay_vfs::{Access, FileType};
+use forebay_vfs::FileType;
 use forebay_wire::nfs4::{
-    AccessOk, GssInfo, HandleArgs, Nfsstat4, Opcode, ReadlinkOk, Secinfo, SecinfoOk, SecinfoStyle, access,
+    GssInfo, HandleArgs, Nfsstat4, Opcode, ReadlinkOk, Secinfo, SecinfoOk, SecinfoStyle,
 };
 use forebay_wire::rpc::{AUTH_NONE, AUTH_SYS};
 use forebay_wire::rpcsec_gss::{GssService, KRB5_OID};
 use forebay_wire::{Array, Opaque};
 
 use super::compound::{Compound, Context, Stop, put};
-use super::place::{Current, Place, may_wait};
+use super::place::{Current, Place, Reached, may_wait};
 use super::pseudo::Entry;
 use crate::caller::At;
 use crate::convert::handle;
@@ -83,7 +83,7 @@ impl Compound {
             }
         }
         let (found, _) = cx.shared.vfs.lookup(&at.target, name, &at.caller.cred, cx.wait);
-        Ok(Place::Inode(handle(&found?.handle), None))
+        Ok(Place::Inode(handle(&found?.handle), Reached::Not))
     }
 
     /// Carries out LOOKUPP: makes the directory above the current one the current one.
@@ -123,50 +123,7 @@ impl Compound {
             };
         }
         let (found, _) = cx.shared.vfs.lookup(&at.target, b"..", &at.caller.cred, cx.wait);
-        Ok(Place::Inode(handle(&found?.handle), None))
-    }
-
-    /// Executes ACCESS. The kernel decides about each right.
-    pub(super) fn access(&mut self, cx: &Context<'_>, bits: u32, reply: &mut Reply<'_>) -> Result<(), Stop> {
-        const ALL: u32 = access::READ
-            | access::LOOKUP
-            | access::MODIFY
-            | access::EXTEND
-            | access::DELETE
-            | access::EXECUTE
-            | XATTRS;
-        /// The bits of RFC 8276.
-        const XATTRS: u32 = access::XAREAD | access::XAWRITE | access::XALIST;
-        let is_version_2 = self.is_version_2();
-        let place = self.place()?;
-        let body = if let Place::Above(_) = place {
-            AccessOk { supported: bits & ALL & !XATTRS, access: bits & (access::READ | access::LOOKUP) }
-        } else {
-            let at = place.resolve(cx)?;
-            let is_dir = at.target.object.kind() == FileType::Directory;
-            // A directory is not executed, and a file is not looked up in (RFC 8881 section 18.1.3).
-            let none = if is_dir { access::EXECUTE } else { access::LOOKUP | access::DELETE };
-            let is_file = at.target.object.kind() == FileType::RegularFile;
-            let has_xattrs = (is_dir || is_file) && at.target.export.supports_xattrs() && is_version_2;
-            let supported = bits & ALL & !none & !if has_xattrs { 0 } else { XATTRS };
-            let any = |some: u32| supported & some != 0;
-            let writes = any(access::MODIFY | access::EXTEND | access::DELETE);
-            let asked = Access {
-                read: any(access::READ | access::XAREAD | access::XALIST),
-                write: (writes || any(access::XAWRITE)) && !at.caller.read_only,
-                execute: any(access::LOOKUP | access::EXECUTE) || is_dir && writes,
-            };
-            let (may, _) = cx.shared.vfs.access(&at.target, &at.caller.cred, asked, cx.wait)?;
-            let may_write = may.write && (!is_dir || may.execute);
-            let bit = |on: bool, bits: u32| if on { bits } else { 0 };
-            let granted = bit(may.read, access::READ | access::XAREAD | access::XALIST)
-                | bit(may.write, access::XAWRITE)
-                | bit(may.execute, access::LOOKUP | access::EXECUTE)
-                | bit(may_write, access::MODIFY | access::EXTEND | access::DELETE);
-            AccessOk { supported, access: supported & granted }
-        };
-        put(&mut self.reply, reply.head(), Opcode::Access, &body);
-        Ok(())
+        Ok(Place::Inode(handle(&found?.handle), Reached::Not))
     }
 
     /// Carries out READLINK: appends the target of the current symbolic link. Fails with [`Stop::Later`] on an event

@@ -18,7 +18,7 @@ use super::delegation::answer;
 use super::entries::change_info;
 use super::io::require_file;
 use super::names::check;
-use super::place::{Place, may_wait};
+use super::place::{Place, Reached, may_wait};
 use super::set_attrs::{set_attr, set_mask};
 use crate::caller::At;
 use crate::convert::handle;
@@ -209,8 +209,10 @@ impl Compound {
             change = set_after(cx, &at, &target, &set, change)?;
         }
         change = acl::set_after(cx, &at, &target, acls, change)?;
-        let place =
-            Place::Inode(handle(&cx.shared.vfs.handle(&target)), Some(At { target, caller: at.caller }));
+        let place = Place::Inode(
+            handle(&cx.shared.vfs.handle(&target)),
+            Reached::Open(At { target, caller: at.caller }),
+        );
         Ok(OpenedFile { place, wcc: changed.wcc, attrset, made: true, size: None, change })
     }
 

@@ -16,7 +16,18 @@ pub(super) enum Place {
     /// A directory above the exports.
     Above(usize),
     /// An inode. It is resolved when an operation needs it.
-    Inode(FileHandle, Option<At>),
+    Inode(FileHandle, Reached),
+}
+
+/// The way in which a COMPOUND has an inode.
+#[derive(Clone)]
+pub(super) enum Reached {
+    /// By its handle only.
+    Not,
+    /// By the attribute cache: the inode is not open. This caller may use it.
+    Cached(Caller),
+    /// By the inode cache, for an admitted caller.
+    Open(At),
 }
 
 /// A current or saved handle, with the state id that goes with it.
@@ -43,8 +54,8 @@ impl Place {
                 let target = export.root();
                 let wire = handle(&cx.shared.vfs.handle(&target));
                 match admit(cx, target.export.id) {
-                    Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => Ok(Place::Inode(wire, None)),
-                    caller => Ok(Place::Inode(wire, Some(At { target, caller: caller? }))),
+                    Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => Ok(Place::Inode(wire, Reached::Not)),
+                    caller => Ok(Place::Inode(wire, Reached::Open(At { target, caller: caller? }))),
                 }
             }
         }
@@ -59,10 +70,10 @@ impl Place {
             return Ok(Place::Above(number));
         }
         let wire = FileHandle::new(wire).ok_or(Stop::Fail(Nfsstat4::Badhandle))?;
-        let mut place = Place::Inode(wire, None);
-        match place.resolve(cx) {
+        let mut place = Place::Inode(wire, Reached::Not);
+        match place.reach(cx) {
             Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => {}
-            resolved => _ = resolved?,
+            reached => reached?,
         }
         Ok(place)
     }
@@ -86,8 +97,8 @@ impl Place {
                 });
                 Ok(flavors)
             }
-            Place::Inode(_, Some(at)) => Ok(cx.shared.flavors(at.target.export.id, peer)),
-            Place::Inode(wire, None) => {
+            Place::Inode(_, Reached::Open(at)) => Ok(cx.shared.flavors(at.target.export.id, peer)),
+            Place::Inode(wire, _) => {
                 let target = cx.shared.vfs.target(wire.as_bytes(), cx.wait)?;
                 Ok(cx.shared.flavors(target.export.id, peer))
             }
@@ -98,14 +109,46 @@ impl Place {
     pub(super) fn resolve(&mut self, cx: &Context<'_>) -> Result<&At, Stop> {
         match self {
             Place::Above(_) => Err(Stop::Fail(Nfsstat4::Rofs)),
-            Place::Inode(wire, at) => {
-                if at.is_none() {
+            Place::Inode(wire, reached) => {
+                if !matches!(reached, Reached::Open(_)) {
                     let target = cx.shared.vfs.target(wire.as_bytes(), cx.wait)?;
                     let caller = admit(cx, target.export.id)?;
-                    *at = Some(At { target, caller });
+                    *reached = Reached::Open(At { target, caller });
                 }
-                at.as_ref().ok_or(Stop::Fail(Nfsstat4::Serverfault))
+                match reached {
+                    Reached::Open(at) => Ok(at),
+                    _ => Err(Stop::Fail(Nfsstat4::Serverfault)),
+                }
             }
+        }
+    }
+
+    /// Prepares an operation that needs no more than the attribute cache has. An event loop uses that cache for an
+    /// inode that is not open; a worker opens the inode.
+    pub(super) fn reach(&mut self, cx: &Context<'_>) -> Result<(), Stop> {
+        if cx.wait == Wait::No && matches!(self, Place::Inode(_, Reached::Cached(_))) {
+            return Ok(());
+        }
+        if let Place::Above(_) = self {
+            return Ok(());
+        }
+        let resolved = self.resolve(cx).map(|_| ());
+        if resolved != Err(Stop::Later) || cx.wait == Wait::Yes {
+            return resolved;
+        }
+        let Place::Inode(wire, reached) = self else { return resolved };
+        let admitted = cx.shared.vfs.known(wire.as_bytes(), |export, _| Some(admit(cx, export.id)));
+        *reached = Reached::Cached(admitted.unwrap_or(Err(Stop::Later))?);
+        Ok(())
+    }
+
+    /// Returns the handle and the caller of an inode, if the caller was admitted.
+    pub(super) fn admitted(&self) -> Option<(&FileHandle, &Caller)> {
+        match self {
+            Place::Inode(wire, Reached::Open(At { caller, .. }) | Reached::Cached(caller)) => {
+                Some((wire, caller))
+            }
+            _ => None,
         }
     }
 

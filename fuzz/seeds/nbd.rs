@@ -6,7 +6,7 @@ use forebay_wire::nbd::{
 };
 
 /// Returns a message of each kind.
-pub fn messages() -> Vec<Vec<u8>> {
+pub(crate) fn messages() -> Vec<Vec<u8>> {
     let mut messages = vec![Greeting { flags: 3 }.encode()];
     let mut add = |encode: &dyn Fn(&mut Vec<u8>)| {
         let mut out = Vec::new();

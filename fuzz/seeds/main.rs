@@ -1,5 +1,4 @@
-//! Writes a seed corpus of valid messages: `cargo run --manifest-path fuzz/Cargo.toml --example seeds --
-//! fuzz/corpus`.
+//! Writes a seed corpus of valid messages: `cargo run --package forebay-sim --example fuzz-seeds fuzz/corpus`.
 
 mod engine;
 mod nbd;

@@ -16,7 +16,7 @@ fn trimmed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-pub fn superblocks() -> Vec<Vec<u8>> {
+pub(crate) fn superblocks() -> Vec<Vec<u8>> {
     let entry = |uuid, state| Entry { uuid, segments: 63, state, since_epoch: 1 };
     let one = vec![entry(1, State::Active)];
     let three = vec![entry(1, State::Active), entry(2, State::Lost), entry(3, State::Removed)];
@@ -38,7 +38,7 @@ pub fn superblocks() -> Vec<Vec<u8>> {
     [(one, &[][..]), (three, b"an owner")].map(|pool| trimmed(superblock(pool).encode().to_vec())).into()
 }
 
-pub fn segment_headers() -> Vec<Vec<u8>> {
+pub(crate) fn segment_headers() -> Vec<Vec<u8>> {
     let peer = Some(Place { device: 1, segment: 4 });
     [(SegmentKind::Log, peer), (SegmentKind::Log, None), (SegmentKind::Clean, None)]
         .map(|(kind, peer)| {
@@ -82,7 +82,7 @@ fn bodies() -> [Body; 3] {
     [Body::default(), Body { objects: objects.clone(), records: few }, Body { objects, records: many }]
 }
 
-pub fn frames() -> Vec<Vec<u8>> {
+pub(crate) fn frames() -> Vec<Vec<u8>> {
     bodies()
         .map(|body| {
             let tail_blocks = frame::spill_blocks(body_len(&body)) as u16;
@@ -107,7 +107,7 @@ pub fn frames() -> Vec<Vec<u8>> {
         .into()
 }
 
-pub fn footers() -> Vec<Vec<u8>> {
+pub(crate) fn footers() -> Vec<Vec<u8>> {
     bodies()
         .map(|body| {
             let footer = Footer { pool: POOL, segment_seq: 9, epoch: 2, body };

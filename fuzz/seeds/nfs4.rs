@@ -26,7 +26,7 @@ fn attributes() -> Attributes<'static> {
 }
 
 /// Returns messages of COMPOUND and CB_COMPOUND.
-pub fn compounds() -> Vec<Vec<u8>> {
+pub(crate) fn compounds() -> Vec<Vec<u8>> {
     let mut values = Vec::new();
     let settable = Attributes {
         mode: Some(0o600),
@@ -94,7 +94,7 @@ fn callback() -> Vec<u8> {
 }
 
 /// Returns replies to COMPOUND and CB_COMPOUND.
-pub fn replies() -> Vec<Vec<u8>> {
+pub(crate) fn replies() -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     let mut reply = CompoundReply::begin(&mut out, 0, b"tag");
     reply.push(&mut out, &OpResult::Putrootfh(Ok(())));

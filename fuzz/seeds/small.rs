@@ -11,7 +11,7 @@ fn encoded(value: &dyn Encode) -> Vec<u8> {
 }
 
 /// Returns a message of each kind.
-pub fn messages() -> Vec<Vec<u8>> {
+pub(crate) fn messages() -> Vec<Vec<u8>> {
     let cookie = Opaque(b"cookie".as_slice());
     let alock = nlm4::Lock {
         caller_name: Opaque(b"client"),
