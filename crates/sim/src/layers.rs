@@ -133,7 +133,8 @@ impl Layered {
         let holds = |part: &Range<usize>, generation| {
             matches(&bytes[part.start - start..part.end - start], part.start, generation, place)
         };
-        let mut left = vec![start..start + bytes.len()];
+        let seen = start..start + bytes.len();
+        let mut left = vec![seen];
         for layer in self.layers.iter().rev() {
             let here = common(&layer.ranges, &left);
             // A layer that explains bytes leaves fewer to those under it, so it need not be left out.
