@@ -27,9 +27,11 @@ def must(*words):
 
 def prepare():
     """Makes the users of the tests, and the two directories that they mount."""
-    with open("/etc/passwd", "a") as users, open("/etc/group", "a") as groups:
+    with open("/etc/passwd", "a") as users, open("/etc/shadow", "a") as secrets, open("/etc/group", "a") as groups:
         for name, number in USERS.items():
             users.write(f"{name}:x:{number}:{number}::/tmp:/bin/bash\n")
+            # Without this line su(1) refuses the account.
+            secrets.write(f"{name}:*:20000:0:99999:7:::\n")
             groups.write(f"{name}:x:{number}:\n")
     must("mount", "-t", "nfs", "-o", f"vers={VERSION}", f"{HOST}:/", "/mnt")
     for name in ("test", "scratch"):
@@ -72,6 +74,8 @@ class Watch:
 
     @staticmethod
     def kill_tests():
+        """Kills the test, and then the programs that it has left on the two directories: with them, every later test
+        would fail to mount."""
         for process in os.listdir("/proc"):
             try:
                 with open(f"/proc/{process}/cmdline") as file:
@@ -80,6 +84,10 @@ class Watch:
                 continue
             if re.search(r"tests/(generic|nfs)/\d+", line):
                 os.kill(int(process), signal.SIGKILL)
+        for directory in ("/run/scratch", "/run/test"):
+            if os.path.ismount(directory):
+                subprocess.run(["fuser", "-k", "-m", directory], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
 
 
 def report(name, text, more):
