@@ -222,33 +222,51 @@ impl<F: Files> Checkpoints<F> {
         match release {
             Release::Nothing => {}
             Release::All | Release::Upto(_) if made => {
-                let state = match self.snapshot.get() {
-                    None => self.recovered.get().cloned().unwrap_or_default(),
-                    Some(snapshot) => self.sequence.snapshot(snapshot, durable),
-                };
-                self.keeps_state.store(!state.is_empty(), Ordering::Release);
-                let Some((replaced, bytes)) = self.sequence.note_snapshot(state).await else { return false };
+                let Some((replaced, bytes)) = self.note_state(durable).await else { return false };
                 let upto = if let Release::Upto(upto) = release { upto.min(replaced) } else { replaced };
                 log.let_go_replaced(upto, bytes);
             }
             Release::All => return false,
             Release::Upto(upto) => {
-                return log.let_go_but(upto, |note| self.is_needed(note)).await.unwrap_or(false);
+                // The records that checkpoints cover are released. The snapshot has their replies.
+                let durable = self.served.iter().map(|(volume, _)| volume.durable(durable)).min();
+                let durable = durable.unwrap_or_default();
+                let Some((replaced, bytes)) = self.note_state(durable).await else { return false };
+                let needed = |note: &[u8]| self.is_needed(note, durable);
+                return log.let_go_but(upto.min(replaced), bytes, needed).await.unwrap_or(false);
             }
         }
         true
     }
 
-    /// Returns true if recovery may need a user record, because its file system fails. The operations of file systems
-    /// that do not fail are in them.
-    fn is_needed(&self, note: &[u8]) -> bool {
-        let operation = match Record::decode(note) {
-            Some(Record::Operation(operation)) => operation,
-            Some(Record::State { .. }) => return true,
-            _ => return false,
+    /// Appends a snapshot of the state of clients, durably. Changes up to `durable` need no record. Returns the last
+    /// user record that the snapshot replaces, and its bytes; `None` without room, or if the log is broken.
+    async fn note_state(&self, durable: u64) -> Option<(UserRecordId, usize)> {
+        let state = match self.snapshot.get() {
+            None => self.recovered.get().cloned().unwrap_or_default(),
+            Some(snapshot) => self.sequence.snapshot(snapshot, durable),
         };
-        let volume = self.volume(operation.filesystem);
-        volume.is_some_and(|volume| volume.needs(operation.number))
+        self.keeps_state.store(!state.is_empty(), Ordering::Release);
+        self.sequence.note_snapshot(state).await
+    }
+
+    /// Returns true if recovery may need a user record beside a snapshot for which the changes up to `durable` needed
+    /// none.
+    ///
+    /// | the record of | is needed |
+    /// |---|---|
+    /// | an operation of a file system that fails | if the operation may be missing in the file system |
+    /// | an operation of another file system, behind `durable` | until a checkpoint covers it |
+    /// | anything else | no |
+    ///
+    /// The snapshot has no reply that is on the way to its client, if the change is behind `durable`.
+    fn is_needed(&self, note: &[u8], durable: u64) -> bool {
+        let Some(Record::Operation(operation)) = Record::decode(note) else { return false };
+        let number = operation.number;
+        let needed = |volume: &Arc<Volume<F>>| {
+            volume.needs(number) || !volume.is_failing() && number > durable.max(volume.checkpoint())
+        };
+        self.volume(operation.filesystem).is_some_and(needed)
     }
 
     /// Logs the result of a commit. `wait` says that the append may wait for room; no task may make any while a file

@@ -44,10 +44,12 @@ pub trait Log: Send + Sync + 'static {
     /// Releases the user records up to `upto`, which records of `bytes` bytes replace.
     fn let_go_replaced(&self, upto: UserRecordId, bytes: usize);
 
-    /// Releases the user records up to `upto`, except those that are `needed`. Returns false if all stay for now.
+    /// Releases the user records up to `upto`, except those that are `needed`. Records of `replacing` bytes replace
+    /// some of the others. Returns false if all stay for now.
     fn let_go_but(
         &self,
         upto: UserRecordId,
+        replacing: usize,
         needed: impl Fn(&[u8]) -> bool + Send + Sync,
     ) -> impl Future<Output = Result<bool, Error>> + Send;
 

@@ -106,6 +106,7 @@ impl Log for Memory {
     async fn let_go_but(
         &self,
         upto: UserRecordId,
+        _replacing: usize,
         needed: impl Fn(&[u8]) -> bool + Send + Sync,
     ) -> Result<bool, Error> {
         let kept = self.records().iter().filter(|record| needed(record)).count();
@@ -244,13 +245,18 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Bench::beside(&Arc::default())
+    }
+
+    /// Returns a bench that serves another file system as well, with number 4.
+    pub(crate) fn beside(other: &Arc<Disk>) -> Self {
         let (log, disk) = (Arc::new(Memory::default()), Arc::new(Disk::default()));
         let sequence = Arc::new(Sequence::new(log.clone()));
         sequence.mark_reconciled(77, 10);
         let news = Arc::new(Mutex::new(Vec::new()));
         let theirs = news.clone();
         let tell = Arc::new(move |it| theirs.lock().push(format!("{it:?}")));
-        let served = vec![(3, Arc::downgrade(&disk))];
+        let served = vec![(3, Arc::downgrade(&disk)), (4, Arc::downgrade(other))];
         let checkpoints = Checkpoints::new(sequence.clone(), Arc::new(Fast::default()), served, tell);
         let volume = checkpoints.volume(3).unwrap().clone();
         Bench { log, sequence, disk, checkpoints, volume, news }

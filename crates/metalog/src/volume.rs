@@ -131,6 +131,14 @@ impl<F: Files> Volume<F> {
         self.is_failing() && !covered && !self.proof.lock().covers(number)
     }
 
+    /// Returns the number up to which all changes of this file system are durable in it. All changes up to
+    /// `carried_out` were carried out before the last commit.
+    pub(crate) fn durable(&self, carried_out: u64) -> u64 {
+        let checkpoint = self.checkpoint();
+        let has_more = self.last.load(Ordering::Acquire) > checkpoint;
+        if self.is_failing() && has_more { checkpoint.min(carried_out) } else { carried_out }
+    }
+
     /// Records in the file system that the log is lost, before a change without a record becomes durable. The journal
     /// keeps the order.
     pub(crate) async fn lose_log(&self, files: &F) -> Result<(), F::Error> {

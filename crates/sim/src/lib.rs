@@ -16,6 +16,7 @@ pub mod gremlin;
 pub mod hanger;
 pub mod hits;
 pub mod joined;
+pub mod layers;
 pub mod leaver;
 pub mod model;
 pub mod namespace;

@@ -222,7 +222,7 @@ pub fn let_go_slowly(
                 continue;
             }
             shared.hits.hit(Fault::NotesCarried);
-            let stuck = engine.let_go_but(upto, is_needed).await != Ok(true);
+            let stuck = engine.let_go_but(upto, 0, is_needed).await != Ok(true);
             shared.notes.lock().stuck = stuck;
             engine.keep_notes(stuck.then_some(BackingError::Io(5)));
             if stuck {

@@ -10,23 +10,34 @@ use std::ops::Range;
 
 use forebay_engine::io::Time;
 
-use crate::stamp::{Generation, Runs};
+use crate::stamp::Generation;
+
+/// A possible value of a register, or a set of them.
+pub trait Value: Clone + PartialEq {
+    /// Returns true if this is exactly one value.
+    fn is_one(&self) -> bool {
+        true
+    }
+}
+
+impl Value for u64 {}
+
+impl Value for Time {}
 
 /// The effect of an operation on a value.
 pub trait Change<V>: Clone {
     /// Applies the change to a value.
     fn apply(&self, value: &mut V);
+
+    /// Lets a value be with the change or without it. Returns false if the type has no such values.
+    fn attempt(&self, _value: &mut V) -> bool {
+        false
+    }
 }
 
 /// An overwrite of some bytes of a block.
 #[derive(Clone, Debug)]
 pub struct Overwrite(pub Range<usize>, pub Generation);
-
-impl Change<Runs> for Overwrite {
-    fn apply(&self, value: &mut Runs) {
-        value.apply(&self.0, self.1);
-    }
-}
 
 /// A change of a size.
 #[derive(Clone, Debug)]
@@ -115,7 +126,7 @@ pub struct Register<V, C> {
 /// The number of operations that fit in a register at a time.
 pub const OPERATIONS: usize = 16;
 
-impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
+impl<V: Value, C: Change<V>> Register<V, C> {
     /// Makes a register that holds `value`.
     pub fn new(value: V) -> Self {
         Register {
@@ -162,11 +173,6 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     pub fn forget(&mut self, value: V) {
         self.set(vec![value]);
         (self.survivors, self.shaky, self.newest) = (None, Shaky::No, 0);
-    }
-
-    /// Widens the possible values.
-    pub fn widen(&mut self, values: Vec<V>) {
-        self.base = values;
     }
 
     /// Begins operation `id`.
@@ -274,12 +280,22 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     /// Notes that a reader found a value that `matches`. The reader began when `visible` had to be seen already. The
     /// known values narrow to the matching ones. Returns false if none was possible.
     pub fn observe(&mut self, visible: u64, matches: impl Fn(&V) -> bool) -> bool {
+        self.narrow(visible, &matches, |value| if matches(value) { vec![value.clone()] } else { Vec::new() })
+    }
+
+    /// Does as [`Register::observe`] for values that are sets: `narrow` returns what of a value was found.
+    pub fn narrow(
+        &mut self,
+        visible: u64,
+        matches: impl Fn(&V) -> bool,
+        narrow: impl Fn(&V) -> Vec<V>,
+    ) -> bool {
         if self.operations.is_empty() {
             if !self.base.iter().any(&matches) {
                 return false;
             }
             if self.shaky != Shaky::Always {
-                self.base.retain(&matches);
+                self.base = self.base.iter().flat_map(&narrow).collect();
             }
         } else {
             let mut states = self.reachable(&self.base);
@@ -295,9 +311,17 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             }
         }
         if let Some((values, _)) = &mut self.survivors {
-            values.retain(|(value, _)| matches(value));
+            let all = std::mem::take(values).into_iter();
+            *values = all
+                .flat_map(|(value, ids)| narrow(&value).into_iter().map(move |value| (value, ids.clone())))
+                .collect();
         }
         true
+    }
+
+    /// Returns true if only one value is known to be possible.
+    pub fn is_one(&self) -> bool {
+        self.base.len() < 2 && self.base.iter().all(V::is_one)
     }
 
     /// Folds operations that are durable or have failed into the base. No reader may be active. Unless `logged`, failed
@@ -314,8 +338,15 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
                 Shaky::UntilCrash => self.possible_from(&self.under, needed),
                 _ => Vec::new(),
             };
-            self.base = self.possible(needed);
             let failed = self.operations.iter().any(|operation| !operation.accepted);
+            let always = match self.shaky {
+                Shaky::Always => true,
+                Shaky::UntilCrash => false,
+                Shaky::No | Shaky::UntilCut => failed && lossy && !logged,
+            };
+            // Reads would not narrow the values again, so they are kept as sets where the type has them.
+            let sets = if always { self.attempted() } else { None };
+            self.base = sets.unwrap_or_else(|| self.possible(needed));
             let in_memory = self.operations.iter().any(|operation| operation.in_memory);
             // A durable operation makes everything before it durable: all bytes of a block, or the whole page cache of
             // a file.
@@ -323,7 +354,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
                 Shaky::UntilCrash if hidden.iter().any(|value| !self.base.contains(value)) => {
                     Shaky::UntilCrash
                 }
-                _ if self.base.len() < 2 => Shaky::No,
+                _ if self.is_one() => Shaky::No,
                 Shaky::Always => Shaky::Always,
                 Shaky::UntilCrash => Shaky::UntilCrash,
                 _ if !failed || logged => Shaky::No,
@@ -370,7 +401,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
                 self.base.push(value.clone());
             }
         }
-        self.shaky = if self.base.len() > 1 && !logged { Shaky::Always } else { Shaky::No };
+        self.shaky = if !self.is_one() && !logged { Shaky::Always } else { Shaky::No };
         self.survivors = Some((values, ids));
         self.operations.clear();
     }
@@ -384,5 +415,6 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     }
 }
 
+mod attempts;
 #[cfg(test)]
 mod tests;

@@ -141,7 +141,7 @@ impl Runs {
 }
 
 /// Returns true if `bytes`, which begin `start` bytes into the block, are those that write `generation` leaves there.
-fn matches(bytes: &[u8], start: usize, generation: Generation, place: Place) -> bool {
+pub fn matches(bytes: &[u8], start: usize, generation: Generation, place: Place) -> bool {
     if generation == UNKNOWN {
         return true;
     }

@@ -4,6 +4,8 @@ forebay_common::planted_bugs![
     ; in scenarios:
     "a flush is answered before the frame is durable",
     "a write with FUA is answered before the frame is durable",
+    "a write with FUA does not sync what went past the log",
+    "a write with FUA flushes the volume",
     "a logged write is answered before its frame",
     "a flush does not sync what went past the log",
     "a map finds the dirty blocks after the holes",

@@ -124,7 +124,7 @@ impl Volume {
         change: impl Fn() -> Io<BackingResult<()>>,
     ) -> Result<Changed> {
         let (engine, object) = (&self.engine, &self.object);
-        let direct = engine.begin_bypass(object, range.start, range.end - range.start).await?;
+        let direct = engine.begin_bypass(object, range.start, range.end - range.start).await?.timeless();
         let (direct, bytes) = match contents {
             Contents::Cached(bytes) => (direct.caching(), bytes),
             Contents::MayBeCached(bytes) => (direct, bytes),
@@ -134,8 +134,8 @@ impl Volume {
         let (losses, result) = self.on_device(change).await;
         let written = result.is_ok().then_some((range.start, bytes));
         let frame = engine.end_bypass(object, direct, written, range.end, Time::default()).await?;
-        // The record of the new contents is durable before the answer: a later flush of another range must not depend
-        // on it.
+        // A record that unreadable copies are mended is durable before the answer: a later flush of another range must
+        // not depend on it.
         engine.commit(frame).await?;
         result?;
         if self.device.losses() != losses {
@@ -174,8 +174,17 @@ impl Volume {
             return Ok(());
         }
         self.engine.commit(changed.frame).await?;
-        let is_synced = stability == Stability::Durable || self.device.is_remote();
-        if changed.bypassed && is_synced { self.engine.sync_bypassed(&self.object).await } else { Ok(()) }
+        let is_synced = match stability {
+            Stability::Durable => {
+                !planted_bugs::active("a write with FUA does not sync what went past the log")
+            }
+            Stability::Logged | Stability::Unstable => self.device.is_remote(),
+        };
+        let is_wide = planted_bugs::active("a write with FUA flushes the volume");
+        if (changed.bypassed || is_wide) && is_synced {
+            return self.engine.sync_bypassed(&self.object).await;
+        }
+        Ok(())
     }
 
     /// Waits until every answered change is durable, in the log or on the backing device.

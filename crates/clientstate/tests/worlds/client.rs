@@ -367,8 +367,12 @@ impl Client {
         LockOwner::V4(self.id, name("l"))
     }
 
-    /// Unlocks and closes everything, with an open of each file first: a close may be lost in a crash.
+    /// Unlocks and closes everything, with an open of each file first: a close may be lost in a crash. Renews the
+    /// lease. A file that is being recalled from another client is left for the next time.
     pub(crate) fn leave(&mut self, server: &mut Server, now: Now) {
+        let bound = server.state.bind_conn_to_session(self.session, Direction::ForeOrBoth, self.id.0, now);
+        assert!(bound.is_ok(), "{}: the session is gone within its lease", self.name);
+        self.renewed = now;
         for file in 0..FILES {
             let fx = &mut Effects::default();
             let args = OpenArgs {

@@ -213,6 +213,13 @@ impl Server {
         self.append(fx, vec![], rng, now).then_some(result)
     }
 
+    /// Does what time brings, at the end of a world: its records are not logged.
+    pub(crate) fn tick(&mut self, now: Now) {
+        let mut fx = Effects::default();
+        self.state.tick(now, &mut fx);
+        self.actions.append(&mut fx.actions);
+    }
+
     /// Begins a change of a file by a client without state, or ends one.
     pub(crate) fn change(&mut self, file: u8, rng: &mut Rng, now: Now) {
         if rng.chance(50) && !self.changing.is_empty() {

@@ -86,7 +86,8 @@ pub(crate) struct Core {
     pub(crate) roomy: AtomicBool,
     /// True if all dirty data is on two devices, and new writes will be.
     pub(crate) mirrored: AtomicBool,
-    /// The value of `mirrored` that was reported last. The lock is held while the value is determined.
+    /// The value of `mirrored` that was reported last; `None` before the log opens its first segment. The lock is held
+    /// while the value is determined.
     pub(crate) mirror: Mutex<Option<bool>>,
     /// Wakes tasks when segments become free or dirty data becomes clean.
     pub(crate) space: Gate,
@@ -223,6 +224,13 @@ impl Core {
     /// Returns true if all dirty data is on two devices, and new writes will be.
     pub(crate) fn is_mirrored(&self) -> bool {
         self.mirrored.load(Ordering::Acquire)
+    }
+
+    /// Returns true if dirty data is on one device only, or new writes would be. Before the log opens its first
+    /// segment, returns true only if no segment is free: dirty data that recovery found is no more urgent than other
+    /// data.
+    pub(crate) fn lacks_mirror(&self) -> bool {
+        self.mirror.lock().map_or_else(|| self.log.is_full(), |mirrored| !mirrored)
     }
 
     /// Returns the number of cache devices in use.

@@ -105,7 +105,7 @@ fn reason(core: &Core, volume: &Volume) -> Option<Reason> {
         return Some(Reason { wanted: BATCH_TIME, urgent: true });
     }
     let fill = core.log_load(volume).dirty;
-    let urgent = volume.is_flushing() || !core.is_mirrored() || fill >= 0.25;
+    let urgent = volume.is_flushing() || core.lacks_mirror() || fill >= 0.25;
     (urgent || now >= due).then_some(Reason { wanted: CALM_BATCH_TIME, urgent })
 }
 

@@ -51,15 +51,21 @@ impl Engine {
 
     /// Releases user records up to `upto`, as [`Engine::release_user_records`], except those that are `needed`. The
     /// needed records are reappended in their order, behind all present records, and are durable before the old ones
-    /// are released. So recovery returns each of them at least once, whatever fails in between.
+    /// are released. So recovery returns each of them at least once, whatever fails in between. Records of `replacing`
+    /// bytes that [`Engine::replace_user_records`] has appended replace some of the others.
     ///
     /// Returns true if any segment may leave the log now. Returns false without room, or if a segment's records
     /// cannot be read. Then nothing has changed, except that some records may be in the log twice.
     ///
     /// # Errors
     /// No cache device is left.
-    pub async fn let_go_but(&self, upto: UserRecordId, needed: impl Fn(&[u8]) -> bool) -> Result<bool> {
-        carry::let_go_but(&self.core, upto, needed).await
+    pub async fn let_go_but(
+        &self,
+        upto: UserRecordId,
+        replacing: usize,
+        needed: impl Fn(&[u8]) -> bool,
+    ) -> Result<bool> {
+        carry::let_go_but(&self.core, upto, replacing, needed).await
     }
 
     /// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the

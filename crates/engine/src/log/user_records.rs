@@ -115,12 +115,8 @@ impl UserRecords {
         inner.kept.len() < before
     }
 
-    /// Records the number of segments taken by reappended user records.
-    pub(crate) fn carried(&self, segments: usize) {
-        self.inner.lock().carried = segments;
-    }
-
-    /// Records that user records in `segments` segments, of `bytes` bytes, have replaced the released ones.
+    /// Records that user records in `segments` segments are needed still, or have replaced the released ones. Those
+    /// that have replaced others take `bytes` bytes.
     pub(crate) fn replaced(&self, segments: usize, bytes: u64) {
         let mut inner = self.inner.lock();
         (inner.carried, inner.replacing) = (segments, bytes);

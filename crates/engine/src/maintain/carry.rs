@@ -15,15 +15,17 @@ use crate::{Result, Seq};
 /// Releases user records up to `upto`, as [`Engine::release_user_records`](crate::Engine::release_user_records), except
 /// those that are `needed`. The needed records are reappended in their order, behind all present records, and are
 /// durable before the old ones are released. So recovery returns each of them at least once, whatever fails in between.
+/// User records of `replacing` bytes have replaced others of the released ones.
 pub(crate) async fn let_go_but(
     core: &Core,
     upto: UserRecordId,
+    replacing: usize,
     needed: impl Fn(&[u8]) -> bool,
 ) -> Result<bool> {
     // Records appended here get higher numbers.
     let upto = upto.min(core.notes.last());
     let _moving = moving(core);
-    let (mut moved, mut bytes) = (false, 0);
+    let (mut moved, mut bytes) = (false, replacing);
     while let Some((id, last)) = core.notes.oldest_kept().filter(|(_, last)| *last <= upto) {
         let Some(segment) = core.segments.get(id).filter(|segment| segment.sealed) else { break };
         let Some(body) = read_footer(core, &segment).await else { break };
@@ -39,7 +41,7 @@ pub(crate) async fn let_go_but(
         core.commit(frame).await?;
         release_user_records(core, last);
         // A user record is in a frame and in a footer.
-        core.notes.carried((bytes * 2).div_ceil(core.slots() * BLOCK));
+        core.notes.replaced((bytes * 2).div_ceil(core.slots() * BLOCK), 2 * replacing as u64);
         moved = true;
     }
     Ok(moved)

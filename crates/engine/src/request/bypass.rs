@@ -41,6 +41,8 @@ pub struct BypassWrite {
     failed: u64,
     /// True if the written blocks are cached in any mode.
     caching: bool,
+    /// True if the object has no modification time that recovery could bring back.
+    timeless: bool,
 }
 
 impl BypassWrite {
@@ -48,6 +50,13 @@ impl BypassWrite {
     /// another one than write-through.
     pub fn caching(mut self) -> Self {
         self.caching = true;
+        self
+    }
+
+    /// Says that the object has no modification time, as a block volume. So
+    /// [`Engine::end_bypass`](crate::Engine::end_bypass) appends no record of it.
+    pub fn timeless(mut self) -> Self {
+        self.timeless = true;
         self
     }
 
@@ -100,6 +109,7 @@ pub(crate) async fn begin_bypass(
                 synced: false,
                 failed,
                 caching: false,
+                timeless: false,
             });
         }
         let ready = || {
@@ -163,7 +173,8 @@ pub(crate) async fn end_bypass(
     size: u64,
     now: Time,
 ) -> Result<Seq> {
-    let BypassWrite { bytes, range, mut frame, fetch, mended, asked, synced, failed, caching } = direct;
+    let BypassWrite { bytes, range, mut frame, fetch, mended, asked, synced, failed, caching, timeless } =
+        direct;
     answered(core, &object.volume, asked);
     note_unsynced(&mut object.lock(), bytes, failed, written.is_some(), synced);
     if written.is_some() && !mended.is_empty() {
@@ -180,11 +191,12 @@ pub(crate) async fn end_bypass(
     let logged = finish_bypass(core, object, &range, fetch, cached, size, now);
     // Holes and allocations have no contents, and may be as long as a file can be.
     if let Some((offset, data)) = written.filter(|(_, data)| !data.is_empty()) {
+        core.totals.direct.add(data.len() as u64);
         let kind = if cached.is_some() { Kind::Through } else { Kind::Around };
         core.saw(object, blocks(offset, data.len() as u64), kind);
     }
     trim_ram(core);
-    if !logged {
+    if !logged || timeless {
         return Ok(frame);
     }
     // Recovery must not bring an older modification time back.
@@ -259,7 +271,6 @@ fn finish_bypass(
         state.mtime = Some(now);
     }
     if let Some((offset, data)) = written.filter(|_| alone) {
-        core.totals.direct.add(data.len() as u64);
         cache_written(core, object, &mut state, offset, data);
     }
     let logged = state.logged;

@@ -5,7 +5,7 @@ use forebay_common::lock::Mutex;
 use super::*;
 use crate::change::DurableBy;
 use crate::service::make_durable;
-use crate::tests::{Bench, Refused, at_once, identity, touching};
+use crate::tests::{Bench, Disk, Refused, at_once, identity, touching};
 
 /// Carries out a logged change of one object.
 fn change(bench: &Bench, object: u8) {
@@ -134,6 +134,62 @@ fn a_snapshot_hears_which_changes_need_no_record() {
     }));
     at_once(bench.checkpoints.answer());
     assert_eq!(*heard.lock(), rename - 1, "the RENAME is not carried out");
+}
+
+/// Returns the bytes of the records of clients' state.
+fn states(bench: &Bench) -> Vec<Vec<u8>> {
+    let state = |record| match record {
+        Record::State { bytes, .. } => Some(bytes.to_vec()),
+        _ => None,
+    };
+    bench.log.decoded().into_iter().filter_map(state).collect()
+}
+
+/// Keeps the replies to all changes as the server does. The result is the number up to which the last snapshot was told
+/// that all changes are durable.
+fn keep_replies(bench: &Bench) -> Arc<Mutex<u64>> {
+    let heard = Arc::new(Mutex::new(0));
+    let hears = heard.clone();
+    bench.checkpoints.keep_state(Box::new(move |number, durable| {
+        *hears.lock() = durable;
+        vec![(number(), b"replies".to_vec())]
+    }));
+    heard
+}
+
+#[test]
+fn the_replies_of_a_file_system_that_does_not_fail_outlive_its_records() {
+    let other = Arc::new(Disk::default());
+    let bench = Bench::beside(&other);
+    let heard = keep_replies(&bench);
+    let beside = bench.checkpoints.volume(4).unwrap().clone();
+    let change_beside = |object| {
+        let pending = beside.changed(DurableBy::Log, touching(object));
+        at_once(make_durable(&other, pending, "it", b"reply", Box::new(drop)));
+    };
+    change_beside(1);
+    at_once(bench.checkpoints.make());
+    change(&bench, 2);
+    change_beside(3);
+    bench.disk.failed.store(true, Relaxed);
+    at_once(bench.checkpoints.answer());
+    // Change 11 is in a checkpoint. The reply to change 13 may be on the way, until the next checkpoint covers it.
+    assert_eq!(*bench.log.released.lock(), ["asks", "up to 4 but 2", "asks"]);
+    assert_eq!((states(&bench), beside.checkpoint()), (vec![b"replies".to_vec()], 13));
+    assert!(*heard.lock() < 12, "change 12 is not durable");
+}
+
+#[test]
+fn the_replies_to_changes_before_a_failure_outlive_their_records() {
+    let bench = Bench::new();
+    let heard = keep_replies(&bench);
+    change(&bench, 1);
+    at_once(bench.checkpoints.make());
+    change(&bench, 2);
+    bench.disk.failed.store(true, Relaxed);
+    at_once(bench.checkpoints.answer());
+    assert_eq!((states(&bench), *heard.lock()), (vec![b"replies".to_vec()], 11));
+    assert!(bench.volume.needs(12));
 }
 
 #[test]

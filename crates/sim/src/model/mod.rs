@@ -11,12 +11,13 @@ use std::ops::Range;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time;
 
+use crate::layers::Layered;
 use crate::register::{Overwrite, Register, Resize};
 use crate::stamp::{Generation, Runs};
 
 pub use look::Reading;
 
-type Block = Register<Runs, Overwrite>;
+type Block = Register<Layered, Overwrite>;
 
 /// The known state of an object.
 struct ModelObject {
@@ -91,7 +92,7 @@ impl Model {
         let block = |block| {
             let mut runs = Runs::default();
             runs.apply(&within(block, &all), generation);
-            (block, Block::new(runs))
+            (block, Block::new(runs.into()))
         };
         let blocks = blocks(&all).map(block).collect();
         let new = ModelObject {
@@ -146,7 +147,8 @@ impl Model {
         if let Some(state) = self.objects.get_mut(&object) {
             state.note_end(self.logged);
             for block in blocks(&range) {
-                let register = state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default()));
+                let register =
+                    state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default().into()));
                 (register.lossy, register.logged) = (self.lossy, self.logged);
                 register.begin(id, Overwrite(within(block, &range), id));
                 state.unfolded.insert(block);
@@ -276,7 +278,7 @@ impl Model {
     pub fn destroyed(&mut self, first: u64) {
         for object in self.objects.values_mut() {
             let blocks = object.blocks.values_mut().filter(|block| block.newest >= first);
-            blocks.for_each(|block| block.forget(Runs::unknown()));
+            blocks.for_each(|block| block.forget(Runs::unknown().into()));
             object.unsized_since |= object.size.newest >= first;
         }
     }

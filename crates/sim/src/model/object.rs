@@ -5,19 +5,14 @@ use std::ops::Range;
 use forebay_engine::buffer::BLOCK;
 
 use super::{Block, ModelObject, Reading, blocks, within};
+use crate::layers::Layered;
+use crate::register::Overwrite;
 use crate::stamp::{Generation, Place, Runs, describe, plausible};
 
 /// Lets uncertain contents of a block be cut off from the start of `tail` on.
 fn may_end(register: &mut Block, tail: &Range<usize>) {
-    let mut values = register.folded().unwrap_or_default().to_vec();
-    if values.len() > 1 {
-        for mut value in values.clone() {
-            value.apply(tail, 0);
-            if !values.contains(&value) {
-                values.push(value);
-            }
-        }
-        register.widen(values);
+    if register.folded().is_some() && !register.is_one() {
+        register.attempt(&Overwrite(tail.clone(), 0));
     }
 }
 
@@ -93,7 +88,7 @@ impl ModelObject {
         let size = *size;
         for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
             let Some(values) = register.folded() else { continue };
-            let mut clipped: Vec<Runs> = Vec::new();
+            let mut clipped: Vec<Layered> = Vec::new();
             for mut value in values.iter().cloned() {
                 value.apply(&within(*block, &(size..u64::MAX)), 0);
                 if !clipped.contains(&value) {
@@ -117,17 +112,18 @@ impl ModelObject {
             ));
         }
         let range = offset..offset + bytes.len() as u64;
-        let zeros = Block::new(Runs::default());
+        let zeros = Block::new(Runs::default().into());
         for block in blocks(&range) {
             let part = within(block, &range);
             let start = (block * BLOCK as u64 + part.start as u64 - offset) as usize;
             let bytes = &bytes[start..start + part.len()];
             let place = Place { object, block };
             let visible = reading.blocks.get(&block).copied().unwrap_or(0);
-            let matches = |runs: &Runs| runs.matches(bytes, part.start, place);
+            let matches = |contents: &Layered| contents.matches(bytes, part.start, place);
+            let narrow = |contents: &Layered| contents.narrow(bytes, part.start, place);
             let known = match self.blocks.get_mut(&block) {
-                Some(register) => register.observe(visible, matches),
-                None => matches(&Runs::default()),
+                Some(register) => register.narrow(visible, matches, narrow),
+                None => Runs::default().matches(bytes, part.start, place),
             };
             if !known {
                 let register = self.blocks.get(&block).unwrap_or(&zeros);

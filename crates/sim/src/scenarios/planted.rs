@@ -26,6 +26,14 @@ const FINDERS: &[(&str, fn())] = &[
         blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
     ),
     (
+        "a write with FUA does not sync what went past the log",
+        blocks::a_volume_with_a_mode_of_its_own_keeps_what_was_flushed,
+    ),
+    (
+        "a write with FUA flushes the volume",
+        blocks::fua::a_write_with_fua_is_durable_and_waits_for_no_other_write,
+    ),
+    (
         "a logged write is answered before its frame",
         blocks::a_logged_write_survives_a_kill_right_after_its_answer,
     ),

@@ -178,3 +178,16 @@ fn a_write_during_which_a_sync_failed_counts_as_lost() {
         world.crash(Crash::Kill);
     }
 }
+
+#[test]
+fn writes_past_the_log_are_counted_though_they_are_not_cached() {
+    let mut world = world(1, 2);
+    world.shared.model.lock().logged = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 8);
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        client.flush().await;
+        write_past(&client, 1, 0, 3 * 4096).await;
+    });
+    assert_eq!(engine.counters().direct, 3 * 4096);
+}

@@ -54,9 +54,10 @@ impl Log for CacheLog {
     async fn let_go_but(
         &self,
         upto: UserRecordId,
+        replacing: usize,
         needed: impl Fn(&[u8]) -> bool + Send + Sync,
     ) -> Result<bool, Error> {
-        self.0.let_go_but(upto, needed).await
+        self.0.let_go_but(upto, replacing, needed).await
     }
 
     fn run(&self, task: Io<()>) {

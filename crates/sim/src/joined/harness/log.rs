@@ -120,6 +120,7 @@ impl Log for Observed {
     async fn let_go_but(
         &self,
         upto: UserRecordId,
+        replacing: usize,
         needed: impl Fn(&[u8]) -> bool + Send + Sync,
     ) -> Result<bool, Error> {
         let needed = |record: &[u8]| {
@@ -131,7 +132,7 @@ impl Log for Observed {
             }
             needed
         };
-        self.engine()?.let_go_but(upto, needed).await
+        self.engine()?.let_go_but(upto, replacing, needed).await
     }
 
     fn run(&self, task: Io<()>) {

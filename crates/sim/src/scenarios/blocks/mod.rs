@@ -1,5 +1,6 @@
 //! Worlds with a block volume: clients write, flush, discard and read it, through crashes and the loss of a device.
 
+pub(super) mod fua;
 pub(super) mod link;
 mod model;
 
