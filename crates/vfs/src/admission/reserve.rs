@@ -3,14 +3,16 @@
 
 use crate::sys::coarse_millis;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
+
+use forebay_common::lock::Mutex;
 
 /// The time between two questions to the backing store, in milliseconds; the shorter one counts if space is short.
 const REFRESH: u64 = 500;
 const REFRESH_SHORT: u64 = 10;
 /// The time to wait for the backing store's answer. A store that does not answer is not asked again until it does. So
-/// it holds up one worker for this time, and no other.
+/// it holds up one worker for this time, and no other. Before the first answer, other workers wait with that one.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// The part of all space that is kept free, at most [`MARGIN_MAX`] bytes. Destaging needs it besides the data itself,
 /// and other programs may take space between two questions.
@@ -26,6 +28,10 @@ pub(crate) struct Reserve {
     pending: AtomicU64,
     /// The time of the next question, in milliseconds of the monotonic clock.
     due: AtomicU64,
+    /// True once there was an answer.
+    known: AtomicBool,
+    /// Held by a thread that asks for the first answer.
+    first: Mutex<()>,
 }
 
 /// The space of a file system, in bytes.
@@ -44,8 +50,12 @@ pub(crate) struct Room<'a> {
 }
 
 impl Reserve {
-    /// Returns true if the backing store has to be asked before `len` bytes are taken.
+    /// Returns true if the backing store has to be asked before `len` bytes are taken. Until the first answer, every
+    /// thread asks or waits for another one's answer: there is nothing to take yet.
     pub(crate) fn is_due(&self, len: u64) -> bool {
+        if !self.known.load(Ordering::Acquire) {
+            return true;
+        }
         let (now, due) = (coarse_millis(), self.due.load(Ordering::Relaxed));
         let short = self.left.load(Ordering::Relaxed) < len as i64;
         now >= due || short && now + REFRESH >= due + REFRESH_SHORT
@@ -73,6 +83,8 @@ impl Reserve {
         dirty: impl FnOnce() -> u64,
         look: impl FnOnce() -> Option<FreeSpace>,
     ) -> (Room<'_>, bool) {
+        let _asking = (!self.known.load(Ordering::Acquire)).then(|| self.first.lock());
+        // Another thread may have got the first answer meanwhile.
         if self.is_due(len) {
             self.due.store(coarse_millis() + REFRESH, Ordering::Relaxed);
             let left = self.left.load(Ordering::Acquire);
@@ -82,6 +94,7 @@ impl Reserve {
                 let there = free.min(i64::MAX as u64) as i64 - taken as i64 - margin as i64;
                 // Bytes that other threads have taken since `left` was read stay taken.
                 self.left.fetch_add(there - left, Ordering::Relaxed);
+                self.known.store(true, Ordering::Release);
             }
         }
         self.pending.fetch_add(len, Ordering::AcqRel);
@@ -136,6 +149,33 @@ mod tests {
         drop(room);
         reserve.take(MIB, || 0, || panic!("asked again at once")).unwrap().used(0);
         assert_eq!(reserve.pending.into_inner(), 0);
+    }
+
+    /// After a restart the clients send their writes at once. A write that found no room would wait until all data of
+    /// the last server is destaged.
+    #[test]
+    fn a_write_beside_the_first_question_gets_room() {
+        let reserve = Reserve::default();
+        std::thread::scope(|scope| {
+            let room = reserve.take(
+                MIB,
+                || 0,
+                || {
+                    assert!(reserve.is_due(MIB), "another write takes nothing before the answer");
+                    let (begun, begins) = std::sync::mpsc::channel();
+                    let reserve = &reserve;
+                    scope.spawn(move || {
+                        begun.send(()).unwrap();
+                        reserve.take(MIB, || 0, space(8 * MIB)).expect("there is room").used(MIB);
+                    });
+                    begins.recv().unwrap();
+                    space(8 * MIB)()
+                },
+            );
+            room.expect("there is room").used(MIB);
+        });
+        reserve.take(5 * MIB, || 0, || panic!("asked again at once")).unwrap().used(5 * MIB);
+        assert!(reserve.take(MIB, || 7 * MIB, space(8 * MIB)).is_none(), "one of the answers counts");
     }
 
     #[test]
