@@ -248,6 +248,21 @@ fn a_small_file_that_is_lost_or_back_is_found() {
 }
 
 #[test]
+fn a_phase_may_begin_with_an_empty_page_cache() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: dropping caches needs root");
+        return;
+    }
+    let server = Serving::start(&["--squash", "none"]);
+    let folder = tempfile::tempdir().unwrap();
+    let result = folder.path().join("result.json");
+    let (url, result) = (url(&server), result.to_str().unwrap());
+    succeeds(&["bench", "run", "--url", &url, "seqread", "--size", "1M", "--drop-caches", "-o", result]);
+    let report: Value = serde_json::from_slice(&std::fs::read(result).unwrap()).unwrap();
+    assert_eq!(report["caches_dropped"], true, "{report}");
+}
+
+#[test]
 fn the_published_tests_run_in_small_and_go_on_where_they_were() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

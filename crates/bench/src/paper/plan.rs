@@ -343,6 +343,12 @@ mod tests {
     }
 
     #[test]
+    fn cold_phases_drop_the_page_cache_unless_it_is_to_stay() {
+        assert!(plan("--quick", 24 << 30).unwrap().drops_caches);
+        assert!(!plan("--quick --keep-page-cache", 24 << 30).unwrap().drops_caches);
+    }
+
+    #[test]
     fn no_clients_are_refused() {
         assert!(plan("--clients 0", 1 << 30).is_err());
     }

@@ -231,7 +231,7 @@ fn compounds_count_for_the_limit_of_their_export() {
             }
         });
         let is_limited = loop {
-            if server.status()["rate_limits"][0]["delays"] != 0 {
+            if server.status()["rate_limits"][0]["delays"].as_u64().unwrap() > 0 {
                 break true;
             }
             // At one request per second the client waits long before that.

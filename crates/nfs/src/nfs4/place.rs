@@ -126,17 +126,16 @@ impl Place {
     /// Prepares an operation that needs no more than the attribute cache has. An event loop uses that cache for an
     /// inode that is not open; a worker opens the inode.
     pub(super) fn reach(&mut self, cx: &Context<'_>) -> Result<(), Stop> {
-        if cx.wait == Wait::No && matches!(self, Place::Inode(_, Reached::Cached(_))) {
-            return Ok(());
+        match self {
+            Place::Above(_) => return Ok(()),
+            Place::Inode(_, Reached::Cached(_)) if cx.wait == Wait::No => return Ok(()),
+            Place::Inode(..) => {}
         }
-        if let Place::Above(_) = self {
-            return Ok(());
-        }
-        let resolved = self.resolve(cx).map(|_| ());
+        let resolved = self.resolve(cx).map(drop);
+        let Place::Inode(wire, reached) = self else { return resolved };
         if resolved != Err(Stop::Later) || cx.wait == Wait::Yes {
             return resolved;
         }
-        let Place::Inode(wire, reached) = self else { return resolved };
         let admitted = cx.shared.vfs.known(wire.as_bytes(), |export, _| Some(admit(cx, export.id)));
         *reached = Reached::Cached(admitted.unwrap_or(Err(Stop::Later))?);
         Ok(())
