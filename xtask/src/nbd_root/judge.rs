@@ -120,9 +120,9 @@ impl Judge {
     /// Returns the work in words.
     pub(crate) fn summary(&self) -> String {
         let Progress { durable, ran } = &self.progress;
-        let under_way = self.ledger.values().filter(|may| may.len() > 1).count();
+        let in_progress = self.ledger.values().filter(|may| may.len() > 1).count();
         let durable: u64 = durable.values().sum();
-        format!("{durable} durable changes, {under_way} under way, programs read {ran} times")
+        format!("{durable} durable changes, {in_progress} in progress, programs read {ran} times")
     }
 
     /// Begins the comparison with what the second boot finds.
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_under_way_may_be_found_or_not() {
+    fn a_change_in_progress_may_be_found_or_not() {
         let before = ["TRY f0/1 aa", "DURABLE f0/1 aa", "TRY f0/1 -", "TRY f0/2 aa"];
         for after in [&["FOUND f0/1 aa"][..], &["FOUND f0/2 aa"], &["FOUND f0/1 aa", "FOUND f0/2 aa"]] {
             assert!(checked(&before, after).is_empty(), "{after:?}");

@@ -122,7 +122,7 @@ impl NbdRoot {
         server.launch()
     }
 
-    /// Kills the server at random moments at which changes are under way. The guest must go on after each start.
+    /// Kills the server at random moments at which changes are in progress. The guest must go on after each start.
     fn drive(
         &self,
         fs: Fs,
@@ -135,7 +135,7 @@ impl NbdRoot {
         goes_on(judge, guest)?;
         for kill in 1..=self.kills {
             thread::sleep(Duration::from_millis(random.below(4000)));
-            until("a change is under way", guest, || lock(judge).is_under_load())?;
+            until("a change is in progress", guest, || lock(judge).is_under_load())?;
             let before = lock(judge).linked();
             server.crash_and_restart(false)?;
             let begun = Instant::now();
@@ -153,7 +153,7 @@ impl NbdRoot {
             kill_process(server.pid()?, Signal::CONT)?;
             goes_on(judge, guest)?;
         }
-        until("a change is under way", guest, || lock(judge).is_under_load())?;
+        until("a change is in progress", guest, || lock(judge).is_under_load())?;
         eprintln!("# {}: {}", fs.name(), lock(judge).summary());
         Ok(())
     }

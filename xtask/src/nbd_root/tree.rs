@@ -18,15 +18,16 @@ use crate::{
 /// Bytes of the volume.
 const SIZE: u64 = 1 << 30;
 
-/// Copies programs with their libraries, and Python with its modules, into the directory that is the first argument, and
-/// writes the sums of all of them.
+/// Copies programs with their libraries, and Python with its modules, into the directory that is the first argument.
+/// Writes the sums of all files.
 const COPY: &str = "
 set -e
 cd /
 python=$(/usr/bin/python3 -c 'import sys; print(\"python%d.%d\" % sys.version_info[:2])')
 programs=\"/usr/bin/$python\"
 for name in bash mount sha256sum shuf sleep; do programs=\"$programs /usr/bin/$name\"; done
-libraries=$(ldd $programs /usr/lib/$python/lib-dynload/*.so | grep -o '/[^ :)]*\\.so[^ :)]*' | grep -v lib-dynload | sort -u)
+libraries=$(ldd $programs /usr/lib/$python/lib-dynload/*.so | grep -o '/[^ :)]*\\.so[^ :)]*' |
+    grep -v lib-dynload | sort -u)
 mkdir -p \"$1\"/usr/sbin
 cp -aL --parents $programs $libraries /usr/lib/$python \"$1\"
 ln -s $python \"$1/usr/bin/python3\"
