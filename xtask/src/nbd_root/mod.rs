@@ -55,6 +55,9 @@ pub(crate) struct NbdRoot {
     timeout: u64,
 }
 
+/// A case of a file system.
+type Step<'a> = &'a dyn Fn(&mut Server) -> Result<()>;
+
 /// The guest while it runs.
 type Running<'scope> = ScopedJoinHandle<'scope, Result<i32>>;
 
@@ -79,7 +82,7 @@ impl NbdRoot {
         tree::make_image(fs, &image)?;
         server.ask(&["volume", "create", "root", "--backing", &image.to_string_lossy()])?;
         let judge = Mutex::new(Judge::default());
-        let steps: [(&str, &dyn Fn(&mut Server) -> Result<()>); 3] = [
+        let steps: [(&str, Step<'_>); 3] = [
             ("kills of the server", &|server| self.kills(fs, server, port, &judge)),
             ("a power cut", &|server| self.found(fs, server, port, &judge)),
             ("the image without a server", &|server| {
