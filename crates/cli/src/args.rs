@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Reload(ReloadArgs),
     /// Show, check or change the configuration
     Config(crate::config_args::ConfigArgs),
-    /// Show or change what is cached how: what stays cached, what never is, and the way of streams
+    /// Show or change what is cached how: what stays cached, what leaves first, what never is, and the way of streams
     Policy(PolicyArgs),
     /// Show how much is cached of a file, or of all files below a directory
     Cached(PathArgs),

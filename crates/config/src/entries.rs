@@ -322,8 +322,9 @@ impl List<'_> {
         self.add(&table, "aliases", list(aliases), NeedsRestart);
         self.add(&table, "id", Some(id.to_string()), NeedsRestart);
         self.add(&table, "tls", quoted(tls), InService);
-        let Policy { cache, streams, mode, dirty_time, cache_min, cache_max } = policy;
+        let Policy { cache, priority, streams, mode, dirty_time, cache_min, cache_max } = policy;
         self.add(&table, "policy.cache", cache.and_then(quoted), InService);
+        self.add(&table, "policy.priority", priority.and_then(quoted), InService);
         self.add(&table, "policy.streams", streams.and_then(quoted), InService);
         self.add(&table, "policy.mode", mode.and_then(quoted), InService);
         self.add(&table, "policy.dirty_time", dirty_time.and_then(quoted), InService);

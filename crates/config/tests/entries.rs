@@ -112,6 +112,7 @@ aliases = ["/a \"b\""]
 id = 7
 tls = "mutual"
 policy.cache = "pin"
+policy.priority = "high"
 policy.streams = "cache"
 policy.mode = "write-around"
 policy.dirty_time = "31s"
