@@ -14,6 +14,7 @@ pub(crate) fn check(limits: &Limits) -> Vec<Check> {
     checks.extend(socket_buffers("tcp_wmem", "4096 65536 16777216"));
     checks.extend(backlog());
     checks.extend(memory(limits));
+    checks.extend(super::memory::check());
     checks.extend(dirty_pages());
     checks.extend(clock());
     checks.extend(time_sync());
@@ -104,7 +105,7 @@ fn backlog() -> Option<Check> {
 }
 
 /// Returns a figure of /proc/meminfo in bytes.
-fn meminfo(key: &str) -> Option<u64> {
+pub(super) fn meminfo(key: &str) -> Option<u64> {
     let table = read("/proc/meminfo")?;
     let line = table.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)

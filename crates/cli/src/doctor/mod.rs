@@ -6,6 +6,8 @@ mod device;
 mod directory;
 mod host;
 mod interface;
+mod interrupts;
+mod memory;
 pub(crate) mod mounts;
 mod network;
 mod placement;
@@ -185,6 +187,7 @@ fn check(subject: &Subject) -> Vec<Check> {
     checks.extend(host::check(&subject.limits));
     checks.extend(network::check(&subject.listen));
     checks.extend(interface::check(&subject.listen));
+    checks.extend(interrupts::check());
     checks.extend(placement::check(&subject.cache));
     checks
 }
