@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Profile(crate::profile_args::ProfileArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
-    /// Estimate what another size of the cache or of memory would bring
+    /// Estimate what another size of the cache or of memory would bring, and name the change that would bring most
     Advise(crate::advise_args::AdviseArgs),
     /// Test the notifications of events
     Notify(crate::notify::NotifyArgs),
