@@ -53,8 +53,7 @@ fn read_at_random(
             counted.lock()[number] += u32::from(theirs.counters().read_backing == before);
         }
     });
-    let hits = hits.lock().clone();
-    hits
+    hits.lock().clone()
 }
 
 #[test]
