@@ -1,4 +1,5 @@
-//! Advice from measured figures: what another size of the cache or of memory, another mode, or larger frames would bring.
+//! Advice from measured figures: what another size of the cache or of memory, another mode, or larger frames would
+//! bring.
 
 mod load;
 

@@ -35,8 +35,8 @@ pub enum Priority {
     Normal,
     /// Eviction drops a block even if it was read, and a block that was used gets no second turn in memory.
     Low,
-    /// Eviction also writes a block again that was not read, but once, and a block that was read once gets a place. That
-    /// holds within limits.
+    /// Eviction also writes a block again that was not read, but once. A block that was used once gets a place. Both
+    /// hold within limits.
     High,
 }
 

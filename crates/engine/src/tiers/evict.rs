@@ -1,6 +1,6 @@
 //! Eviction of whole segments, strictly oldest first. Blocks that were read since they were written are written
-//! again, as far as their policies say. If most of the room is taken by dead blocks, all live blocks are written again. Then eviction begins early,
-//! so that there is time for it.
+//! again, as far as their policies say. If most of the room is taken by dead blocks, all live blocks are written again.
+//! Then eviction begins early, so that there is time for it.
 
 use std::sync::Arc;
 

@@ -44,8 +44,8 @@ pub(crate) fn offer(core: &Core, object: &Arc<CachedObject>, block: u64, page: P
     keep(core, object, block, (page, Hit::No), fetch);
 }
 
-/// Queues a block however many wait, with the use of its new copy. The caller has waited for [`Clean::room`](super::clean::Clean::room), and has no
-/// other copy on the devices.
+/// Queues a block however many wait, with the use of its new copy. The caller has waited for
+/// [`Clean::room`](super::clean::Clean::room), and has no other copy on the devices.
 pub(crate) fn keep(
     core: &Core,
     object: &Arc<CachedObject>,

@@ -59,9 +59,9 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Returns the limits as of now. That of pinned blocks is half of the blocks that the log at its full share, and the
-    /// segments kept free, leave on the devices. So at least half of what eviction meets makes room. That of blocks of
-    /// high priority is half of the devices.
+    /// Returns the limits as of now. That of pinned blocks is half of the blocks that the log at its full share, and
+    /// the segments kept free, leave on the devices. So at least half of what eviction meets makes room. The limit of
+    /// blocks of high priority is half of the devices.
     pub(crate) fn now(core: &Core) -> Self {
         let (devices, segments) = core.segments.sizes();
         let log = core.segments.log_use().share as u64 * devices.min(2);
