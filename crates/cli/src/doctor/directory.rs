@@ -141,8 +141,8 @@ fn repair(subject: &str, path: &Path, blocks: u64) -> Option<Check> {
     judge_repair(subject, (blocks, inodes), host::meminfo("MemTotal")?, host::meminfo("SwapTotal")?)
 }
 
-/// Returns a warning if xfs_repair lacks memory. It needs 4 bytes for an inode and a byte for two blocks. It takes three
-/// quarters of the memory (`repair/xfs_repair.c`).
+/// Returns a warning if xfs_repair lacks memory. It needs 4 bytes for an inode and a byte for two blocks. It takes
+/// three quarters of the memory (`repair/xfs_repair.c`).
 fn judge_repair(subject: &str, (blocks, inodes): (u64, u64), memory: u64, swap: u64) -> Option<Check> {
     let needed = 4 * inodes + blocks / 2 + (50 << 20);
     let usable = memory / 4 * 3 + swap;
