@@ -10,6 +10,7 @@ mod dist;
 mod documents;
 mod english;
 mod imports;
+mod ktls;
 mod ladder;
 mod leftovers;
 mod loop_xfs;
@@ -98,6 +99,8 @@ enum Verb {
     Untar(untar::Untar),
     /// Check quotas of the served file system in an emulated machine, because this machine's kernel may lack quotas
     Quota(quota::Quota),
+    /// Check TLS by the kernel, in an emulated machine, because this machine's kernel may lack TLS
+    Ktls(ktls::Ktls),
     /// Kill the server below file systems on its block devices (ublk), in an emulated machine
     Ublk(ublk::Ublk),
     /// Run libnbd's, QEMU's and fio's tools against a block volume over NBD
@@ -298,6 +301,7 @@ fn main() -> ExitCode {
         Verb::NbdClient(client) => client.run().map(|counts| status(&counts)),
         Verb::Caches(caches) => caches.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
+        Verb::Ktls(ktls) => ktls.run().map(|counts| status(&counts)),
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),
         Verb::Cthon(cthon) => cthon.run().map(|counts| status(&counts)),
