@@ -41,10 +41,10 @@ def status(server):
     return json.loads(server.ask("status", "--json")[1])
 
 
-def tls_server(mode):
-    """Starts a server whose export takes connections with TLS only."""
+def tls_server(mode, policy="required"):
+    """Starts a server whose export takes connections with TLS only, or as clients like."""
     files = ["--tls-cert", f"{SHARE}/{HOST}.pem", "--tls-key", f"{SHARE}/{HOST}.key"]
-    return Server(mode, FOREBAY, ["--tls", "required", "--sandbox", "strict", *files])
+    return Server(mode, FOREBAY, ["--tls", policy, "--sandbox", "strict", *files])
 
 
 def stop(server):
@@ -173,9 +173,8 @@ def all_in_kernel(server, before):
     expect(now["TlsDecryptError"] == before["TlsDecryptError"], "a record could not be opened")
 
 
-def files_pass(mode, *options):
-    server, before = tls_server(mode), figures()
-    name = f"{mode}-{'-'.join(options).replace('=', '')}"
+def files_pass(mode, policy, name, *options):
+    server, before = tls_server(mode, policy), figures()
     with mounted(*options):
         write_files(name)
         check_files(name)
@@ -190,11 +189,13 @@ def files_pass(mode, *options):
 
 
 def files_pass_in_version_4():
-    files_pass("write-back", "vers=4.2")
+    files_pass("write-back", "required", "four", "vers=4.2")
 
 
 def files_pass_in_version_3_over_several_connections():
-    files_pass("pass-through", "vers=3", "proto=tcp", "nolock", "nconnect=4")
+    # The client asks for the mount on a connection without TLS.
+    files_pass("pass-through", "optional", "three", "vers=3", "nolock", "nconnect=4", f"port={PORT}", f"mountport={PORT}",
+               "proto=tcp", "mountproto=tcp")
 
 
 def a_killed_server_is_found_again():
