@@ -1,5 +1,5 @@
-//! Checks TLS by the kernel. Everything, including the server and the tests of the transport, runs in the guest, because
-//! this machine's kernel may have no TLS.
+//! Checks TLS by the kernel. Everything, including the server and the tests of the transport, runs in the guest,
+//! because this machine's kernel may have no TLS.
 
 use std::{
     path::{Path, PathBuf},

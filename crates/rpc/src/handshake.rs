@@ -1,9 +1,9 @@
 //! TLS handshakes (RFC 9289 section 4.1). A handshake takes milliseconds of processor time, so workers carry it out.
 //!
 //! The event loop receives a record of the peer and gives it to a worker with the session. The worker sends the answer,
-//! and posts the session back to the loop. Until then nothing is received. So no byte behind the handshake's last record
-//! is in user space, and the worker can give the keys to the kernel. The time for the whole handshake is the stall
-//! timeout.
+//! and posts the session back to the loop. Until then nothing is received. So no byte behind the last record of the
+//! handshake is in user space, and the worker can give the keys to the kernel. The time for the whole handshake is the
+//! stall timeout.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

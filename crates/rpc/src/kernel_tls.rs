@@ -1,9 +1,9 @@
 //! TLS by the kernel (kTLS). With the keys of a session, a socket seals and opens records by itself, so the connection
 //! goes on as a plain one: replies from the page cache are spliced, and large requests are received into their buffers.
 //!
-//! The keys are given after the handshake, when no received byte is left in user space ([`Framing`](crate::handshake)).
-//! A socket that has refused the protocol itself goes on in user space. A socket that has refused a key is closed:
-//! records of one direction may be in the kernel already. [`probe`] finds out beforehand that the kernel takes the keys.
+//! The keys are given after the handshake, when no received byte is left in user space ([`crate::handshake`]).
+//! A connection whose socket refuses the protocol itself goes on in user space. A connection whose socket refuses a key
+//! is closed, because the session has given its keys up. [`probe`] finds out beforehand that the kernel takes the keys.
 
 mod control;
 mod probe;

@@ -208,6 +208,29 @@ fn the_first_call_may_come_with_the_end_of_the_handshake() {
 }
 
 #[test]
+fn a_part_of_a_record_may_come_with_the_end_of_the_handshake() {
+    let rig = Rig::new(two_loops());
+    let mut client = rig.secure(None);
+    let StreamOwned { conn, sock } = &mut client.stream;
+    while conn.is_handshaking() {
+        while conn.wants_write() {
+            conn.write_tls(sock).unwrap();
+        }
+        conn.read_tls(sock).unwrap();
+        conn.process_new_packets().unwrap();
+    }
+    // The last message of the handshake is not sent yet.
+    let mut bytes = client.seal(&marked(b"efirst"));
+    let rest = bytes.split_off(bytes.len() - 3);
+    client.stream.sock.write_all(&bytes).unwrap();
+    await_stats(&rig.server, "the end of the handshake", |stats| stats.encrypted == 1);
+    rig.in_kernel();
+    client.stream.sock.write_all(&rest).unwrap();
+    assert_eq!(client.receive(), b"efirst");
+    rig.server.shutdown(DRAIN);
+}
+
+#[test]
 fn garbage_instead_of_a_handshake_is_refused_with_an_alert() {
     let rig = Rig::new(two_loops());
     for (n, garbage) in
@@ -362,7 +385,8 @@ fn every_cipher_passes_in_user_space_and_in_the_kernel() {
             for len in [3, 70_000, 1 << 20] {
                 let request = payload_request(SPLICED, len, 8);
                 assert_eq!(check_payload(&client.call(&request), &request), len);
-                let record: Vec<u8> = std::iter::once(ECHO).chain((1..len).map(|at| (at % 253) as u8)).collect();
+                let record: Vec<u8> =
+                    std::iter::once(ECHO).chain((1..len).map(|at| (at % 253) as u8)).collect();
                 assert!(client.call(&record) == record);
             }
             if kernel_tls {

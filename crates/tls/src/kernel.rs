@@ -128,9 +128,8 @@ mod tests {
         let nonce = bytes(0xa0, 12);
         let sequence = 0x0102_0304_0506_0708;
         let sequence_bytes = bytes(1, 8);
-        let encoded = |cipher, key: &[u8]| {
-            CryptoInfo::new(cipher, key, &nonce, sequence).unwrap().as_bytes().to_vec()
-        };
+        let encoded =
+            |cipher, key: &[u8]| CryptoInfo::new(cipher, key, &nonce, sequence).unwrap().as_bytes().to_vec();
         let head = |number: u8| {
             let head = if cfg!(target_endian = "little") { [4, 3, number, 0] } else { [3, 4, 0, number] };
             head.to_vec()

@@ -182,8 +182,10 @@ fn judge_tls(is_loaded: bool) -> Check {
     if is_loaded {
         return Check::ok(subject, "the kernel encrypts connections");
     }
-    let finding = "the kernel's module tls is not loaded: the server itself encrypts, and large READs are copied";
-    Check::warn(subject, finding).mend("modprobe tls, before the server starts; packaging/forebay.service does so")
+    let finding =
+        "the kernel's module tls is not loaded: the server itself encrypts, and large READs are copied";
+    Check::warn(subject, finding)
+        .mend("modprobe tls, before the server starts; packaging/forebay.service does so")
 }
 
 /// Checks that the kernel does not move the server's memory between NUMA nodes.
