@@ -204,13 +204,13 @@ fn protect(link: &Link, session: Box<Session>) -> Result<Protection, String> {
     let records = link.home().tls.as_ref().and_then(|tls| tls.kernel_records);
     // The peer has read all output of the handshake, so nothing waits. The kernel would seal output that waits.
     let Some(records) = records.filter(|_| link.with_outlet(Outlet::begin)) else {
-        return Ok(Protection::Session(Secured::new(*session)));
+        return Ok(Protection::Session(Box::new(Secured::new(*session))));
     };
     let offered = kernel_tls::offer(link.fd(), session, records);
     link.write_out();
     Ok(match offered? {
         Offered::Taken(kernel) => Protection::Kernel(kernel),
-        Offered::Declined(session) => Protection::Session(Secured::new(*session)),
+        Offered::Declined(session) => Protection::Session(Box::new(Secured::new(*session))),
     })
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Negotiated {
 /// The part of the host that seals and opens the records of a connection with TLS.
 pub(crate) enum Protection {
     /// The session, in user space.
-    Session(Secured),
+    Session(Box<Secured>),
     /// The socket.
     Kernel(InKernel),
 }
@@ -121,7 +121,7 @@ impl Link {
     /// Returns the TLS session, after a handshake that left it in user space.
     pub(crate) fn secured(&self) -> Option<&Secured> {
         match self.protection.get() {
-            Some(Protection::Session(secured)) => Some(secured),
+            Some(Protection::Session(secured)) => Some(&**secured),
             Some(Protection::Kernel(_)) | None => None,
         }
     }

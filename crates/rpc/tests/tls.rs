@@ -27,6 +27,15 @@ use rustls::{ClientConnection, StreamOwned};
 const KERNEL_NEEDED: &str = "FOREBAY_TEST_KERNEL_TLS";
 const DRAIN: Duration = Duration::from_secs(30);
 
+/// Returns a time in which a handshake is complete. An emulated machine needs seconds for it beside other work.
+fn stall_timeout() -> Duration {
+    if std::env::var_os(KERNEL_NEEDED).is_some() {
+        Duration::from_secs(10)
+    } else {
+        Duration::from_millis(300)
+    }
+}
+
 /// An authority, and a server with a certificate of it.
 struct Rig {
     authority: Authority,
@@ -252,7 +261,7 @@ fn garbage_instead_of_a_handshake_is_refused_with_an_alert() {
 
 #[test]
 fn a_handshake_that_stalls_is_ended() {
-    let rig = Rig::new(Config { stall_timeout: Duration::from_millis(300), ..two_loops() });
+    let rig = Rig::new(Config { stall_timeout: stall_timeout(), ..two_loops() });
     let mut hello = Vec::new();
     rig.authority.client(None).write_tls(&mut hello).unwrap();
     let stalled: Vec<Client> = [0, 1, hello.len() / 2, hello.len()]
@@ -288,7 +297,7 @@ fn a_handshake_without_end_is_ended() {
 
 #[test]
 fn half_a_sealed_record_stalls_and_a_changed_one_is_refused() {
-    let rig = Rig::new(Config { stall_timeout: Duration::from_millis(300), ..two_loops() });
+    let rig = Rig::new(Config { stall_timeout: stall_timeout(), ..two_loops() });
     let mut half = rig.secured();
     let sealed = half.seal(&marked(b"ehalf"));
     half.stream.sock.write_all(&sealed[..sealed.len() - 1]).unwrap();
