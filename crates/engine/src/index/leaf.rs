@@ -3,15 +3,11 @@
 //! Entries are packed behind a bitmap. A full leaf costs 12 bytes a block. A leaf with one block costs little more
 //! than that block's entry.
 
-use std::sync::Arc;
-
+use crate::index::page::Page;
 use crate::segments::SegmentId;
 
 /// Blocks of a leaf.
 pub(crate) const LEAF: u64 = 64;
-
-/// A block's contents in memory; never changes.
-pub(crate) type Page = Arc<[u8]>;
 
 /// The place of a block on the SSDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ pub(crate) mod leaf;
 pub(crate) mod moves;
 pub(crate) mod object;
 pub(crate) mod objects;
+pub(crate) mod page;
 mod pinned;
 pub(crate) mod policy;
 pub(crate) mod ranges;

@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use crate::core::Core;
 use crate::format::content_hash;
-use crate::index::leaf::{Entry, Page};
+use crate::index::leaf::Entry;
 use crate::index::object::{Busy, CachedObject};
+use crate::index::page::Page;
 use crate::log::AppendKind;
 use crate::log::records::facts_of;
 use crate::{Result, Seq, planted_bugs};

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::core::Core;
-use crate::index::leaf::{Entry, Page};
+use crate::index::leaf::Entry;
 use crate::index::object::CachedObject;
+use crate::index::page::Page;
 use crate::log::footers::read_footer;
 use crate::log::mirror_io::look_at_mirror;
 use crate::log::reappend::{Again, append_again};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::core::Core;
-use crate::index::leaf::{Entry, Page};
+use crate::index::leaf::Entry;
 use crate::index::object::{Busy, CachedObject, Fetch, Source as Origin, State, blocks};
+use crate::index::page::Page;
 use crate::index::policy::Keep;
 use crate::io::BackingError;
 use crate::log::mirror_io::{leg_to_read, read_leg};

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::core::Core;
-use crate::index::leaf::Page;
 use crate::index::object::{Busy, CachedObject, Source, blocks};
+use crate::index::page::Page;
 use crate::index::policy::Keep;
 use crate::io::BackingError;
 use crate::request::read::fetch_backing;

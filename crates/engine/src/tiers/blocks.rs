@@ -6,8 +6,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::index::leaf::{Entry, Page};
+use crate::index::leaf::Entry;
 use crate::index::object::{CachedObject, State};
+use crate::index::page::Page;
 use crate::log::Placed;
 
 /// Drops the cached blocks of `range`. Returns true if the index had a copy of any of them on an SSD.

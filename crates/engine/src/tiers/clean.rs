@@ -5,8 +5,8 @@ use forebay_common::lock::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::index::leaf::Page;
 use crate::index::object::CachedObject;
+use crate::index::page::Page;
 use crate::wait::Gate;
 
 /// The highest number of blocks that may wait to be written.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::buffer::BLOCK;
 use crate::core::Core;
-use crate::index::leaf::Page;
 use crate::index::object::{CachedObject, Source};
+use crate::index::page::Page;
 use crate::index::policy::Keep;
 use crate::log::LOG_RESERVE;
 use crate::log::footers::{read_footer, read_footer_on};
