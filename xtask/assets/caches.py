@@ -17,7 +17,9 @@ import time
 PHASE, FOREBAY, *MODULES = sys.argv[1:]
 MIB, SECTOR = 1 << 20, 512
 DISK, SSD, METADATA = 320 * MIB, 96 * MIB, 8 * MIB
-STACKS = ["plain disk", "bcache", "dm-cache", "dm-writecache", "Forebay"]
+RAID = " on RAID 1"
+CACHES = ["bcache", "dm-cache", "dm-writecache"]
+STACKS = ["plain disk", *CACHES, *(name + RAID for name in CACHES), "Forebay"]
 # Seconds after which an operation counts as one that does not end.
 PATIENCE = 60
 # The server's own file system, which outlives the machine as well.
@@ -64,8 +66,8 @@ class Stack:
     """An XFS on a cache in front of a disk."""
 
     def __init__(self, name):
-        self.name = name
-        self.short = name.split()[0].lower()
+        self.name, self.is_mirrored = name, name.endswith(RAID)
+        self.kind, self.short = name.removesuffix(RAID), name.lower().replace(" ", "-")
         self.mount = f"/mnt/{self.short}"
         self.disk = loop(f"{self.short}.disk", DISK)
         self.caches = []
@@ -78,28 +80,42 @@ class Stack:
         self.caches.append(linear(name, loop(name, SSD), 0, SSD))
         return self.caches[-1]
 
-    def assemble(self, is_new):
+    def mirror(self, is_new, legs):
+        """Returns an array of MD over SSDs."""
+        array, devices = f"/dev/md{STACKS.index(self.name)}", [self.ssd(leg) for leg in legs]
+        words = ["--create", array, "--level=1", "--raid-devices=2", "--metadata=1.2", "--bitmap=internal",
+                 "--assume-clean"] if is_new else ["--assemble", array]
+        run("mdadm", *words, "--run", *devices)
+        return array
+
+    def assemble(self, is_new, legs=(0, 1)):
         """Returns the block device of the stack."""
         if self.name == "plain disk":
             return self.disk
-        ssd, sectors = self.ssd(), DISK // SECTOR
-        if self.name == "bcache":
+        if self.kind == "Forebay":
+            for leg in legs:
+                self.ssd(leg)
+            return self.serve(is_new)
+        ssd, sectors = self.mirror(is_new, legs) if self.is_mirrored else self.ssd(), DISK // SECTOR
+        if self.kind == "bcache":
             if is_new:
                 run("make-bcache", "--writeback", "--bucket", "64k", "-B", self.disk, "-C", ssd)
             for device in (self.disk, ssd):
                 written("/sys/fs/bcache/register", os.path.realpath(device))
-            return until("/dev/bcache0")
-        if self.name == "dm-cache":
-            metadata = linear("dm-cache-metadata", ssd, 0, METADATA)
-            data = linear("dm-cache-data", ssd, METADATA, SSD - METADATA)
+            return self.bcache()
+        if self.kind == "dm-cache":
+            metadata = linear(f"{self.short}-metadata", ssd, 0, METADATA)
+            # The array's own metadata takes a part of it.
+            data = linear(f"{self.short}-data", ssd, METADATA, SSD - 2 * METADATA)
             table = f"0 {sectors} cache {metadata} {data} {self.disk} 128 1 writeback smq 0"
-        elif self.name == "dm-writecache":
-            table = f"0 {sectors} writecache s {self.disk} {ssd} 4096 0"
         else:
-            self.ssd(1)
-            return self.serve(is_new)
-        run("dmsetup", "create", self.name, "--table", table)
-        return f"/dev/mapper/{self.name}"
+            table = f"0 {sectors} writecache s {self.disk} {ssd} 4096 0"
+        run("dmsetup", "create", self.short, "--table", table)
+        return f"/dev/mapper/{self.short}"
+
+    def bcache(self):
+        link = until(f"/sys/block/{os.path.basename(self.disk)}/bcache/dev")
+        return until(f"/dev/{os.path.basename(os.path.realpath(link))}")
 
     def serve(self, is_new):
         own = loop("own", 128 * MIB)
@@ -247,28 +263,30 @@ def crashed(stacks):
     crash()
 
 
+def without(stack):
+    """Returns the block device of a stack whose first cache device is not there."""
+    if stack.kind == "Forebay":
+        stack.caches = [f"/dev/mapper/{stack.short}-ssd0"]
+    if stack.kind == "Forebay" or stack.is_mirrored:
+        return stack.assemble(False, legs=(1,))
+    if stack.kind == "bcache":
+        written("/sys/fs/bcache/register", stack.disk)
+        written(f"/sys/block/{os.path.basename(stack.disk)}/bcache/running", "1")
+        return stack.bcache()
+    return stack.disk
+
+
 def missing(stacks):
     for stack in stacks:
         if stack.name == "plain disk":
             continue
-        if stack.name == "Forebay":
-            # The other device is what is left.
-            linear("forebay-ssd1", loop("forebay-ssd1", SSD), 0, SSD)
-            stack.caches = ["/dev/mapper/forebay-ssd0", "/dev/mapper/forebay-ssd1"]
-            device = stack.serve(False)
-        elif stack.name == "bcache":
-            written("/sys/fs/bcache/register", stack.disk)
-            written(f"/sys/block/{os.path.basename(stack.disk)}/bcache/running", "1")
-            device = until("/dev/bcache0")
-        else:
-            device = stack.disk
-        problem = attempt(lambda stack=stack, device=device: stack.mounted(device))
+        problem = attempt(lambda stack=stack: stack.mounted(without(stack)))
         stack.cell("files without that device, next start", problem or of(list(stack.right())))
 
 
 def main():
     # This machine has no udev, so dmsetup makes the names of its devices.
-    os.environ["DM_DISABLE_UDEV"] = "1"
+    os.environ.update(DM_DISABLE_UDEV="1", MDADM_NO_UDEV="1")
     for module in MODULES:
         run("insmod", module)
     {"make": make, "crashed": crashed, "missing": missing}[PHASE]([Stack(name) for name in STACKS])

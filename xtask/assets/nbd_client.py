@@ -9,8 +9,6 @@ FSSTRESS loads the file systems as well, unless it is empty.
 import errno
 import os
 import random
-import shutil
-import stat
 import subprocess
 import sys
 import time
@@ -134,81 +132,6 @@ def answered():
     has("pid", None)
 
 
-# Every turn starts programs whose files are on the volume, writes a file, and compares a former one with its sum.
-LOOP = """
-set -e
-n=0
-until [ -e /stop ]; do
-    n=$((n + 1)) file=/files/$((n % 40))
-    head -c $((n % 7 * 9000 + 100)) /dev/urandom > $file.new
-    sha256sum < $file.new > $file.sum.new
-    sync $file.new $file.sum.new
-    mv $file.new $file
-    mv $file.sum.new $file.sum
-    former=/files/$((RANDOM % 40))
-    [ ! -e $former.sum ] || sha256sum < $former | cmp - $former.sum
-    echo $n > /count
-done
-"""
-PROGRAMS = [f"/usr/bin/{name}" for name in ("bash", "cmp", "head", "mv", "sha256sum", "sync")]
-
-
-def root():
-    """Makes a root of a few programs and their libraries on the mounted file system."""
-    libraries = {word for line in run("ldd", *PROGRAMS).split("\n") for word in line.split() if word[0] == "/"}
-    for path in [*PROGRAMS, *(path for path in libraries if path[-1] != ":")]:
-        os.makedirs(MOUNT + os.path.dirname(path), exist_ok=True)
-        shutil.copy(path, MOUNT + path)
-    for name in ("dev", "files", "old"):
-        os.mkdir(f"{MOUNT}/{name}")
-    os.mknod(f"{MOUNT}/dev/urandom", 0o666 | stat.S_IFCHR, os.makedev(1, 9))
-    with open(f"{MOUNT}/loop", "w") as file:
-        file.write(LOOP)
-
-
-def turns():
-    with open(f"{MOUNT}/count") as file:
-        # The loop may be writing the number.
-        return int(file.read() or 0)
-
-
-def rooted():
-    """Programs whose root is on the volume go on after kills of the server that come while programs are loaded."""
-    device = Device(HOST, int(PORT), NAME, 4)
-    device.attach()
-    has("size", str(SIZE // 512))
-    run(*MAKE["ext4"], DEVICE)
-    run("mount", DEVICE, MOUNT)
-    root()
-    enter = f"cd {MOUNT} && pivot_root . old && cd / && exec /usr/bin/bash /loop"
-    with open("/tmp/loop.log", "w") as log:
-        loop = subprocess.Popen(["unshare", "--mount", "sh", "-c", enter], stdout=log, stderr=log)
-
-    def goes_on(turn):
-        end = time.monotonic() + PATIENCE
-        while not os.path.exists(f"{MOUNT}/count") or turns() < turn:
-            with open("/tmp/loop.log") as log:
-                expect(loop.poll() is None and time.monotonic() < end, f"the programs ended: {log.read()[-600:]}")
-            time.sleep(0.05)
-
-    goes_on(3)
-    for _ in range(int(KILLS)):
-        # The next programs are read from the volume again.
-        drop_caches()
-        before = turns()
-        crash()
-        device.attach_again()
-        goes_on(before + 3)
-    with open(f"{MOUNT}/stop", "w"):
-        pass
-    expect(loop.wait(PATIENCE) == 0, "the programs ended badly")
-    print(f"# {turns()} turns", flush=True)
-    run("umount", MOUNT)
-    run(*CHECK["ext4"], DEVICE)
-    device.detach()
-    has("pid", None)
-
-
 class Stress:
     """fsstress in a directory of the file system: four processes with all operations in random order."""
 
@@ -279,7 +202,6 @@ def main():
         ("the command of attach", printed_command),
         ("nbd-client, server killed", without_reconnect),
         ("answered writes", answered),
-        ("programs on a volume", rooted),
         *((fs, lambda fs=fs: killed(fs)) for fs in ("ext4", "btrfs", "xfs")),
     ])
 

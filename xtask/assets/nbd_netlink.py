@@ -12,9 +12,10 @@ import time
 from quota_rig import PATIENCE
 
 # <linux/netlink.h>, <linux/genetlink.h>, <linux/nbd-netlink.h>
-GENERIC, REQUEST, ACK, ERROR, NESTED = 16, 1, 4, 2, 0x8000
-CONTROL, GET_FAMILY, FAMILY_ID, FAMILY_NAME = 16, 3, 1, 2
-CONNECT, DISCONNECT, RECONFIGURE = 1, 2, 3
+GENERIC, REQUEST, ACK, ERROR, NESTED, SOL_NETLINK = 16, 1, 4, 2, 0x8000, 270
+CONTROL, GET_FAMILY, FAMILY_ID, FAMILY_NAME, GROUPS, GROUP_NAME, GROUP_ID = 16, 3, 1, 2, 7, 1, 2
+ADD_MEMBERSHIP = 1
+CONNECT, DISCONNECT, RECONFIGURE, LINK_DEAD = 1, 2, 3, 4
 INDEX, SIZE_BYTES, BLOCK_SIZE, TIMEOUT, SERVER_FLAGS, SOCKETS, DEAD_TIMEOUT = 1, 2, 3, 4, 5, 7, 8
 # Seconds that requests wait for a connection, and after which those of a dead connection are sent again.
 WAIT, AGAIN = 120, 20
@@ -31,22 +32,41 @@ def sockets(fds):
     return attribute(SOCKETS | NESTED, b"".join(items))
 
 
+def attributes(data):
+    """Returns the attributes by their kind."""
+    found, at = {}, 0
+    while at + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, at)
+        found[kind & ~NESTED] = data[at + 4:at + length]
+        at += (length + 3) // 4 * 4
+    return found
+
+
 class Netlink:
-    def __init__(self):
+    """The interface of the kernel's client. It receives the messages of a group, if one is named."""
+
+    def __init__(self, group=None):
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, GENERIC)
         self.socket.bind((0, 0))
         self.family = CONTROL
         reply = self.call(GET_FAMILY, attribute(FAMILY_NAME, b"nbd\0"))
-        at = 20
-        while at + 4 <= len(reply):
-            length, kind = struct.unpack_from("=HH", reply, at)
-            if kind == FAMILY_ID:
-                self.family = struct.unpack_from("=H", reply, at + 4)[0]
-            at += (length + 3) // 4 * 4
+        family = attributes(reply[20:struct.unpack_from("=I", reply)[0]])
+        self.family = struct.unpack("=H", family[FAMILY_ID])[0]
+        for item in map(attributes, attributes(family[GROUPS]).values()) if group else ():
+            if item[GROUP_NAME].rstrip(b"\0") == group.encode():
+                number = struct.unpack("=I", item[GROUP_ID])[0]
+                self.socket.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, number)
 
-    def call(self, command, attributes):
-        """Sends a command, and returns the first message of the reply."""
-        body = struct.pack("=BBH", command, 1, 0) + attributes
+    def wait(self, command):
+        """Waits for a message of the group that has this command."""
+        while True:
+            message = self.socket.recv(65536)
+            if len(message) > 16 and message[16] == command:
+                return
+
+    def call(self, command, given):
+        """Sends a command with attributes, and returns the first message of the reply."""
+        body = struct.pack("=BBH", command, 1, 0) + given
         self.socket.send(struct.pack("=IHHII", 16 + len(body), self.family, REQUEST | ACK, 1, 0) + body)
         first = None
         while True:

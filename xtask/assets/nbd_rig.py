@@ -42,11 +42,11 @@ def until(what, condition, server):
 class Peer:
     """A server with the image `disk` in `work`, on a Unix socket and on a TCP port."""
 
-    def __init__(self, work):
+    def __init__(self, work, size=SIZE):
         self.work = work
         self.image, self.socket = f"{work}/disk.img", f"{work}/nbd.sock"
         with open(self.image, "wb") as file:
-            file.truncate(SIZE)
+            file.truncate(size)
 
     def begin(self, *words):
         with open(f"{self.work}/log", "ab") as log:
@@ -98,8 +98,10 @@ class QemuNbd(Peer):
 class Forebay(Peer):
     """A server with two cache files and the volume `disk`."""
 
-    def __init__(self, work, binary):
-        super().__init__(work)
+    cache, ram = "64MiB", "32MiB"
+
+    def __init__(self, work, binary, size=SIZE):
+        super().__init__(work, size)
         self.binary, self.is_new = binary, True
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
@@ -107,7 +109,7 @@ class Forebay(Peer):
     def start(self):
         os.makedirs(f"{self.work}/served", exist_ok=True)
         words = ["serve", f"{self.work}/served", "--listen", "127.0.0.1:0", "--portmap=off", "--mode", "write-back",
-                 "--nbd", f"127.0.0.1:{self.port}", "--nbd", self.socket, "--cache-size", "64MiB", "--ram", "32MiB"]
+                 "--nbd", f"127.0.0.1:{self.port}", "--nbd", self.socket, "--cache-size", self.cache, "--ram", self.ram]
         words += ["--cache", f"{self.work}/cache-a", "--cache", f"{self.work}/cache-b"]
         self.begin(self.binary, *words, "--state-dir", f"{self.work}/state")
         until("the start", self.serves, self)

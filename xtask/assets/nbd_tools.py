@@ -1,6 +1,9 @@
 """Runs the tools of NBD's users against a server: libnbd's, QEMU's and fio's. Needs no root.
 
-    nbd_tools.py SERVER WORK     SERVER is a binary of Forebay, `nbdkit` or `qemu-nbd`; WORK is an empty directory
+    nbd_tools.py SERVER WORK [LIBNBD]
+
+SERVER is a binary of Forebay, `nbdkit` or `qemu-nbd`; WORK is an empty directory; LIBNBD has the source of libnbd, whose
+example programs run as well.
 """
 
 import contextlib
@@ -13,7 +16,7 @@ import sys
 import time
 
 import nbd
-from nbd_rig import MIB, SERVERS, SIZE, Forebay, Wrong, expect, run
+from nbd_rig import MIB, PATIENCE, SERVERS, SIZE, Forebay, Wrong, expect, run
 
 BLOCK = 4096
 ABILITIES = "connect read write trim zero flush fua multi-conn cache df fast-zero structured-reply"
@@ -383,24 +386,75 @@ def fio(server, uri):
             expect(job["trim"]["total_ios"], "no trims")
 
 
-CASES = [nbdinfo, mapped, nbdcopy, libnbd, in_flight, answered, refused, qemu_io, qemu_reconnect, qemu_img, fio]
+def nbdkit(server, uri):
+    """nbdkit's plugin `nbd` between a client and the server, which its filter `retry` hides kills of."""
+    path = f"{server.work}/proxy.sock"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    words = ["nbdkit", "-f", "-U", path, "--filter=retry", "nbd", f"uri={uri}", "retry=60", "retries=20", "retry-delay=1",
+             "retry-exponential=no"]
+    proxy = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + PATIENCE
+        while not os.path.exists(path):
+            expect(proxy.poll() is None and time.monotonic() < end, "nbdkit does not start")
+            time.sleep(0.02)
+        client, chance = Client(f"nbd+unix:///?socket={path}"), random.Random(uri)
+        for _ in range(2):
+            for _ in range(60):
+                change(client, chance)
+            server.crash()
+            client.verify()
+        client.handles[0].flush()
+    finally:
+        proxy.kill()
+        proxy.wait()
+
+
+# Programs of libnbd's examples, and their standard input. They fail if a reply is wrong.
+EXAMPLES = {"server-flags": "", "get-size": "", "fetch-first-sector": "", "list-exports": "0\n", "reads-and-writes": "",
+            "aio-connect-read": "", "batched-read-write": "", "strict-structured-reads": "",
+            "threaded-reads-and-writes": ""}
+
+
+def examples(server, uri, source):
+    """libnbd's example programs: flags, lists, structured replies, 64 requests in flight on each of 8 connections."""
+    for name, answer in EXAMPLES.items():
+        with open(f"{source}/examples/{name}.c") as file:
+            # 10,000 requests of each connection take minutes.
+            code = file.read().replace("NR_CYCLES 10000", "NR_CYCLES 500")
+        program = f"{server.work}/{name}"
+        words = ["cc", "-x", "c", "-o", program, "-", "-lnbd", "-lpthread"]
+        subprocess.run(words, input=code, text=True, check=True)
+        place = uri if name == "strict-structured-reads" else server.socket
+        done = subprocess.run([program, place], input=answer, capture_output=True, text=True, timeout=PATIENCE)
+        expect(done.returncode == 0, f"{name} ended with {done.returncode}: {(done.stdout + done.stderr)[-600:]}")
+
+
+CASES = [nbdinfo, mapped, nbdcopy, libnbd, in_flight, answered, refused, qemu_io, qemu_reconnect, nbdkit, qemu_img,
+         fio]
+
+
+def attempt(title, case, server, *words):
+    begun = time.monotonic()
+    try:
+        case(server, *words)
+        print(f"# {title}: {time.monotonic() - begun:.1f} s\nok {title}", flush=True)
+    except (Wrong, nbd.Error, OSError, subprocess.SubprocessError) as error:
+        print(f"not ok {title}: {' '.join(str(error).split())}", flush=True)
+        print(f"# {server.log()}", flush=True)
 
 
 def main():
-    name, work = sys.argv[1:]
+    name, work, *sources = sys.argv[1:]
     server = SERVERS[name](work) if name in SERVERS else Forebay(work, name)
     server.start()
     try:
         for case in CASES:
             for uri in server.uris():
-                title = f"{case.__name__}, {'Unix socket' if 'unix' in uri else 'TCP'}"
-                begun = time.monotonic()
-                try:
-                    case(server, uri)
-                    print(f"# {title}: {time.monotonic() - begun:.1f} s\nok {title}", flush=True)
-                except (Wrong, nbd.Error, OSError, subprocess.SubprocessError) as error:
-                    print(f"not ok {title}: {' '.join(str(error).split())}", flush=True)
-                    print(f"# {server.log()}", flush=True)
+                attempt(f"{case.__name__}, {'Unix socket' if 'unix' in uri else 'TCP'}", case, server, uri)
+        for source in sources:
+            attempt("examples of libnbd", examples, server, server.uris()[-1], source)
         server.stop()
         print("ok a clean stop", flush=True)
     finally:

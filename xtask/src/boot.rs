@@ -308,12 +308,12 @@ fn ssds(work: &Path) -> Result<u64> {
 }
 
 /// A random generator, splitmix64. Equal seeds give equal boots.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     /// Returns the next number of the sequence, below `bound`. The generator is SplitMix64, so that a seed gives one
     /// plan on every machine.
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

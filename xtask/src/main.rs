@@ -18,6 +18,8 @@ mod mounts;
 mod mutants;
 mod nbd;
 mod nbd_client;
+mod nbd_root;
+mod nbd_speed;
 mod nfstest;
 mod package;
 mod process;
@@ -105,8 +107,12 @@ enum Verb {
     Ublk(ublk::Ublk),
     /// Run libnbd's, QEMU's and fio's tools against a block volume over NBD
     Nbd(nbd::Nbd),
+    /// Measure the NBD door beside nbdkit and qemu-nbd (an idle machine, half an hour)
+    NbdSpeed(nbd_speed::NbdSpeed),
     /// Kill the server below file systems that Linux's client of NBD has on a volume, in an emulated machine
     NbdClient(nbd_client::NbdClient),
+    /// Kill the server below the root file system of an emulated machine, then cut the power of both
+    NbdRoot(nbd_root::NbdRoot),
     /// Crash an emulated machine with bcache, dm-cache, dm-writecache and a volume, and compare what survives
     Caches(caches::Caches),
     /// Mount without options, or with TLS or Kerberos, from a Linux client on a network of its own (as root)
@@ -299,6 +305,8 @@ fn main() -> ExitCode {
         Verb::Ublk(ublk) => ublk.run().map(|counts| status(&counts)),
         Verb::Nbd(nbd) => nbd.run().map(|counts| status(&counts)),
         Verb::NbdClient(client) => client.run().map(|counts| status(&counts)),
+        Verb::NbdSpeed(speed) => speed.run().map(|()| ExitCode::SUCCESS),
+        Verb::NbdRoot(root) => root.run().map(|counts| status(&counts)),
         Verb::Caches(caches) => caches.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Ktls(ktls) => ktls.run().map(|counts| status(&counts)),

@@ -35,11 +35,14 @@ pub(crate) struct Nbd {
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
+    /// Source of libnbd, whose example programs run as well (needs libnbd-dev)
+    #[arg(long, value_name = "DIR")]
+    libnbd: Option<PathBuf>,
 }
 
 /// Runs the cases with the release build.
 pub(crate) fn check() -> Result<Counts> {
-    Nbd { server: Peer::Forebay, forebay: None }.run()
+    Nbd { server: Peer::Forebay, forebay: None, libnbd: None }.run()
 }
 
 impl Nbd {
@@ -56,8 +59,9 @@ impl Nbd {
         let work = tempfile::Builder::new().prefix("nbd-").tempdir_in(rigs_dir()?)?;
         // Debian's own python has libnbd.
         let script = asset("nbd_tools.py");
-        let mut tools =
-            bounded(Some(LIMIT), "/usr/bin/python3", [Path::new("-B"), &script, &server, work.path()]);
+        let libnbd = self.libnbd.as_deref().map(std::path::absolute).transpose()?;
+        let words = [Path::new("-B"), &script, &server, work.path()].into_iter().chain(libnbd.as_deref());
+        let mut tools = bounded(Some(LIMIT), "/usr/bin/python3", words);
         let mut cases = Vec::new();
         let status = process::lines(&mut tools, |line| {
             let line = String::from_utf8_lossy(line);

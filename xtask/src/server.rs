@@ -218,7 +218,7 @@ impl Server {
     }
 
     /// Kills the server with SIGKILL and waits for its end, so that its port and its locks are free.
-    fn kill(&mut self) -> Result<()> {
+    pub(crate) fn kill(&mut self) -> Result<()> {
         kill_process(self.pid()?, Signal::KILL)?;
         self.process.wait(STOPPED)?.context("the server survived SIGKILL")?;
         Ok(())
@@ -226,7 +226,7 @@ impl Server {
 
     /// Starts the server again with the ports and directories that it had before. The caller has stopped the last
     /// process.
-    fn launch(&mut self) -> Result<()> {
+    pub(crate) fn launch(&mut self) -> Result<()> {
         let Self { port, mount_port, clients, .. } = *self;
         let place = Place { work: self.work.path(), port, mount_port, clients, protection: &self.protection };
         self.process = launch(self.kind, &self.binary, &place, &self.mode)?;
@@ -251,7 +251,7 @@ impl Server {
         Ok(())
     }
 
-    fn pid(&self) -> Result<Pid> {
+    pub(crate) fn pid(&self) -> Result<Pid> {
         Pid::from_raw(self.process.0.id().cast_signed()).context("the server has no process id")
     }
 }

@@ -50,4 +50,7 @@ if [ -e /systemd ]; then
     exec switch_root /root /lib/systemd/systemd --unit=boot.target
 fi
 chroot /root /bin/sh /run/job < /root/dev/null >&3 2>&3 3>&- 4>&-
-finish $?
+status=$?
+# The job may have mounted a file system that becomes the root. Its init writes the status to 4.
+[ ! -e /root/run/root ] || exec switch_root "/root$(cat /root/run/root)" /usr/sbin/init < /root/dev/null >&3 2>&3
+finish $status

@@ -80,8 +80,8 @@ const RARE: [&str; 13] = [
 
 /// Modules for block volumes, in the kernel of Debian 13 only: that of Debian 12 has no ublk. A guest that needs them
 /// loads them itself.
-const BLOCK: [&str; 8] =
-    ["ublk_drv", "nbd", "btrfs", "dm-mod", "md-mod", "bcache", "dm-cache-smq", "dm-writecache"];
+const BLOCK: [&str; 9] =
+    ["ublk_drv", "nbd", "btrfs", "dm-mod", "md-mod", "raid1", "bcache", "dm-cache-smq", "dm-writecache"];
 
 /// The modules that only those of [`BLOCK`] need.
 const BELOW_BLOCK: [&str; 9] = [
