@@ -42,7 +42,7 @@ pub(crate) const CLOSE: u8 = b'c';
 /// Begins TLS if the server may, and is an echo otherwise.
 pub(crate) const START_TLS: u8 = b't';
 
-/// The time after which a test fails that waits without success. An emulated machine may need a minute beside other work.
+/// The time after which a test fails that waits without success. An emulated machine may need a minute for some.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 type Job = (Record, Ticket);
