@@ -1,5 +1,5 @@
 """Runs tests of xfstests in a guest beside its server: `xfstests.py HOST SHARE TESTS VERSION MINUTES NAME...`. TESTS
-has the built tests.
+has the built tests. With `nbd:PORT:MODULE` as the version, they run on XFS on the volumes `test` and `scratch`.
 
 Each test prints `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY`. A test that takes longer than ten minutes is killed,
 and after MINUTES no further test is begun. SHARE/results has the output of all tests.
@@ -16,6 +16,8 @@ import time
 HOST, SHARE, TESTS, VERSION, MINUTES, *NAMES = sys.argv[1:]
 # With a shared cache a mount of one directory that is made read-only makes the other one read-only.
 OPTIONS = f"-o vers={VERSION},nosharecache"
+# With volumes: the word, the port, and the kernel's module.
+NBD = VERSION.split(":") if VERSION.startswith("nbd:") else None
 USERS = {"fsgqa": 2000, "fsgqa2": 2001, "123456-fsgqa": 2002}
 LONGEST = 600
 
@@ -26,27 +28,44 @@ def must(*words):
 
 
 def prepare():
-    """Makes the users of the tests, and the two directories that they mount."""
+    """Makes the users of the tests, and what they mount."""
     with open("/etc/passwd", "a") as users, open("/etc/shadow", "a") as secrets, open("/etc/group", "a") as groups:
         for name, number in USERS.items():
             users.write(f"{name}:x:{number}:{number}::/tmp:/bin/bash\n")
             # Without this line su(1) refuses the account.
             secrets.write(f"{name}:*:20000:0:99999:7:::\n")
             groups.write(f"{name}:x:{number}:\n")
+    for name in ("test", "scratch"):
+        os.makedirs(f"/run/{name}")
+    os.makedirs(f"{SHARE}/results")
+    settings = on_volumes() if NBD else on_nfs()
+    with open("/run/xfstests.config", "w") as config:
+        config.write(f"{settings}\nexport TEST_DIR=/run/test SCRATCH_MNT=/run/scratch RESULT_BASE={SHARE}/results\n")
+
+
+def on_volumes():
+    """Attaches the two volumes, and returns the settings of the tests."""
+    must("insmod", NBD[2])
+    for number, name in enumerate(("test", "scratch")):
+        must("nbd-client", HOST, NBD[1], "-N", name, "-C", "4", f"/dev/nbd{number}")
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with open(f"/sys/block/nbd{number}/size") as size:
+                if int(size.read()):
+                    break
+            time.sleep(0.05)
+    must("mkfs.xfs", "-q", "-f", "/dev/nbd0")
+    return "export FSTYP=xfs TEST_DEV=/dev/nbd0 SCRATCH_DEV=/dev/nbd1"
+
+
+def on_nfs():
+    """Makes the two directories of the export, and returns the settings of the tests."""
     must("mount", "-t", "nfs", "-o", f"vers={VERSION}", f"{HOST}:/", "/mnt")
     for name in ("test", "scratch"):
         os.makedirs(f"/mnt/{name}")
     must("umount", "/mnt")
-    for name in ("test", "scratch"):
-        os.makedirs(f"/run/{name}")
-    os.makedirs(f"{SHARE}/results")
-    with open("/run/xfstests.config", "w") as config:
-        config.write(
-            "export FSTYP=nfs\n"
-            f"export TEST_DEV={HOST}:/test TEST_DIR=/run/test SCRATCH_DEV={HOST}:/scratch SCRATCH_MNT=/run/scratch\n"
-            f"export TEST_FS_MOUNT_OPTS='{OPTIONS}' MOUNT_OPTIONS='{OPTIONS}' NFS_MOUNT_OPTIONS='{OPTIONS}'\n"
-            f"export RESULT_BASE={SHARE}/results\n"
-        )
+    return (f"export FSTYP=nfs TEST_DEV={HOST}:/test SCRATCH_DEV={HOST}:/scratch\n"
+            f"export TEST_FS_MOUNT_OPTS='{OPTIONS}' MOUNT_OPTIONS='{OPTIONS}' NFS_MOUNT_OPTIONS='{OPTIONS}'")
 
 
 class Watch:
@@ -104,7 +123,7 @@ def report(name, text, more):
 def main():
     prepare()
     environment = dict(os.environ, HOST_OPTIONS="/run/xfstests.config", USER="root", LOGNAME="root")
-    words = ["bash", "./check", "-nfs", *NAMES]
+    words = ["bash", "./check", *([] if NBD else ["-nfs"]), *NAMES]
     check = subprocess.Popen(words, cwd=TESTS, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, errors="replace")
     watch, name, text, more = Watch(check), None, "", []

@@ -1,7 +1,8 @@
-//! xfstests from a Linux client on a network of its own. The server has an XFS that can share blocks.
+//! xfstests from a Linux client on a network of its own. The server has an XFS that can share blocks. With `--volumes`,
+//! the tests run on an XFS of the client on block volumes.
 
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -14,12 +15,15 @@ use crate::{
     mounts::Client,
     process::{command, rigs_dir, run},
     protection::Security,
-    suites::{Counts, asset},
-    vm::Release,
+    server::{self, Server},
+    suites::{Counts, asset, count, reported, whole},
+    vm::{Guest, Kernel, Release},
 };
 
 /// The size of the file system that is served, in bytes. Its image is sparse.
 const SIZE: u64 = 24 << 30;
+/// The size of each volume, in bytes.
+const VOLUME: u64 = 4 << 30;
 /// Time of the guest beside that for tests: its boot, and the end of the last test.
 const BESIDE: Duration = Duration::from_secs(900);
 
@@ -41,6 +45,9 @@ pub(crate) struct Xfstests {
     /// Minutes after which no further test is begun
     #[arg(long, default_value_t = 60, value_name = "M")]
     minutes: u64,
+    /// Run the tests of generic on XFS on two block volumes over NBD, with kernel 6.12 (not as root)
+    #[arg(long)]
+    volumes: bool,
     /// Kernel of the client
     #[arg(long, value_enum, default_value = "6.1")]
     kernel: Release,
@@ -58,6 +65,9 @@ impl Xfstests {
         let tests = if self.tests.is_empty() { self.of_group(&built)? } else { self.tests.clone() };
         ensure!(!tests.is_empty(), "the group {} has no test there", self.group);
         let mut words = vec![built.to_string_lossy().into_owned(), "4.2".into(), self.minutes.to_string()];
+        if self.volumes {
+            return self.on_volumes(&built, tests);
+        }
         words.extend(tests);
         let client = Client {
             forebay: self.forebay.as_deref(),
@@ -71,10 +81,49 @@ impl Xfstests {
         client.run("xfstests")
     }
 
+    /// Runs the tests in a guest that attaches two volumes.
+    fn on_volumes(&self, built: &Path, tests: Vec<String>) -> Result<Counts> {
+        let port = server::free_port()?;
+        let nbd = format!("127.0.0.1:{port}");
+        let mut server = Server::start_with(self.forebay.as_deref(), ["--nbd".into(), nbd.into()].into())?;
+        for name in ["test", "scratch"] {
+            let image = server.ssd().join(name);
+            File::create(&image)?.set_len(VOLUME)?;
+            server.ask(&["volume", "create", name, "--backing", &image.to_string_lossy()])?;
+        }
+        let kernel = Kernel::ready(Release::V6_12)?;
+        let module = kernel.block_modules().find(|module| module.to_string_lossy().ends_with("-nbd.ko"));
+        let module = module.context("the kernel has no module nbd")?.to_string_lossy().into_owned();
+        let script = asset("xfstests.py").to_string_lossy().into_owned();
+        let words = ["/usr/bin/python3", "-B", &script, "10.0.2.2", "/share", &built.to_string_lossy()];
+        let words = words.map(str::to_owned).into_iter();
+        let words = words.chain([format!("nbd:{port}:{module}"), self.minutes.to_string()]).chain(tests);
+        let share = tempfile::tempdir()?;
+        let guest = Guest {
+            nfs: None,
+            shares: vec![(share.path().to_owned(), "/share".into())],
+            command: words.collect(),
+            limit: Duration::from_secs(60 * self.minutes) + BESIDE,
+            memory: 2048,
+            all_modules: true,
+            kernel: Release::V6_12,
+            network: None,
+        };
+        let mut cases = Vec::new();
+        let status = guest.run(|line| {
+            let line = String::from_utf8_lossy(line);
+            eprint!("{line}");
+            cases.extend(reported(&line));
+        })?;
+        cases.push(whole("the run", (status != 0).then(|| format!("the guest ended with {status}"))));
+        server.stop()?;
+        Ok(count("xfstests on volumes", &cases))
+    }
+
     /// Returns the tests of the group, in the order of their numbers.
     fn of_group(&self, built: &Path) -> Result<Vec<String>> {
         let mut tests = Vec::new();
-        for directory in ["generic", "nfs"] {
+        for directory in if self.volumes { &["generic"][..] } else { &["generic", "nfs"] } {
             let list = built.join("tests").join(directory).join("group.list");
             let text =
                 fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;

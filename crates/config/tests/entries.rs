@@ -56,6 +56,7 @@ format = "json"
 certificate = "/c"
 key = "/k"
 client_ca = "/a"
+kernel = false
 [http]
 listen = "127.0.0.1:9050"
 token_file = "/t"

@@ -283,6 +283,7 @@ impl Handler for Control {
             connections: transport.connections,
             connections_limit: limits.connections as u64,
             encrypted: transport.encrypted,
+            encrypted_in_kernel: transport.encrypted_in_kernel,
             inflight: stats.deferred.load(Relaxed),
             memory: MemoryStatus {
                 used_bytes: transport.memory,

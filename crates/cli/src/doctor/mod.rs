@@ -97,6 +97,8 @@ struct Subject {
     cache: Vec<PathBuf>,
     listen: Vec<std::net::SocketAddr>,
     limits: Limits,
+    /// True if the kernel should encrypt connections with TLS.
+    kernel_tls: bool,
 }
 
 /// Runs the checks. With `--apply`, changes the settings that are safe to change and checks again.
@@ -157,6 +159,7 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
                 cache: settings.cache.devices,
                 listen: or_default(settings.listen),
                 limits: settings.limits,
+                kernel_tls: settings.tls.is_some() && settings.kernel_tls,
             }),
             Err(problems) => Err(serve::refuse(&problems)),
         });
@@ -174,7 +177,8 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
     if directories.is_empty() {
         output::note("No directory was named and no server runs: checking the host only.");
     }
-    Ok(Ok(Subject { directories, cache, listen: or_default(used), limits: Limits::default() }))
+    let (listen, limits) = (or_default(used), Limits::default());
+    Ok(Ok(Subject { directories, cache, listen, limits, kernel_tls: false }))
 }
 
 /// Carries out all checks of a server: its directories, cache devices, host, network, and placement.
@@ -185,6 +189,7 @@ fn check(subject: &Subject) -> Vec<Check> {
     }
     checks.extend(subject.cache.iter().flat_map(|path| ssd::check(path)));
     checks.extend(host::check(&subject.limits));
+    checks.extend(subject.kernel_tls.then(host::kernel_tls));
     checks.extend(network::check(&subject.listen));
     checks.extend(interface::check(&subject.listen));
     checks.extend(interrupts::check());
