@@ -1,4 +1,4 @@
-"""The rig of `quota.py`: a file system with limits, a server in front of it, and processes of users."""
+"""The rig of `quota.py` and `ktls.py`: a file system with limits, a server in front of it, and processes of users."""
 
 import contextlib
 import ctypes
@@ -66,15 +66,15 @@ def image(name, size, make, where, options="defaults"):
 
 
 class Server:
-    def __init__(self, mode, binary):
-        self.mode, self.binary = mode, binary
+    def __init__(self, mode, binary, flags=()):
+        self.mode, self.binary, self.flags = mode, binary, flags
         self.start()
 
     def start(self):
         self.known = 0
         command = [self.binary, "serve", SERVED, "--listen", f"127.0.0.1:{PORT}", "--squash", "none"]
         command += ["--mode", self.mode, "--state-dir", f"{SSD}/state", "--cache-size", "96M"]
-        command += ["--cache", f"{SSD}/a", "--cache", f"{SSD}/b"]
+        command += ["--cache", f"{SSD}/a", "--cache", f"{SSD}/b", *self.flags]
         with open("/run/log", "ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         end = time.monotonic() + PATIENCE

@@ -10,6 +10,7 @@ mod dist;
 mod documents;
 mod english;
 mod imports;
+mod ktls;
 mod ladder;
 mod leftovers;
 mod loop_xfs;
@@ -100,6 +101,8 @@ enum Verb {
     Untar(untar::Untar),
     /// Check quotas of the served file system in an emulated machine, because this machine's kernel may lack quotas
     Quota(quota::Quota),
+    /// Check TLS by the kernel, in an emulated machine, because this machine's kernel may lack TLS
+    Ktls(ktls::Ktls),
     /// Kill the server below file systems on its block devices (ublk), in an emulated machine
     Ublk(ublk::Ublk),
     /// Run libnbd's, QEMU's and fio's tools against a block volume over NBD
@@ -306,6 +309,7 @@ fn main() -> ExitCode {
         Verb::NbdRoot(root) => root.run().map(|counts| status(&counts)),
         Verb::Caches(caches) => caches.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
+        Verb::Ktls(ktls) => ktls.run().map(|counts| status(&counts)),
         Verb::Mounts(mounts) => mounts.run().map(|counts| status(&counts)),
         Verb::Package(package) => package.run(),
         Verb::Cthon(cthon) => cthon.run().map(|counts| status(&counts)),

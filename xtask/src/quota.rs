@@ -1,6 +1,6 @@
 //! Checks quotas of users and groups on the served file system: acknowledged data stays within the limits, and all of
 //! it reaches the directory. Everything, including the server, runs in the guest, because the host's kernel may have
-//! no quotas.
+//! no quotas. The guest of ext4 also checks TLS by the kernel, which a host's kernel may lack as well.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,6 +11,8 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 
 use crate::{
+    ktls,
+    process::quoted,
     server,
     suites::{Case, Counts, Outcome, asset, reported, whole},
     vm::{Guest, Release},
@@ -35,6 +37,9 @@ pub(crate) struct Quota {
 
 const FILE_SYSTEMS: [&str; 2] = ["ext4", "xfs"];
 
+/// The file system whose guest checks TLS as well.
+const WITH_TLS: &str = "ext4";
+
 pub(crate) fn check() -> Result<Counts> {
     Quota::parse_from(["quota"]).run()
 }
@@ -48,7 +53,7 @@ impl Quota {
         for fs in FILE_SYSTEMS.iter().filter(|fs| self.fs.as_deref().is_none_or(|only| only == **fs)) {
             eprintln!("quotas on {fs}");
             let mut counts = Counts::default();
-            for Case { name, outcome } in self.cases(fs, &binary) {
+            for Case { name, outcome } in self.cases(fs, &binary)? {
                 match outcome {
                     Outcome::Passed => counts.passed += 1,
                     Outcome::Skipped => counts.skipped += 1,
@@ -67,9 +72,19 @@ impl Quota {
     }
 
     /// Returns the cases on one file system. A guest that does not end normally is a failed case.
-    fn cases(&self, fs: &str, binary: &Path) -> Vec<Case> {
+    ///
+    /// # Errors
+    /// The guest cannot be prepared.
+    fn cases(&self, fs: &str, binary: &Path) -> Result<Vec<Case>> {
         let mut cases = Vec::new();
-        let ended = self.guest(fs, binary).run(|line| {
+        let share = tempfile::tempdir()?;
+        let mut guest = self.guest(fs, binary);
+        if fs == WITH_TLS {
+            let also = ktls::words(binary, share.path(), guest.kernel)?;
+            guest.command = both(&guest.command, &also);
+            guest.shares.push((share.path().to_owned(), ktls::SHARE.into()));
+        }
+        let ended = guest.run(|line| {
             let line = String::from_utf8_lossy(line);
             eprint!("{line}");
             cases.extend(reported(&line));
@@ -81,7 +96,7 @@ impl Quota {
             Err(error) => Some(format!("{error:#}")),
         };
         cases.push(whole("the run", problem));
-        cases
+        Ok(cases)
     }
 
     /// Returns the guest that runs the check on a file system of this kind. It mounts nothing from this host.
@@ -100,4 +115,11 @@ impl Quota {
             network: None,
         }
     }
+}
+
+/// Returns a command that runs two commands, and fails if one of them fails.
+fn both(first: &[String], second: &[String]) -> Vec<String> {
+    let line = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    let script = format!("{}; status=$?; {} && exit $status", line(first), line(second));
+    ["/bin/sh".into(), "-c".into(), script].into()
 }

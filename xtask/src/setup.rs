@@ -39,6 +39,7 @@ const PACKAGES: &[&str] = &[
     // Servers for the tests of the NBD client.
     "nbdkit",
     "nfs-common",
+    "openssl",
     "prometheus",
     "python3",
     "python3-libnbd",

@@ -28,6 +28,8 @@ pub struct Config {
     /// The server's certificate, with the authorities for certificates of clients. With it, clients on TCP have to use
     /// TLS unless `insecure` is set.
     pub tls: Option<Arc<Keyring>>,
+    /// True if the kernel gets the keys of TLS where it takes them.
+    pub kernel_tls: bool,
     /// True if clients with TLS have to show a certificate.
     pub client_certificate: bool,
     /// Event-loop threads; 0 = one per core.
@@ -56,6 +58,7 @@ impl Default for Config {
             sockets: Vec::new(),
             insecure: false,
             tls: None,
+            kernel_tls: transport.kernel_tls,
             client_certificate: false,
             threads: 0,
             max_connections: 1024,
@@ -126,6 +129,8 @@ impl Config {
             stall_timeout: self.stall_timeout,
             busy_poll: self.busy_poll,
             tls: self.tls.clone(),
+            kernel_tls: self.kernel_tls,
+            ..forebay_rpc::Config::default()
         }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Reload(ReloadArgs),
     /// Show, check or change the configuration
     Config(crate::config_args::ConfigArgs),
-    /// Show or change what is cached how: what stays cached, what never is, and the way of streams
+    /// Show or change what is cached how: what stays cached, what leaves first, what never is, and the way of streams
     Policy(PolicyArgs),
     /// Show how much is cached of a file, or of all files below a directory
     Cached(PathArgs),
@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Profile(crate::profile_args::ProfileArgs),
     /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
-    /// Estimate what another size of the cache or of memory would bring
+    /// Estimate what another size of the cache or of memory would bring, and name the change that would bring most
     Advise(crate::advise_args::AdviseArgs),
     /// Test the notifications of events
     Notify(crate::notify::NotifyArgs),

@@ -30,8 +30,8 @@ pub(crate) struct PathArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Files are read from the directory to the cache devices, as long as these have unused space. Nothing else has to leave the \
-cache, unless the files are pinned (`forebay policy`). While clients read and write, half of the time is left to them. Ctrl-C \
-ends the warming; what was brought stays.
+cache, unless the files are pinned or of high priority (`forebay policy`). While clients read and write, half of the time is left \
+to them. Ctrl-C ends the warming; what was brought stays.
 
 Examples:
   forebay warm /srv/data/results

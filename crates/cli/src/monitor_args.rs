@@ -132,7 +132,7 @@ pub(crate) struct DoctorArgs {
     /// Undo every change that --apply has made since the host started; needs root
     #[arg(long, conflicts_with_all = ["apply", "client", "dir", "config", "listen", "json"])]
     pub(crate) undo: bool,
-    /// Check this host as a client: its NFS mounts, their read-ahead, and TCP
+    /// Check this host as a client: its NFS mounts, their read-ahead, frame sizes, and TCP
     #[arg(long, conflicts_with_all = ["dir", "config", "listen"])]
     pub(crate) client: bool,
     #[command(flatten)]

@@ -52,7 +52,8 @@ fn show(common: &Common, report: &PolicyReport) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Returns the policy in force for a path, if one was named, the rules, and the use of the room for pinned data.
+/// Returns the policy in force for a path, if one was named, the rules, and the use of the room for data that stays
+/// unused.
 fn describe(report: &PolicyReport) -> String {
     let mut text = String::new();
     if let Some(in_force) = &report.in_force {
@@ -64,15 +65,21 @@ fn describe(report: &PolicyReport) -> String {
         text.push('\n');
     }
     let (pinned, limit) = (format_size(report.pinned_bytes), format_size(report.pin_limit_bytes));
-    text + &format!("Pinned on the cache devices: {pinned} of at most {limit}.\n")
+    text += &format!("Pinned on the cache devices: {pinned} of at most {limit}.\n");
+    if report.high_bytes > 0 {
+        let (high, limit) = (format_size(report.high_bytes), format_size(report.high_limit_bytes));
+        text += &format!("Of high priority: {high}, preferred up to {limit}.\n");
+    }
+    text
 }
 
 /// Returns a policy, a line for each part with its reason.
 pub(crate) fn lines(policy: &PolicyInForce) -> String {
-    let PolicyInForce { cache, streams, mode, dirty_time, share } = policy;
+    let PolicyInForce { cache, priority, streams, mode, dirty_time, share } = policy;
     let time = ("dirty time", reason(dirty_time));
     let share = ("share", share.as_ref().map_or_else(|| "none (default)".to_owned(), share_text));
-    [("cache", reason(cache)), ("streams", reason(streams)), ("mode", reason(mode)), time, share]
+    let (cache, priority) = (("cache", reason(cache)), ("priority", reason(priority)));
+    [cache, priority, ("streams", reason(streams)), ("mode", reason(mode)), time, share]
         .map(|(name, text)| format!("{name:<12} {text}\n"))
         .concat()
 }
@@ -106,6 +113,7 @@ fn table(rules: &[PolicyRule]) -> Table {
     let mut table = Table::new(&[
         ("PATH", Align::Left),
         ("CACHE", Align::Left),
+        ("PRIORITY", Align::Left),
         ("STREAMS", Align::Left),
         ("MODE", Align::Left),
         ("DIRTY TIME", Align::Left),
@@ -123,6 +131,7 @@ fn table(rules: &[PolicyRule]) -> Table {
         table.row([
             printable(&path.display().to_string()),
             part(rule.cache.map(|keep| keep.to_string())),
+            part(rule.priority.map(|priority| priority.to_string())),
             part(rule.streams.map(|way| way.to_string())),
             part(rule.mode.map(|mode| mode.to_string())),
             part(rule.dirty_time.map(|time| time.to_string())),

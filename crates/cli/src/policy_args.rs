@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
-use forebay_config::{DirtyTime, Keep, Mode, Policy, ShareSize, Streams};
+use forebay_config::{DirtyTime, Keep, Mode, Policy, Priority, ShareSize, Streams};
 
 use crate::args::{Target, one_of};
 
@@ -16,6 +16,7 @@ rule for a whole export.
 Examples:
   forebay policy set /srv/data/reference --cache pin      # stays cached
   forebay policy set /srv/data/scratch --cache never      # written through the log, then dropped
+  forebay policy set /srv/data/backups --priority low     # leaves the cache before other data does
   forebay policy set /srv/data/logs --mode write-around   # written past the cache
   forebay policy set /srv/data/media --streams cache      # large files are cached as small ones are
   forebay policy set /srv/data/results --dirty-time 1s    # written to the directory after a second
@@ -67,6 +68,9 @@ pub(crate) struct RuleArgs {
     /// Keep data that is used (normal), keep all data once it is cached (pin), or keep none (never)
     #[arg(long, value_name = "RULE", value_parser = one_of(Keep::ALL))]
     cache: Option<Keep>,
+    /// When the cache devices need room, keep this data longer than other data that is used as much, or not as long
+    #[arg(long, value_parser = one_of(Priority::ALL))]
+    priority: Option<Priority>,
     /// Long sequential reads and writes go past the cache where the directory is as fast (past), or are cached (cache)
     #[arg(long, value_name = "WAY", value_parser = one_of(Streams::ALL))]
     streams: Option<Streams>,
@@ -87,8 +91,8 @@ pub(crate) struct RuleArgs {
 impl RuleArgs {
     /// Returns the rule.
     pub(crate) fn rule(&self) -> Policy {
-        let RuleArgs { cache, streams, mode, dirty_time, cache_min, cache_max } = *self;
-        Policy { cache, streams, mode, dirty_time, cache_min, cache_max }
+        let RuleArgs { cache, priority, streams, mode, dirty_time, cache_min, cache_max } = *self;
+        Policy { cache, priority, streams, mode, dirty_time, cache_min, cache_max }
     }
 }
 

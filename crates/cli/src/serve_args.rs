@@ -109,6 +109,10 @@ pub(crate) struct ServeArgs {
     /// Authorities that sign the certificates of clients that mount with xprtsec=mtls, in PEM form
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     tls_client_ca: Option<PathBuf>,
+    /// Let the kernel encrypt connections with TLS, where it has TLS (module tls); false encrypts in user space
+    /// [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    tls_kernel: Option<bool>,
     /// Serve metrics and a page over HTTP, port 9049 unless given; `--http` alone listens on 127.0.0.1:9049. For an
     /// address that other hosts reach, the configuration names a token_file [default: no HTTP]
     #[arg(long, value_name = "ADDR[:PORT]", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1")]
@@ -225,6 +229,7 @@ impl ServeArgs {
             tls_cert: self.tls_cert,
             tls_key: self.tls_key,
             tls_client_ca: self.tls_client_ca,
+            tls_kernel: self.tls_kernel,
             http: self.http,
             tls: self.access.tls,
             allow: self.access.allow,

@@ -206,10 +206,11 @@ fn counters(status: &Status) -> String {
         (
             "connections",
             format!(
-                "{} of {}, {} encrypted in user space, {} requests in flight",
+                "{} of {}, {} encrypted ({} by the kernel), {} requests in flight",
                 count(status.connections),
                 count(status.connections_limit),
                 count(status.encrypted),
+                count(status.encrypted_in_kernel),
                 count(status.inflight)
             ),
         ),

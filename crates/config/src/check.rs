@@ -73,6 +73,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         },
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         tls,
+        kernel_tls: draft.kernel_tls.unwrap_or(true),
         http,
         notify: draft.notify.into_iter().map(|(_, target)| target).collect(),
         rate_limits: draft.rate_limits.into_iter().map(|(_, limit)| limit).collect(),

@@ -187,6 +187,7 @@ pub const KEYS: &[&str] = &[
     "tls.certificate",
     "tls.key",
     "tls.client_ca",
+    "tls.kernel",
     "http.listen",
     "http.token_file",
     "http.hosts",
@@ -216,6 +217,7 @@ impl Settings {
             kerberos,
             sandbox,
             tls,
+            kernel_tls,
             http,
             notify,
             rate_limits,
@@ -263,7 +265,7 @@ impl Settings {
         let (table, Log { level, format }) = (Table::single("log"), log);
         all.add(&table, "level", quoted(level), InService);
         all.add(&table, "format", quoted(format), NeedsRestart);
-        all.add_tls(tls.as_ref());
+        all.add_tls(tls.as_ref(), *kernel_tls);
         all.add_http(http.as_ref());
         all.add_nbd(nbd);
         for (number, target) in notify.iter().enumerate() {
@@ -283,8 +285,8 @@ impl Settings {
 }
 
 impl List<'_> {
-    /// Adds the entries of `[tls]`. Without TLS they have no values.
-    fn add_tls(&mut self, files: Option<&TlsFiles>) {
+    /// Adds the entries of `[tls]`. Without TLS the files have no values.
+    fn add_tls(&mut self, files: Option<&TlsFiles>, in_kernel: bool) {
         let table = Table::single("tls");
         let (certificate, key, client_ca) = match files {
             Some(TlsFiles { certificate, key, client_ca }) => {
@@ -295,6 +297,7 @@ impl List<'_> {
         self.add(&table, "certificate", certificate, Change::InService);
         self.add(&table, "key", key, Change::InService);
         self.add(&table, "client_ca", client_ca, Change::InService);
+        self.add(&table, "kernel", Some(in_kernel.to_string()), Change::NeedsRestart);
     }
 
     /// Adds the entries of `[http]`. Without HTTP they have no values.
@@ -322,8 +325,9 @@ impl List<'_> {
         self.add(&table, "aliases", list(aliases), NeedsRestart);
         self.add(&table, "id", Some(id.to_string()), NeedsRestart);
         self.add(&table, "tls", quoted(tls), InService);
-        let Policy { cache, streams, mode, dirty_time, cache_min, cache_max } = policy;
+        let Policy { cache, priority, streams, mode, dirty_time, cache_min, cache_max } = policy;
         self.add(&table, "policy.cache", cache.and_then(quoted), InService);
+        self.add(&table, "policy.priority", priority.and_then(quoted), InService);
         self.add(&table, "policy.streams", streams.and_then(quoted), InService);
         self.add(&table, "policy.mode", mode.and_then(quoted), InService);
         self.add(&table, "policy.dirty_time", dirty_time.and_then(quoted), InService);

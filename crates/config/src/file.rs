@@ -45,6 +45,7 @@ pub(crate) struct Draft {
     pub(crate) connection_memory: Option<Origin>,
     pub(crate) log: Log,
     pub(crate) tls: DraftTls,
+    pub(crate) kernel_tls: Option<bool>,
     /// Present if HTTP is served.
     pub(crate) http: Option<DraftHttp>,
     pub(crate) notify: Vec<(Origin, Notify)>,
@@ -139,6 +140,7 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
         draft.tls.certificate = table.parsed("certificate", problems, absolute_path);
         draft.tls.key = table.parsed("key", problems, absolute_path);
         draft.tls.client_ca = table.parsed("client_ca", problems, absolute_path);
+        draft.kernel_tls = table.boolean("kernel", problems).map(|flag| flag.value);
         table.finish(problems);
     }
     draft.http = root.table("http", "[http]", problems).map(|table| http::read(table, problems));

@@ -42,7 +42,7 @@ pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use nbd::Nbd;
 pub use notify::{Notify, NotifyKind, NotifySeverity, NotifyWay, check_webhook_url};
-pub use policy::{DirtyTime, Keep, Policy, ShareSize, Streams};
+pub use policy::{DirtyTime, Keep, Policy, Priority, ShareSize, Streams};
 pub use problem::{Place, Problem, Problems};
 pub use rate_limit::RateLimit;
 pub use reloaded::{Difference, Reloaded};

@@ -24,6 +24,18 @@ pub enum Keep {
     Never,
 }
 
+/// The rank of the data of files when the cache devices need room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Priority {
+    /// The data leaves first, even if it is used.
+    Low,
+    /// Data that is used stays.
+    Normal,
+    /// Data that is not used stays longer, within a limit.
+    High,
+}
+
 /// The way of long sequential reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -35,6 +47,7 @@ pub enum Streams {
 }
 
 named!(Keep { Normal = "normal", Pin = "pin", Never = "never" });
+named!(Priority { Low = "low", Normal = "normal", High = "high" });
 named!(Streams { Past = "past", Cache = "cache" });
 
 /// The time in seconds after which written data is destaged.
@@ -122,6 +135,9 @@ pub struct Policy {
     /// The rule for keeping data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Keep>,
+    /// The rank of data when the cache devices need room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
     /// The way of streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
@@ -167,6 +183,7 @@ impl Policy {
     pub fn or(self, other: Policy) -> Policy {
         Policy {
             cache: self.cache.or(other.cache),
+            priority: self.priority.or(other.priority),
             streams: self.streams.or(other.streams),
             mode: self.mode.or(other.mode),
             dirty_time: self.dirty_time.or(other.dirty_time),
@@ -181,6 +198,7 @@ pub(crate) fn read_policy(mut table: TableReader<'_, '_>, problems: &mut Collect
     let max = table.parsed("cache_max", problems, str::parse);
     let policy = Policy {
         cache: table.parsed("cache", problems, str::parse).map(|cache| cache.value),
+        priority: table.parsed("priority", problems, str::parse).map(|priority| priority.value),
         streams: table.parsed("streams", problems, str::parse).map(|streams| streams.value),
         mode: table.parsed("mode", problems, str::parse).map(|mode| mode.value),
         dirty_time: table.parsed("dirty_time", problems, str::parse).map(|time| time.value),

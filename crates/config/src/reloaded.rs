@@ -120,6 +120,7 @@ impl Settings {
             kerberos: kerberos.clone(),
             sandbox: self.sandbox,
             tls: new.tls.clone(),
+            kernel_tls: self.kernel_tls,
             http: self.http.clone(),
             notify: new.notify.clone(),
             rate_limits: new.rate_limits.clone(),

@@ -64,6 +64,8 @@ pub struct Flags {
     pub tls_key: Option<PathBuf>,
     /// Authorities for the certificates of clients.
     pub tls_client_ca: Option<PathBuf>,
+    /// False to encrypt connections with TLS in user space.
+    pub tls_kernel: Option<bool>,
     /// Address of HTTP.
     pub http: Option<String>,
     /// Protection that the export of `dir` asks of connections.
@@ -187,6 +189,7 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
             *file = Some(Located::flag(absolute(path), flag));
         }
     }
+    draft.kernel_tls = flags.tls_kernel.or(draft.kernel_tls);
     if let Some(address) = &flags.http {
         draft.http = Some(draft.http.take().unwrap_or_default().listening(address, problems));
     }

@@ -52,6 +52,8 @@ pub struct Settings {
     pub sandbox: Sandbox,
     /// Files of TLS; `None` serves no TLS.
     pub tls: Option<TlsFiles>,
+    /// True if the kernel encrypts connections with TLS where it can.
+    pub kernel_tls: bool,
     /// Metrics and the page; `None` serves neither.
     pub http: Option<Http>,
     /// Targets of notifications; names are unique.

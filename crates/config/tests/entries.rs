@@ -56,6 +56,7 @@ format = "json"
 certificate = "/c"
 key = "/k"
 client_ca = "/a"
+kernel = false
 [http]
 listen = "127.0.0.1:9050"
 token_file = "/t"
@@ -112,6 +113,7 @@ aliases = ["/a \"b\""]
 id = 7
 tls = "mutual"
 policy.cache = "pin"
+policy.priority = "high"
 policy.streams = "cache"
 policy.mode = "write-around"
 policy.dirty_time = "31s"

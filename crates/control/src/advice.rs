@@ -1,10 +1,14 @@
-//! Advice from measured figures: what another size of the cache or of memory would bring.
+//! Advice from measured figures: what another size of the cache or of memory, another mode, or larger frames would
+//! bring.
+
+mod load;
 
 use forebay_config::{Mode, format_size};
 use forebay_mrc::{Curve, MINIMUM, Point};
 use serde::{Deserialize, Serialize};
 
 use crate::sample::CacheCounters;
+pub use load::{ExportLoad, Link};
 
 /// Ratios that differ by less than this are treated as equal: about the error of the curve.
 const EQUAL: f64 = 0.02;
@@ -41,6 +45,12 @@ pub struct Measured<'a> {
     pub bytes_read: u64,
     /// The mean time of a WRITE, in nanoseconds; 0 if there was none.
     pub write_ns: u64,
+    /// The time since the start, in seconds.
+    pub seconds: f64,
+    /// The exports that clients have used.
+    pub exports: &'a [ExportLoad],
+    /// The network interfaces.
+    pub links: &'a [Link],
 }
 
 impl Advice {
@@ -58,9 +68,10 @@ impl Advice {
             return advice;
         }
         let gains = [advice.larger_cache(), advice.larger_memory(), written_through(&measured)];
+        let loads = [load::other_modes(&measured), load::excluded(&measured), load::larger_frames(&measured)];
         let facts = [advice.coalesced(), advice.unfilled()];
         advice.facts.extend(facts.into_iter().flatten());
-        let mut gains: Vec<Gain> = gains.into_iter().flatten().collect();
+        let mut gains: Vec<Gain> = gains.into_iter().flatten().chain(loads.into_iter().flatten()).collect();
         gains.sort_by(|a, b| b.worth.total_cmp(&a.worth));
         let mut sentences: Vec<String> = gains.iter().map(|gain| gain.sentence.clone()).collect();
         advice.best = match gains.first() {
@@ -239,8 +250,16 @@ mod tests {
     fn advice(curve: Curve, mode: Mode) -> Advice {
         let counters =
             CacheCounters { blocks_written: 420, blocks_destaged: 100, ..CacheCounters::default() };
-        let measured =
-            Measured { mode, counters: &counters, bytes_written: 900, bytes_read: 100, write_ns: 12_300_000 };
+        let measured = Measured {
+            mode,
+            counters: &counters,
+            bytes_written: 900,
+            bytes_read: 100,
+            write_ns: 12_300_000,
+            seconds: 1.0,
+            exports: &[],
+            links: &[],
+        };
         Advice::new(curve, measured)
     }
 

@@ -24,7 +24,7 @@ mod volume;
 pub use activity::{
     Activity, ActivityEntry, ActivityGroup, DeviceActivity, MOST_ACTIVE, NewFilesActivity, WorkingSetActivity,
 };
-pub use advice::{Advice, Measured};
+pub use advice::{Advice, ExportLoad, Link, Measured};
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_config::{DirtyTime, Keep, Mode, Policy, Streams};
+use forebay_config::{DirtyTime, Keep, Mode, Policy, Priority, Streams};
 use serde::{Deserialize, Serialize};
 
 /// A request about policies. Paths are absolute, without symbolic links.
@@ -41,6 +41,12 @@ pub struct PolicyReport {
     pub pinned_bytes: u64,
     /// Bytes on the cache devices that can be pinned.
     pub pin_limit_bytes: u64,
+    /// Bytes on the cache devices of files of high priority that are not pinned.
+    #[serde(default)]
+    pub high_bytes: u64,
+    /// Bytes on the cache devices up to which files of high priority are preferred.
+    #[serde(default)]
+    pub high_limit_bytes: u64,
 }
 
 /// A rule.
@@ -76,6 +82,9 @@ pub enum PolicySource {
 pub struct PolicyInForce {
     /// The rule for keeping data.
     pub cache: Chosen<Keep>,
+    /// The rank of data when the cache devices need room.
+    #[serde(default = "normal")]
+    pub priority: Chosen<Priority>,
     /// The way of streams.
     pub streams: Chosen<Streams>,
     /// The mode in force: that of the server or of a rule, whichever uses the cache less.
@@ -86,6 +95,11 @@ pub struct PolicyInForce {
     /// The share of the cache devices that the file or directory is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareInForce>,
+}
+
+/// Returns the priority that a server without priorities has.
+fn normal() -> Chosen<Priority> {
+    Chosen { value: Priority::Normal, source: PolicySource::Default, path: None }
 }
 
 /// The share of the cache devices that the files of a rule have together.

@@ -96,8 +96,10 @@ cache_counters! {
     blocks_admitted,
     /// Clean blocks evicted from the cache devices to make room.
     blocks_evicted,
-    /// Clean blocks that were in use when their segment was evicted, and were written again.
+    /// Clean blocks that were in use when their segment was evicted, or stay by their policy, and were written again.
     blocks_reinserted,
+    /// Reinserted blocks that were not in use, and stayed for their high priority alone.
+    blocks_kept_by_priority,
     /// Bytes written to the cache devices: all copies, headers and records.
     ssd_bytes_written,
     /// Frames written to the log.

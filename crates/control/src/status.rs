@@ -62,6 +62,9 @@ pub struct Status {
     /// Connections open now that are encrypted with TLS.
     #[serde(default)]
     pub encrypted: u64,
+    /// Those of them that the kernel encrypts.
+    #[serde(default)]
+    pub encrypted_in_kernel: u64,
     /// Requests in flight.
     pub inflight: u64,
     /// Memory in use for requests and replies.

@@ -175,6 +175,7 @@ fn status() -> Status {
         connections: 3,
         connections_limit: 4,
         encrypted: 1,
+        encrypted_in_kernel: 1,
         inflight: 5,
         memory: MemoryStatus::default(),
         workers: WorkerStatus::default(),

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::index::object::{CachedObject, State};
+use crate::index::policy::Standing;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -32,6 +33,7 @@ pub(crate) struct Totals {
     pub(crate) admitted: Total,
     pub(crate) evicted: Total,
     pub(crate) reinserted: Total,
+    pub(crate) kept_by_priority: Total,
     pub(crate) ssd_written: Total,
     pub(crate) frames: Total,
     pub(crate) log_waits: Total,
@@ -66,8 +68,10 @@ pub struct Counters {
     pub admitted: u64,
     /// Blocks that left the cache devices to make room.
     pub evicted: u64,
-    /// Blocks in use that were written again when their segment was evicted.
+    /// Blocks that were written again when their segment was evicted.
     pub reinserted: u64,
+    /// Reinserted blocks that had not been read, and stayed for their high priority alone.
+    pub kept_by_priority: u64,
     /// Bytes written to the cache devices: all legs, headers and records.
     pub ssd_written: u64,
     /// Frames of the log.
@@ -99,6 +103,8 @@ pub struct Usage {
     pub dirty_blocks: u64,
     /// Blocks of pinned objects on the cache devices.
     pub pinned_blocks: u64,
+    /// Blocks of objects of high priority on the cache devices that are not pinned.
+    pub high_blocks: u64,
     /// Blocks in memory.
     pub ram_blocks: u64,
     /// Bytes of memory that the index of the cache devices takes.
@@ -113,7 +119,11 @@ impl Usage {
             let (blocks, dirty) = entries.fold((0, 0), |(n, d), entry| (n + 1, d + u64::from(entry.dirty)));
             self.ssd_blocks += blocks;
             self.dirty_blocks += dirty;
-            self.pinned_blocks += if state.pinned { blocks } else { 0 };
+            match state.standing {
+                Standing::Usual => {}
+                Standing::Pinned => self.pinned_blocks += blocks,
+                Standing::High => self.high_blocks += blocks,
+            }
             self.ram_blocks += leaf.in_ram().count() as u64;
             self.index_bytes += leaf.index_bytes() as u64;
         }

@@ -38,7 +38,7 @@ pub use event::Event;
 pub use format::USER_RECORD_MAX;
 pub use index::account::Account;
 pub use index::object::CachedObject;
-pub use index::policy::{Keep, Policy, Streams};
+pub use index::policy::{Keep, Policy, Priority, Streams};
 pub use index::version_watch::Version;
 pub use log::user_records::{UserRecord, UserRecordId};
 pub use maintain::devices::ChangeError;

@@ -20,6 +20,7 @@ forebay_common::planted_bugs![
     "sizes are not logged",
     "modification times are not destaged",
     "counters drift",
+    "high priority stays counted",
     "segments are applied newest first",
     "destage cleans what was rewritten meanwhile",
     "reads do not wait for frames",
@@ -65,6 +66,9 @@ forebay_common::planted_bugs![
     "a device is waited for while the engine stops",
     "a device that is needed is left out of the pool",
     "a device that owes no answer is taken for one that answers",
+    "priorities do not count",
+    "high priority has no limit",
+    "high priority stays for ever",
     ; in unit tests:
     "legs are used again before it is durable that they are given up",
 ];

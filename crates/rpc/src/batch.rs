@@ -166,7 +166,7 @@ impl Batch {
             }
         }
         while let Some(spliced) = self.spliced.as_mut().filter(|spliced| spliced.len() > 0) {
-            match spliced.send(link.fd()) {
+            match link.send_spliced(spliced) {
                 Ok(n) => sent += n,
                 Err(Errno::AGAIN) => return Ok((sent, false)),
                 Err(error) => return Err(error),

@@ -70,7 +70,7 @@ pub(crate) fn send_front(link: &Link, batch: &mut VecDeque<Chunk>) -> Result<usi
     if let Some(Chunk { head, payload: Payload::Spliced(spliced), done, .. }) = batch.front_mut()
         && *done == head.len()
     {
-        let sent = spliced.send(link.fd())?;
+        let sent = link.send_spliced(spliced)?;
         if spliced.len() == 0 {
             batch.pop_front();
         }

@@ -21,9 +21,9 @@ impl Closings {
     /// the server, and the rate allows a warning. Otherwise the level is debug. `fault` is
     /// the cause in words, if the reason alone does not say it.
     pub(crate) fn log(&mut self, peer: &Peer, reason: CloseReason, fault: Option<&str>, now: Instant) {
-        use CloseReason::{Idle, PeerClosed, Shutdown, SocketError};
+        use CloseReason::{Idle, KeysUsedUp, PeerClosed, Shutdown, SocketError};
         let (client, connection) = (peer.addr, peer.id);
-        let ordinary = matches!(reason, PeerClosed | Idle | Shutdown | SocketError);
+        let ordinary = matches!(reason, PeerClosed | Idle | Shutdown | SocketError | KeysUsedUp);
         let why = fault.map_or(reason.as_str().to_owned(), |fault| format!("{}: {fault}", reason.as_str()));
         match if ordinary { None } else { self.warn(now) } {
             None => tracing::debug!(%client, connection, "connection closed: {why}"),

@@ -36,6 +36,11 @@ pub struct Config {
     /// The server's certificate, which may be replaced in service; `None` serves no TLS. The time for a handshake is
     /// `stall_timeout`, and so is the time for the negotiation of a connection with a [`Session`](crate::Session).
     pub tls: Option<Arc<Keyring>>,
+    /// True if the kernel gets the keys of TLS where it takes them, and seals and opens the records.
+    pub kernel_tls: bool,
+    /// The number of records that the kernel sends with one key, if the cipher bears no fewer. Then the connection is
+    /// closed, and the client makes another one.
+    pub kernel_tls_records: u64,
 }
 
 impl Default for Config {
@@ -52,6 +57,8 @@ impl Default for Config {
             stall_timeout: Duration::from_secs(30),
             busy_poll: Duration::from_micros(50),
             tls: None,
+            kernel_tls: true,
+            kernel_tls_records: u64::MAX,
         }
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::socket_error;
+
 use crate::addresses::{Addresses, Seat};
 use crate::assemble::{Assembler, Next};
 use crate::batch::Batch;
@@ -191,7 +193,9 @@ impl Conn {
     /// Sends the waiting output, then handles the backlog and receives once.
     pub(crate) fn turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
         if self.hung_up {
-            return Err(CloseReason::SocketError);
+            // The kernel's TLS reports a record that is none by an error of the socket.
+            let error = socket_error(self.link.fd()).ok().and_then(Result::err);
+            return Err(error.map_or(CloseReason::SocketError, |error| self.refused(error)));
         }
         self.out_bytes = resume(&*self.link, std::mem::take(&mut self.writable));
         let taken = self.take_in(io);
@@ -233,13 +237,16 @@ impl Conn {
         if self.took_leave && self.backlog.is_none() {
             self.closing.get_or_insert(CloseReason::PeerClosed);
         }
+        if self.link.has_used_up_keys() {
+            self.closing.get_or_insert(CloseReason::KeysUsedUp);
+        }
         if let Some(reason) = self.closing {
             if !drained(&*self.link) {
                 return Ok(Turn::Wait);
             }
             if reason == CloseReason::PeerClosed {
                 // The socket is empty. A client that has sent no request lacks no reply.
-                let whole = !self.is_within_record() && (self.link.secured().is_none() || self.took_leave);
+                let whole = !self.is_within_record() && (!self.link.is_encrypted() || self.took_leave);
                 self.received = whole && (!self.asked || self.link.received());
             } else {
                 self.discard(io);

@@ -25,6 +25,7 @@ mod event_loop;
 mod fair_queue;
 mod handshake;
 mod home;
+mod kernel_tls;
 mod link;
 mod outlet;
 mod pool;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::chunk::{Chunk, send, send_front};
 use crate::drive::{Wire, Wrote, submit, write_out};
 use crate::home::{Home, Post};
+use crate::kernel_tls::{InKernel, say_farewell};
 use crate::outlet::{Outlet, Weigh};
 use crate::pool::Account;
 use crate::reply::{OwnedReply, Payload};
@@ -24,12 +25,21 @@ use crate::secured::Secured;
 use crate::service::Peer;
 use crate::session::Session;
 use crate::shared_bound::Begun;
+use crate::splice::Spliced;
 
 /// The part of a connection that only one with a session has.
 pub(crate) struct Negotiated {
     pub(crate) session: Arc<dyn Session>,
     /// The time when the connection was accepted.
     pub(crate) opened: Instant,
+}
+
+/// The part of the host that seals and opens the records of a connection with TLS.
+pub(crate) enum Protection {
+    /// The session, in user space.
+    Session(Box<Secured>),
+    /// The socket.
+    Kernel(InKernel),
 }
 
 pub(crate) struct Link {
@@ -42,8 +52,8 @@ pub(crate) struct Link {
     session: Option<Box<Negotiated>>,
     outlet: Mutex<Outlet<Chunk>>,
     inflight: AtomicUsize,
-    /// The TLS session, after the handshake.
-    secured: OnceLock<Secured>,
+    /// The protection by TLS, after the handshake.
+    protection: OnceLock<Protection>,
     /// Bytes of records in flight.
     held: AtomicUsize,
 }
@@ -70,7 +80,7 @@ impl Link {
             session,
             outlet,
             inflight,
-            secured: OnceLock::new(),
+            protection: OnceLock::new(),
             held,
         });
         link.peer.line.set(Arc::downgrade(&link));
@@ -104,15 +114,54 @@ impl Link {
         OwnedReply::on_ticket(Arc::clone(&self.account), may_splice, self.session.is_none())
     }
 
-    /// Returns the TLS session, after the handshake.
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// Returns the TLS session, after a handshake that left it in user space.
     pub(crate) fn secured(&self) -> Option<&Secured> {
-        self.secured.get()
+        match self.protection.get() {
+            Some(Protection::Session(secured)) => Some(&**secured),
+            Some(Protection::Kernel(_)) | None => None,
+        }
+    }
+
+    /// Returns true if the connection has TLS.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.protection.get().is_some()
+    }
+
+    /// Returns true if the socket seals and opens the records of TLS.
+    pub(crate) fn is_in_kernel(&self) -> bool {
+        self.kernel().is_some()
+    }
+
+    fn kernel(&self) -> Option<&InKernel> {
+        match self.protection.get() {
+            Some(Protection::Kernel(kernel)) => Some(kernel),
+            Some(Protection::Session(_)) | None => None,
+        }
+    }
+
+    /// Returns true if the connection needs new keys, which only another connection has.
+    pub(crate) fn has_used_up_keys(&self) -> bool {
+        self.kernel().is_some_and(InKernel::is_used_up)
     }
 
     /// Seals all further output. The handshake is complete, so the peer has received all previous output.
-    pub(crate) fn secure(&self, secured: Secured) {
-        if self.secured.set(secured).is_ok() {
-            self.home.stats.encrypted.fetch_add(1, Relaxed);
+    pub(crate) fn secure(&self, protection: Protection) {
+        if self.protection.set(protection).is_ok() {
+            self.count_encrypted(|count| {
+                count.fetch_add(1, Relaxed);
+            });
+        }
+    }
+
+    /// Changes the counts of open connections with TLS that this one belongs to.
+    fn count_encrypted(&self, change: impl Fn(&AtomicU64)) {
+        change(&self.home.stats.encrypted);
+        if self.is_in_kernel() {
+            change(&self.home.stats.encrypted_in_kernel);
         }
     }
 
@@ -120,7 +169,7 @@ impl Link {
     /// request is unanswered, whose reply would go out in the middle of the handshake.
     pub(crate) fn may_start_tls(&self) -> bool {
         self.home.tls.as_ref().is_some_and(|tls| !tls.keyring.is_empty())
-            && self.secured().is_none()
+            && !self.is_encrypted()
             && self.inflight() == 0
     }
 
@@ -128,9 +177,22 @@ impl Link {
     /// for the writer of the connection.
     pub(crate) fn send(&self, slices: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
         match self.secured() {
-            None => send(self.fd(), slices, more),
+            None => self.count_sent(send(self.fd(), slices, more)),
             Some(secured) => secured.send(self.fd(), slices, more, &self.account),
         }
+    }
+
+    /// Sends bytes of a payload in a pipe, as many as one system call takes. Only for the writer of the connection.
+    pub(crate) fn send_spliced(&self, spliced: &mut Spliced) -> Result<usize, Errno> {
+        self.count_sent(spliced.send(self.fd()))
+    }
+
+    /// Counts the records of TLS that the kernel makes of sent bytes.
+    fn count_sent(&self, sent: Result<usize, Errno>) -> Result<usize, Errno> {
+        if let (Some(kernel), Ok(bytes)) = (self.kernel(), sent) {
+            kernel.sent(bytes);
+        }
+        sent
     }
 
     /// Waits until there is room for another request of the address. Returns false if there is room already.
@@ -145,10 +207,14 @@ impl Link {
 
     /// Ends the TLS session, if there is one. Tells the peer, unless output waits.
     pub(crate) fn end_session(&self) {
-        if let Some(secured) = self.secured() {
-            self.home.stats.encrypted.fetch_sub(1, Relaxed);
-            if self.with_outlet(Outlet::begin) {
-                secured.say_farewell(self.fd());
+        let Some(protection) = self.protection.get() else { return };
+        self.count_encrypted(|count| {
+            count.fetch_sub(1, Relaxed);
+        });
+        if self.with_outlet(Outlet::begin) {
+            match protection {
+                Protection::Session(secured) => secured.say_farewell(self.fd()),
+                Protection::Kernel(_) => say_farewell(self.fd()),
             }
         }
     }

@@ -111,7 +111,7 @@ impl<S: Service> Server<S> {
 
     /// Starts the event loops.
     pub fn spawn(self) -> Result<Running, StartError> {
-        let tls = self.config.tls.clone().map(Tls::new).transpose().map_err(StartError::Loop)?;
+        let tls = Tls::new(&self.config).map_err(StartError::Loop)?;
         let homes: Result<Vec<_>, _> =
             (0..self.config.loops().max(1)).map(|_| Home::new(tls.clone())).collect();
         let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();

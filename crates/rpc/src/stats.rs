@@ -34,11 +34,13 @@ pub enum CloseReason {
     Shutdown,
     /// A TLS handshake failed or took too long, or a sealed record was not valid.
     Tls,
+    /// The connection needed new keys of TLS, which the kernel does not make. Clients connect again.
+    KeysUsedUp,
 }
 
 impl CloseReason {
     /// All reasons, in the order of [`Stats::closed`].
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::PeerClosed,
         Self::SocketError,
         Self::RecordTooLong,
@@ -53,6 +55,7 @@ impl CloseReason {
         Self::Service,
         Self::Shutdown,
         Self::Tls,
+        Self::KeysUsedUp,
     ];
 
     /// Returns a few words for logs and metrics.
@@ -72,6 +75,7 @@ impl CloseReason {
             Self::Service => "closed by the service",
             Self::Shutdown => "server shutting down",
             Self::Tls => "TLS failed",
+            Self::KeysUsedUp => "new keys of TLS were due",
         }
     }
 }
@@ -83,6 +87,7 @@ pub(crate) struct LoopStats {
     pub(crate) accepted: AtomicU64,
     pub(crate) connections: AtomicU64,
     pub(crate) encrypted: AtomicU64,
+    pub(crate) encrypted_in_kernel: AtomicU64,
     pub(crate) records: AtomicU64,
     pub(crate) deferred: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
@@ -103,6 +108,8 @@ pub struct Stats {
     pub connections: u64,
     /// Connections open now whose TLS handshake is complete.
     pub encrypted: u64,
+    /// Those of them whose records the kernel seals and opens.
+    pub encrypted_in_kernel: u64,
     /// Complete records delivered to the service.
     pub records: u64,
     /// Records the service took off the loop.
@@ -136,6 +143,7 @@ impl Stats {
         self.accepted += from.accepted.load(Relaxed);
         self.connections += from.connections.load(Relaxed);
         self.encrypted += from.encrypted.load(Relaxed);
+        self.encrypted_in_kernel += from.encrypted_in_kernel.load(Relaxed);
         self.records += from.records.load(Relaxed);
         self.deferred += from.deferred.load(Relaxed);
         self.bytes_in += from.bytes_in.load(Relaxed);

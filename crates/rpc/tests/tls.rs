@@ -1,4 +1,6 @@
 //! Connections with TLS: the whole way of records, and peers that break the protocol.
+//!
+//! The server gives the keys to the kernel where that has TLS. `cargo x quota` runs these tests in a guest that has it.
 #![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
 
 #[path = "../../tls/tests/common/authority.rs"]
@@ -16,9 +18,23 @@ use authority::{Authority, Pair};
 use common::*;
 use forebay_rpc::{CloseReason, Config, Running};
 use forebay_tls::{Credentials, Keyring};
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
 use rustls::{ClientConnection, StreamOwned};
 
+/// Set where the kernel has TLS with every cipher. Then each connection must use it.
+const KERNEL_NEEDED: &str = "FOREBAY_TEST_KERNEL_TLS";
 const DRAIN: Duration = Duration::from_secs(30);
+
+/// Returns a time in which a handshake is complete. An emulated machine needs seconds for it beside other work.
+fn stall_timeout() -> Duration {
+    if std::env::var_os(KERNEL_NEEDED).is_some() {
+        Duration::from_secs(10)
+    } else {
+        Duration::from_millis(300)
+    }
+}
 
 /// An authority, and a server with a certificate of it.
 struct Rig {
@@ -53,7 +69,18 @@ impl Rig {
     fn secured(&self) -> Sealed {
         let mut client = self.secure(None);
         assert_eq!(client.call(b"ehello"), b"ehello");
+        self.in_kernel();
         client
+    }
+
+    /// Returns true if the kernel encrypts the connections, of which there are some. Fails if it must do so, but does
+    /// not.
+    fn in_kernel(&self) -> bool {
+        let stats = self.server.counters().read();
+        assert!(stats.encrypted > 0);
+        let is_needed = std::env::var_os(KERNEL_NEEDED).is_some();
+        assert!(!is_needed || stats.encrypted_in_kernel == stats.encrypted, "{stats:?}");
+        stats.encrypted_in_kernel > 0
     }
 
     fn failures(&self) -> u64 {
@@ -106,7 +133,8 @@ fn records_of_every_size_and_way_pass() {
             assert_eq!(check_payload(&client.call(&request), &request), len, "{}", kind as char);
         }
     }
-    assert_eq!(rig.echo.source.spliced.load(SeqCst), 0, "pages cannot pass by TLS");
+    let spliced = rig.echo.source.spliced.load(SeqCst);
+    assert_eq!(spliced > 0, rig.in_kernel(), "only the kernel can seal pages: {spliced}");
     // Large requests arrive in many sealed records.
     for len in [4097, 40_000, 300_000, 1 << 20] {
         let record: Vec<u8> = std::iter::once(ECHO).chain((1..len).map(|at| (at % 253) as u8)).collect();
@@ -184,6 +212,30 @@ fn the_first_call_may_come_with_the_end_of_the_handshake() {
     for request in &requests {
         assert_eq!(client.receive(), *request);
     }
+    rig.in_kernel();
+    rig.server.shutdown(DRAIN);
+}
+
+#[test]
+fn a_part_of_a_record_may_come_with_the_end_of_the_handshake() {
+    let rig = Rig::new(two_loops());
+    let mut client = rig.secure(None);
+    let StreamOwned { conn, sock } = &mut client.stream;
+    while conn.is_handshaking() {
+        while conn.wants_write() {
+            conn.write_tls(sock).unwrap();
+        }
+        conn.read_tls(sock).unwrap();
+        conn.process_new_packets().unwrap();
+    }
+    // The last message of the handshake is not sent yet.
+    let mut bytes = client.seal(&marked(b"efirst"));
+    let rest = bytes.split_off(bytes.len() - 3);
+    client.stream.sock.write_all(&bytes).unwrap();
+    await_stats(&rig.server, "the end of the handshake", |stats| stats.encrypted == 1);
+    rig.in_kernel();
+    client.stream.sock.write_all(&rest).unwrap();
+    assert_eq!(client.receive(), b"efirst");
     rig.server.shutdown(DRAIN);
 }
 
@@ -209,7 +261,7 @@ fn garbage_instead_of_a_handshake_is_refused_with_an_alert() {
 
 #[test]
 fn a_handshake_that_stalls_is_ended() {
-    let rig = Rig::new(Config { stall_timeout: Duration::from_millis(300), ..two_loops() });
+    let rig = Rig::new(Config { stall_timeout: stall_timeout(), ..two_loops() });
     let mut hello = Vec::new();
     rig.authority.client(None).write_tls(&mut hello).unwrap();
     let stalled: Vec<Client> = [0, 1, hello.len() / 2, hello.len()]
@@ -245,11 +297,14 @@ fn a_handshake_without_end_is_ended() {
 
 #[test]
 fn half_a_sealed_record_stalls_and_a_changed_one_is_refused() {
-    let rig = Rig::new(Config { stall_timeout: Duration::from_millis(300), ..two_loops() });
+    let rig = Rig::new(Config { stall_timeout: stall_timeout(), ..two_loops() });
     let mut half = rig.secured();
     let sealed = half.seal(&marked(b"ehalf"));
     half.stream.sock.write_all(&sealed[..sealed.len() - 1]).unwrap();
-    await_stats(&rig.server, "the stall", |stats| stats.closed_for(CloseReason::StalledInput) == 1);
+    // A part of a record waits in the kernel unseen, as a part of a segment does. It takes no memory of the server.
+    if !rig.in_kernel() {
+        await_stats(&rig.server, "the stall", |stats| stats.closed_for(CloseReason::StalledInput) == 1);
+    }
 
     let mut changed = rig.secured();
     let mut sealed = changed.seal(&marked(b"echanged"));
@@ -324,6 +379,84 @@ fn only_a_session_that_ended_properly_has_all_replies() {
     replies.sort();
     assert_eq!(replies, [b"done".to_vec(), b"etwo".to_vec()]);
     assert_eq!(rig.failures(), 0);
+    rig.server.shutdown(DRAIN);
+}
+
+#[test]
+fn every_cipher_passes_in_user_space_and_in_the_kernel() {
+    let suites =
+        [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256].map(|one| [one]);
+    for kernel_tls in [true, false] {
+        let rig = Rig::new(Config { kernel_tls, ..two_loops() });
+        for suite in &suites {
+            let client = rig.authority.client_with(None, suite);
+            let mut client = Sealed { stream: StreamOwned::new(client, rig.asked().socket) };
+            for len in [3, 70_000, 1 << 20] {
+                let request = payload_request(SPLICED, len, 8);
+                assert_eq!(check_payload(&client.call(&request), &request), len);
+                let record: Vec<u8> =
+                    std::iter::once(ECHO).chain((1..len).map(|at| (at % 253) as u8)).collect();
+                assert!(client.call(&record) == record);
+            }
+            if kernel_tls {
+                rig.in_kernel();
+            } else {
+                assert_eq!(rig.server.counters().read().encrypted_in_kernel, 0);
+            }
+        }
+        rig.server.shutdown(DRAIN);
+    }
+}
+
+#[test]
+fn a_client_with_new_keys_is_served_or_connects_again() {
+    let rig = Rig::new(two_loops());
+    let mut client = rig.secured();
+    client.send(b"gated");
+    await_stats(&rig.server, "the request", |stats| stats.deferred == 1);
+    client.stream.conn.refresh_traffic_keys().unwrap();
+    client.stream.flush().unwrap();
+    let in_kernel = rig.in_kernel();
+    rig.echo.open();
+    assert_eq!(client.receive(), b"gated", "what was asked before is answered");
+    if in_kernel {
+        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0, "the server ends the session");
+        await_closed(&rig.server, CloseReason::KeysUsedUp);
+        rig.secured();
+    } else {
+        assert_eq!(client.call(b"emore"), b"emore");
+    }
+    assert_eq!(rig.failures(), 0);
+    rig.server.shutdown(DRAIN);
+}
+
+#[test]
+fn a_key_of_the_kernel_sends_a_bounded_number_of_records() {
+    let rig = Rig::new(Config { kernel_tls_records: 20, ..two_loops() });
+    let mut client = rig.secured();
+    if rig.in_kernel() {
+        // The reply to the first call was one record. This one is at least 65.
+        let request = payload_request(PAYLOAD, 1 << 20, 0);
+        assert_eq!(check_payload(&client.call(&request), &request), 1 << 20);
+        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0, "the server ends the session");
+        await_closed(&rig.server, CloseReason::KeysUsedUp);
+        rig.secured();
+    }
+    rig.server.shutdown(DRAIN);
+}
+
+#[test]
+fn a_client_that_fails_is_closed() {
+    let rig = Rig::new(two_loops());
+    let mut client = rig.secured();
+    // To the client, this is a record of the server that was changed on its way.
+    let mut changed = &[&[23, 3, 3, 0, 40][..], &[0; 40]].concat()[..];
+    client.stream.conn.read_tls(&mut changed).unwrap();
+    client.stream.conn.process_new_packets().unwrap_err();
+    while client.stream.conn.wants_write() {
+        client.stream.conn.write_tls(&mut client.stream.sock).unwrap();
+    }
+    await_stats(&rig.server, "the end", |stats| stats.closed_for(CloseReason::Tls) == 1);
     rig.server.shutdown(DRAIN);
 }
 

@@ -1,6 +1,7 @@
 //! The requests of the control socket: the state that the running server reports, and the commands that it carries out.
 
 mod activity;
+mod load;
 mod report;
 
 use std::net::SocketAddr;
@@ -12,10 +13,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use forebay_common::lock::Mutex;
 use forebay_config::{Entry, Limits, Mode, Settings};
 use forebay_control::{
-    Activity, Advice, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, Measured,
-    MemoryStatus, PolicyReport, PolicyRequest, PoolRequest, PoolStatus, ReloadReport, ReplyCacheStatus,
-    SandboxStatus, Severity, Starting, StatSample, Status, TraceBatch, VolumeRequest, VolumeStatus,
-    WarmReport, WorkerStatus,
+    Activity, Advice, CachedFiles, EventLog, FlushProgress, FlushReport, HandleMode, Handler, MOST_ACTIVE,
+    Measured, MemoryStatus, PolicyReport, PolicyRequest, PoolRequest, PoolStatus, ReloadReport,
+    ReplyCacheStatus, SandboxStatus, Severity, Starting, StatSample, Status, TraceBatch, VolumeRequest,
+    VolumeStatus, WarmReport, WorkerStatus,
 };
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
@@ -282,6 +283,7 @@ impl Handler for Control {
             connections: transport.connections,
             connections_limit: limits.connections as u64,
             encrypted: transport.encrypted,
+            encrypted_in_kernel: transport.encrypted_in_kernel,
             inflight: stats.deferred.load(Relaxed),
             memory: MemoryStatus {
                 used_bytes: transport.memory,
@@ -348,12 +350,16 @@ impl Handler for Control {
         };
         let stats = self.parts.nfs.stats();
         let writes = self.group(&[Procedure::Write], &[Opcode::Write], 0);
+        let exports = load::exports(&activity(self, MOST_ACTIVE), &self.now.lock().clone(), cache);
         let measured = Measured {
             mode: self.effective_mode(),
             counters: &counters(cache),
             bytes_written: stats.bytes_written.load(Relaxed),
             bytes_read: stats.bytes_read.load(Relaxed),
             write_ns: writes.latency.summary().mean_ns,
+            seconds: self.started.elapsed().as_secs_f64(),
+            exports: &exports,
+            links: &load::links(),
         };
         Ok(Advice::new(curve.curve(&cache.engine), measured))
     }

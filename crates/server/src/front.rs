@@ -143,6 +143,7 @@ impl ControlFront {
             connections: 0,
             connections_limit: limits.connections as u64,
             encrypted: 0,
+            encrypted_in_kernel: 0,
             inflight: 0,
             memory: MemoryStatus {
                 limit_bytes: limits.memory,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
 use forebay_common::state_file;
-use forebay_config::{DirtyTime, Export, Keep, Mode, Policy, ShareSize, Streams};
+use forebay_config::{DirtyTime, Export, Keep, Mode, Policy, Priority, ShareSize, Streams};
 use forebay_control::{
     Chosen, EventLog, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, Severity,
     ShareInForce,
@@ -251,6 +251,7 @@ impl Policies {
         let rules = self.holding(path)?;
         Ok(PolicyInForce {
             cache: chosen(&rules, |rule| rule.cache, Keep::Normal),
+            priority: chosen(&rules, |rule| rule.priority, Priority::Normal),
             streams: chosen(&rules, |rule| rule.streams, Streams::Past),
             mode: least_cached(&rules, config_mode(self.engine.effective_mode())),
             dirty_time: chosen(&rules, |rule| rule.dirty_time, self.usual_dirty_time()),
@@ -317,11 +318,14 @@ impl Policies {
 
     /// Returns the answer to a policy request, with the use of the room for pinned data in bytes.
     fn report(&self, rules: Vec<PolicyRule>, in_force: Option<PolicyInForce>) -> PolicyReport {
+        let usage = self.engine.usage();
         PolicyReport {
             rules,
             in_force,
-            pinned_bytes: self.engine.usage().pinned_blocks * BLOCK as u64,
+            pinned_bytes: usage.pinned_blocks * BLOCK as u64,
             pin_limit_bytes: self.engine.pin_limit() * BLOCK as u64,
+            high_bytes: usage.high_blocks * BLOCK as u64,
+            high_limit_bytes: self.engine.high_limit() * BLOCK as u64,
         }
     }
 }
@@ -348,6 +352,7 @@ fn least_cached(rules: &[PolicyRule], server: Mode) -> Chosen<Mode> {
 fn described(rule: Policy) -> String {
     let parts = [
         rule.cache.map(|keep| format!("cache {keep}")),
+        rule.priority.map(|priority| format!("priority {priority}")),
         rule.streams.map(|way| format!("streams {way}")),
         rule.mode.map(|mode| format!("mode {mode}")),
         rule.dirty_time.map(|time| format!("dirty time {time}")),
@@ -364,6 +369,11 @@ fn settings(rule: Policy) -> PolicySettings {
             Keep::Normal => forebay_engine::Keep::Normal,
             Keep::Pin => forebay_engine::Keep::Pin,
             Keep::Never => forebay_engine::Keep::Never,
+        }),
+        priority: rule.priority.map(|priority| match priority {
+            Priority::Low => forebay_engine::Priority::Low,
+            Priority::Normal => forebay_engine::Priority::Normal,
+            Priority::High => forebay_engine::Priority::High,
         }),
         streams: rule.streams.map(|streams| match streams {
             Streams::Past => forebay_engine::Streams::Past,

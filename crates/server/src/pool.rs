@@ -114,6 +114,7 @@ pub(crate) fn counters(cache: &Cache) -> CacheCounters {
         blocks_admitted: now.admitted,
         blocks_evicted: now.evicted,
         blocks_reinserted: now.reinserted,
+        blocks_kept_by_priority: now.kept_by_priority,
         ssd_bytes_written: now.ssd_written,
         frames: now.frames,
         log_waits: now.log_waits,

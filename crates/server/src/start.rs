@@ -345,6 +345,7 @@ pub(crate) fn transport_config(settings: &Settings, keyring: &Arc<Keyring>) -> C
         busy_poll: limits.busy_poll,
         // A certificate may be named in service.
         tls: Some(keyring.clone()),
+        kernel_tls: settings.kernel_tls,
         ..Config::default()
     }
 }

@@ -64,6 +64,8 @@ faults! {
     RemovalBusy "a removal refused because of another one",
     NoneLeft "every device removed or gone for good at a restart",
     ModeSwitch "the mode switched in service",
+    PolicyChanged "the policy of an object changed in service",
+    KeptByPriority "a block that nobody had read, written again for its high priority",
     WroteAtOnce "a write accepted without waiting",
     WroteWaiting "a write that waited for the log",
     WroteDirectly "a write past the log",

@@ -25,6 +25,7 @@ pub mod objects;
 #[cfg(test)]
 mod overwriting;
 pub mod plan;
+pub mod policies;
 #[cfg(test)]
 pub(crate) mod recovery;
 pub mod register;

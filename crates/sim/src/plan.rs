@@ -136,6 +136,8 @@ pub struct Plan {
     pub deadline: Duration,
     /// Devices of other pools are offered, and devices change their names.
     pub foreign: bool,
+    /// The policies of objects change.
+    pub policies: bool,
     /// The habits of the clients.
     pub habits: Habits,
     /// True if there are user records in the log.
@@ -230,6 +232,7 @@ impl Plan {
             cuts_at_headers,
             deadline: Duration::from_secs(10),
             foreign: false,
+            policies: false,
             fills: false,
             habits,
             notes,

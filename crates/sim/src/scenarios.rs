@@ -30,6 +30,7 @@ mod overtaken;
 mod planted;
 mod policy;
 mod pressure;
+mod priority;
 mod refused;
 mod removal;
 mod repair;

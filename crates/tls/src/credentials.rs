@@ -122,18 +122,21 @@ impl Credentials {
             }
         };
         let config = builder.with_single_cert(chain, private).map_err(wrong_pair)?;
-        let [config, http] = [(config, ALPN), (http, HTTP)].map(|(config, name)| named(config, name));
+        let [mut config, http] = [(config, ALPN), (http, HTTP)].map(|(config, name)| named(config, name));
+        // The kernel may continue a session of RPC.
+        config.enable_secret_extraction = true;
+        let [config, http] = [config, http].map(Arc::new);
         Ok(Self { config, http, digest: digest.finalize().into() })
     }
 }
 
 /// Returns the configuration for a protocol with this name in handshakes.
-fn named(mut config: ServerConfig, protocol: &[u8]) -> Arc<ServerConfig> {
+fn named(mut config: ServerConfig, protocol: &[u8]) -> ServerConfig {
     config.alpn_protocols = vec![protocol.to_vec()];
     // No session is resumed: a client with a ticket would keep its access after its certificate has expired.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    Arc::new(config)
+    config
 }
 
 impl PartialEq for Credentials {

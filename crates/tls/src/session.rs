@@ -9,6 +9,7 @@ use rustls::unbuffered::{
 };
 
 use crate::identity::Identity;
+use crate::kernel::{Cipher, CryptoInfo, KernelKeys};
 
 /// The size of what TLS adds to a record: its header, the content type, and the tag.
 const OVERHEAD: usize = 5 + 1 + 16;
@@ -63,6 +64,34 @@ impl Session {
     pub fn identity(&self) -> Option<Identity> {
         let certificate = self.inner.peer_certificates()?.first()?;
         Some(Identity::new(certificate.clone().into_owned()))
+    }
+
+    /// Returns the cipher with which the kernel can continue the session. Returns none during the handshake, while the
+    /// session keeps a part of a record, and after its end.
+    pub fn cipher_for_kernel(&self) -> Option<Cipher> {
+        if self.is_handshaking() || !self.kept.is_empty() || self.is_closed {
+            return None;
+        }
+        Cipher::of(self.inner.negotiated_cipher_suite()?.suite())
+    }
+
+    /// Ends the session, and returns its keys. [`cipher_for_kernel`](Self::cipher_for_kernel) has returned the cipher,
+    /// and the peer has got every byte that the session has made.
+    ///
+    /// # Errors
+    /// [`SessionError`], if the keys cannot be had.
+    pub fn into_keys(self) -> Result<KernelKeys, SessionError> {
+        self.cipher_for_kernel().ok_or(SessionError::State)?;
+        let (secrets, connection) =
+            self.inner.dangerous_into_kernel_connection().map_err(SessionError::Refused)?;
+        let ((sent, send), (received, receive)) = (secrets.tx, secrets.rx);
+        let suite = connection.negotiated_cipher_suite().tls13().ok_or(SessionError::State)?;
+        let limit = suite.common.confidentiality_limit;
+        Ok(KernelKeys {
+            send: CryptoInfo::of(&send, sent).ok_or(SessionError::State)?,
+            receive: CryptoInfo::of(&receive, received).ok_or(SessionError::State)?,
+            records: limit.saturating_sub(sent),
+        })
     }
 
     /// Takes received bytes. Appends their plain text to `plain`, and to `answer` the bytes that the peer must get

@@ -8,8 +8,11 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use common::{Authority, Pair, open, set_mode, shake_hands};
-use forebay_tls::{Credentials, Keyring, LoadError, Session};
+use forebay_tls::{Cipher, Credentials, CryptoInfo, Keyring, LoadError, Session};
 use rustls::ClientConnection;
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
 
 fn keyring(pair: &Pair, client_ca: Option<&Path>) -> Keyring {
     Keyring::new(Some(Credentials::load(&pair.certificate, &pair.key, client_ca).unwrap()))
@@ -92,6 +95,47 @@ fn new_keys_and_the_end_of_a_session() {
     let farewell = session.farewell().unwrap();
     client.read_tls(&mut &farewell[..]).unwrap();
     assert!(client.process_new_packets().unwrap().peer_has_closed());
+}
+
+#[test]
+fn the_kernel_gets_the_keys_between_two_records() {
+    let authority = Authority::new();
+    let keyring = keyring(&authority.issue("server", &["server.example"]), None);
+    let suites = [
+        (TLS13_AES_128_GCM_SHA256, Cipher::Aes128Gcm, 1 << 24),
+        (TLS13_AES_256_GCM_SHA384, Cipher::Aes256Gcm, 1 << 24),
+        (TLS13_CHACHA20_POLY1305_SHA256, Cipher::ChaCha20Poly1305, u64::MAX),
+    ];
+    for (suite, cipher, most) in suites {
+        let mut client = authority.client_with(None, &[suite]);
+        let mut session = keyring.session().unwrap();
+        assert_eq!(session.cipher_for_kernel(), None, "no handshake");
+        shake_hands(&mut client, &mut session).unwrap();
+        assert_eq!(session.cipher_for_kernel(), Some(cipher));
+        client.writer().write_all(b"call").unwrap();
+        let mut record = flight(&mut client);
+        let (first, rest) = record.split_at_mut(9);
+        open(&mut session, first).unwrap();
+        assert_eq!(session.cipher_for_kernel(), None, "a part of a record is kept");
+        open(&mut session, rest).unwrap();
+        assert_eq!(session.cipher_for_kernel(), Some(cipher));
+        for _ in 0..3 {
+            session.seal(b"reply", &mut Vec::new()).unwrap();
+        }
+        let keys = session.into_keys().unwrap();
+        // The number of the next record is at the end: one has come, and three have gone.
+        let next = |key: &CryptoInfo| u64::from_be_bytes(*key.as_bytes().last_chunk().unwrap());
+        assert_eq!((next(&keys.receive), next(&keys.send)), (1, 3), "{cipher}");
+        assert_ne!(keys.receive.as_bytes()[4..], keys.send.as_bytes()[4..]);
+        assert_eq!(keys.records, most.saturating_sub(3));
+
+        let mut client = authority.client_with(None, &[suite]);
+        let mut session = connected(&mut client, &keyring);
+        client.send_close_notify();
+        open(&mut session, &mut flight(&mut client)).unwrap();
+        assert_eq!(session.cipher_for_kernel(), None, "the session has ended");
+        assert!(session.into_keys().is_err());
+    }
 }
 
 #[test]

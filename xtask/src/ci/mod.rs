@@ -77,7 +77,7 @@ pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Result<Command>
 /// Returns the command that tests the workspace with `arguments`. For a part of the workspace, dependencies would have
 /// other features and be built again. The planted bugs are in this build, each switched off except in the test that
 /// must find it.
-fn cargo_test(arguments: &[&str]) -> Command {
+pub(crate) fn cargo_test(arguments: &[&str]) -> Command {
     let mut command = command(
         "cargo",
         ["test", "--workspace", "--features", "forebay-sim/plant,forebay-clientstate/plant"],

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use crate::process::{command, output, rigs_dir, run};
 
 /// Modules that the guest loads. `depmod` finds their dependencies.
-const MODULES: [&str; 22] = [
+const MODULES: [&str; 25] = [
     "virtio_pci",
     "virtio_console",
     "virtio_net",
@@ -37,10 +37,13 @@ const MODULES: [&str; 22] = [
     "gcm",
     "ghash-generic",
     "ctr",
+    "chacha20poly1305",
+    "chacha_generic",
+    "poly1305_generic",
 ];
 
 /// Modules for Kerberos and TLS, with the modules that only these need. A guest that needs them loads them itself.
-const SECURITY: [&str; 9] = [
+const SECURITY: [&str; 14] = [
     "auth_rpcgss",
     "rpcsec_gss_krb5",
     "cts",
@@ -50,6 +53,11 @@ const SECURITY: [&str; 9] = [
     "gf128mul",
     "ghash-generic",
     "ctr",
+    "chacha20poly1305",
+    "libchacha",
+    "chacha_generic",
+    "libpoly1305",
+    "poly1305_generic",
 ];
 
 /// Modules for file systems in images and for NFSv4, with the modules that only these need. A guest that only mounts
@@ -352,7 +360,7 @@ mod tests {
             a/9pnet_virtio.ko:\na/9p.ko:\na/overlay.ko:\na/nfs.ko:\na/nfsv3.ko: a/nfs.ko\na/nfsv4.ko: a/nfs.ko\n\
             a/loop.ko:\na/crc32c_generic.ko:\na/ext4.ko: a/jbd2.ko\na/jbd2.ko:\na/xfs.ko:\na/quota_v2.ko:\n\
             a/rpcsec_gss_krb5.ko: a/auth_rpcgss.ko\na/auth_rpcgss.ko:\na/cts.ko:\na/tls.ko:\na/gcm.ko:\n\
-            a/ghash-generic.ko:\na/ctr.ko:\n";
+            a/ghash-generic.ko:\na/ctr.ko:\na/chacha20poly1305.ko:\na/chacha_generic.ko:\na/poly1305_generic.ko:\n";
         let order = load_order(Release::V6_1, depends, "").unwrap();
         assert_eq!(order[..4], ["a/virtio.ko", "a/virtio_ring.ko", "a/virtio_pci.ko", "a/virtio_console.ko"]);
         assert_eq!(order.iter().filter(|module| **module == "a/virtio.ko").count(), 1);
@@ -365,7 +373,7 @@ mod tests {
         assert!(has_all(Release::V6_1, &modules, "") && !has_all(Release::V6_12, &modules, ""));
         modules.pop();
         assert!(!has_all(Release::V6_1, &modules, ""));
-        assert!(has_all(Release::V6_1, &modules, "kernel/crypto/ctr.ko\n"));
+        assert!(has_all(Release::V6_1, &modules, "kernel/crypto/poly1305_generic.ko\n"));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Checks of a client host: its NFS mounts, their read-ahead, and TCP.
 
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::Duration;
 
 use super::mounts::Mount;
 use super::{Check, host};
@@ -13,6 +16,10 @@ const READ_AHEAD_KIB: u64 = 1024;
 const READ_AHEAD_WANTED_KIB: u64 = 16_384;
 /// Connections of a mount that the check proposes.
 const CONNECTIONS: u32 = 8;
+/// Port of NFS, unless a mount names another one.
+const NFS_PORT: u16 = 2049;
+/// The bytes of a segment that TCP's time stamps take.
+const TIME_STAMPS: u64 = 12;
 
 /// Checks the NFS mounts and the network settings of this host.
 pub(super) fn check() -> Vec<Check> {
@@ -39,7 +46,54 @@ fn mounted(mount: &Mount) -> Vec<Check> {
     let mut checks = judge(mount);
     let read_ahead = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
     checks.extend(judge_read_ahead(mount, Path::new(&read_ahead)));
+    checks.extend(frames(mount));
     checks
+}
+
+/// Compares the largest frame of this host with that of the server, by a connection that is made for that. Returns
+/// `None` if the server is on this host, or does not answer within half a second.
+fn frames(mount: &Mount) -> Option<Check> {
+    let address: IpAddr = mount.value("addr")?.parse().ok()?;
+    if address.is_loopback() {
+        return None;
+    }
+    let port = mount.value("port").and_then(|port| port.parse().ok()).filter(|port| *port > 0);
+    let server = SocketAddr::new(address, port.unwrap_or(NFS_PORT));
+    let stream = TcpStream::connect_timeout(&server, Duration::from_millis(500)).ok()?;
+    let (level, name) = match address {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let mtu = option(&stream, level, name)?;
+    let segment = option(&stream, libc::IPPROTO_TCP, libc::TCP_MAXSEG)?;
+    Some(judge_frames(mount, address, mtu, segment))
+}
+
+/// Returns a socket option that is a number.
+fn option(stream: &TcpStream, level: i32, name: i32) -> Option<u64> {
+    let mut value: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: value and size are live, and size is that of value.
+    let result =
+        unsafe { libc::getsockopt(stream.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut size) };
+    u64::try_from(value).ok().filter(|_| result == 0)
+}
+
+/// Judges the frames between this host, with frames of up to `mtu` bytes, and the server, which takes up to `segment`
+/// bytes of data in a segment of TCP.
+fn judge_frames(mount: &Mount, server: IpAddr, mtu: u64, segment: u64) -> Check {
+    let subject = format!("{}: MTU", mount.point.display());
+    let headers = if server.is_ipv4() { 40 } else { 60 };
+    let taken = segment + headers + TIME_STAMPS;
+    let test = format!("ping -M do -s {} {server}", mtu.saturating_sub(headers - 12));
+    // Without time stamps a segment has more data.
+    if taken >= mtu {
+        let finding = format!("frames of {mtu} bytes at both ends");
+        return Check::ok(subject, finding).mend(format!("{test} shows if the switches pass them"));
+    }
+    let finding = format!("{mtu} bytes here, and {taken} at the server: each frame to it has less data");
+    Check::warn(subject, finding)
+        .mend(format!("give the server's interface and the switches an MTU of {mtu}; then {test}"))
 }
 
 /// Judges the options of a mount. The remedy is a line to paste.
@@ -163,6 +217,33 @@ mod tests {
             command.contains("mount -t nfs -o vers=4.1,hard,nconnect=8,noatime nas:/data /mnt/a"),
             "{command}"
         );
+    }
+
+    #[test]
+    fn a_server_with_smaller_frames_is_a_warning() {
+        let judged = |server: &str, mtu, segment| {
+            let check = judge_frames(&mount("vers=4.2"), server.parse().unwrap(), mtu, segment);
+            (check.state, check.finding, check.fix.unwrap().command)
+        };
+        let (state, finding, fix) = judged("10.0.0.1", 1500, 1448);
+        assert_eq!((state, &*finding), (State::Ok, "frames of 1500 bytes at both ends"));
+        assert!(fix.starts_with("ping -M do -s 1472 10.0.0.1"), "{fix}");
+        assert_eq!(judged("10.0.0.1", 1500, 1460).0, State::Ok, "without time stamps");
+        let (state, finding, fix) = judged("10.0.0.1", 9000, 1448);
+        assert!(state == State::Warn && finding.starts_with("9000 bytes here, and 1500 at"), "{finding}");
+        assert!(fix.contains("MTU of 9000; then ping -M do -s 8972"), "{fix}");
+        assert_eq!(judged("fd00::1", 9000, 8928).0, State::Ok);
+        assert!(judged("fd00::1", 9000, 8928).2.starts_with("ping -M do -s 8952"));
+    }
+
+    #[test]
+    fn the_frames_to_a_server_are_asked_of_the_kernel() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mtu = option(&stream, libc::IPPROTO_IP, libc::IP_MTU).unwrap();
+        let segment = option(&stream, libc::IPPROTO_TCP, libc::TCP_MAXSEG).unwrap();
+        assert!(mtu > 1000 && segment < mtu, "{mtu} {segment}");
+        assert_eq!(option(&stream, libc::IPPROTO_TCP, -1), None);
     }
 
     #[test]

@@ -3,13 +3,15 @@
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use forebay_config::format_size;
+
 use super::mounts::{Mount, is_device_path};
-use super::{Check, device};
+use super::{Check, device, host};
 
 /// Bytes of XFS's log below which slow disks let it fill up: mkfs.xfs makes a smaller one for less than 1 TiB.
 const XFS_LOG: u64 = 512 << 20;
-/// XFS_IOC_FSGEOMETRY_V1 (xfs_fs.h): 112 bytes, with the block size at 0, the blocks of the log at 16, and the blocks
-/// of the stripe unit and the stripe width at 80 and 84.
+/// XFS_IOC_FSGEOMETRY_V1 (xfs_fs.h): 112 bytes, with the block size at 0, the blocks of the log at 16, all blocks for
+/// data at 32 (64 bits), and the blocks of the stripe unit and the stripe width at 80 and 84.
 const XFS_FSGEOMETRY: libc::c_ulong = 0x8070_5864;
 
 /// Checks one directory.
@@ -36,6 +38,7 @@ pub(crate) fn check(path: &Path) -> Vec<Check> {
     if mount.fs_type == "xfs" {
         let geometry = xfs_geometry(&real);
         checks.extend(geometry.and_then(|geometry| xfs_log(&subject, geometry.log)));
+        checks.extend(geometry.and_then(|geometry| repair(&subject, &real, geometry.blocks)));
         let device = is_device_path(&mount.source).then(|| device::sysfs_of(&mount.source)).flatten();
         let array = device
             .filter(|device| device::is_rotational(device))
@@ -96,6 +99,8 @@ impl Stripe {
 struct Geometry {
     log: u64,
     stripe: Stripe,
+    /// The number of blocks for data.
+    blocks: u64,
 }
 
 /// Returns the sizes of a file system; `None` if the kernel does not tell.
@@ -106,19 +111,14 @@ fn xfs_geometry(path: &Path) -> Option<Geometry> {
     let result = unsafe { libc::ioctl(directory.as_raw_fd(), XFS_FSGEOMETRY, geometry.as_mut_ptr()) };
     let bytes = |word: usize| u64::from(geometry[0]) * u64::from(geometry[word]);
     let stripe = Stripe { unit: bytes(20), width: bytes(21) };
-    (result == 0).then(|| Geometry { log: bytes(4), stripe })
+    let blocks = u64::from(geometry[8]) | u64::from(geometry[9]) << 32;
+    (result == 0).then(|| Geometry { log: bytes(4), stripe, blocks })
 }
 
 /// Compares the stripe of a file system with that of its array.
 fn stripe(subject: &str, own: Stripe, array: Stripe) -> Check {
     let subject = format!("{subject}: stripe");
-    let shown = |stripe: Stripe| {
-        format!(
-            "{} of {}",
-            forebay_config::format_size(stripe.unit),
-            forebay_config::format_size(stripe.width)
-        )
-    };
+    let shown = |stripe: Stripe| format!("{} of {}", format_size(stripe.unit), format_size(stripe.width));
     if own == array {
         return Check::ok(subject, format!("{}, as the array has it", shown(own)));
     }
@@ -133,12 +133,39 @@ fn stripe(subject: &str, own: Stripe, array: Stripe) -> Check {
     ))
 }
 
+/// Checks that the host has the memory that xfs_repair needs for a file system of this number of blocks. Returns `None`
+/// if the kernel does not tell.
+fn repair(subject: &str, path: &Path, blocks: u64) -> Option<Check> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    let inodes = stat.f_files.saturating_sub(stat.f_ffree);
+    judge_repair(subject, (blocks, inodes), host::meminfo("MemTotal")?, host::meminfo("SwapTotal")?)
+}
+
+/// Returns a warning if xfs_repair lacks memory. It needs 4 bytes for an inode and a byte for two blocks. It takes
+/// three quarters of the memory (`repair/xfs_repair.c`).
+fn judge_repair(subject: &str, (blocks, inodes): (u64, u64), memory: u64, swap: u64) -> Option<Check> {
+    let needed = 4 * inodes + blocks / 2 + (50 << 20);
+    let usable = memory / 4 * 3 + swap;
+    if needed <= usable {
+        return None;
+    }
+    let finding = format!(
+        "xfs_repair needs {}, and finds {} of memory and {} of swap: it ends without a repair",
+        format_size(needed),
+        format_size(memory / 4 * 3),
+        format_size(swap)
+    );
+    let more = (needed - usable).div_ceil(1 << 30);
+    let fix = format!("add {more} GiB of swap on a local disk before you need it: fallocate, mkswap, swapon");
+    Some(Check::warn(format!("{subject}: repair"), finding).mend(fix))
+}
+
 /// Returns a warning if the log of an XFS is smaller than `XFS_LOG` bytes. Its size can only be chosen when the file
 /// system is made.
 fn xfs_log(subject: &str, size: u64) -> Option<Check> {
     let finding = format!(
         "XFS's log has {}: on slow disks, creates, renames and removes stop for seconds while it is full",
-        forebay_config::format_size(size)
+        format_size(size)
     );
     let fix = "mkfs.xfs -l size=1g when the file system is made anew; nothing to do on fast disks";
     (size < XFS_LOG).then(|| Check::warn(format!("{subject}: log"), finding).mend(fix))
@@ -201,6 +228,18 @@ mod tests {
         let check = stripe("/a", Stripe { unit: 0, width: 0 }, array);
         assert!(check.finding.starts_with("XFS has none, the array has 64 KiB of 384 KiB"), "{check:?}");
         assert!(check.fix.unwrap().command.contains("sunit=128,swidth=768"));
+    }
+
+    #[test]
+    fn a_repair_of_a_large_xfs_needs_memory_or_swap() {
+        let judged = |tib: u64, millions: u64, memory: u64, swap: u64| {
+            judge_repair("/srv/a", (tib << 28, millions * 1_000_000), memory << 30, swap << 30)
+        };
+        assert!(judged(10, 100, 8, 0).is_none(), "1.7 GiB");
+        let check = judged(100, 500, 8, 4).unwrap();
+        assert!(check.finding.starts_with("xfs_repair needs 14 GiB, and finds 6 GiB"), "{check:?}");
+        assert!(check.fix.unwrap().command.starts_with("add 5 GiB of swap"));
+        assert!(judged(100, 500, 8, 9).is_none());
     }
 
     #[test]

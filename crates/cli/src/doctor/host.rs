@@ -14,6 +14,7 @@ pub(crate) fn check(limits: &Limits) -> Vec<Check> {
     checks.extend(socket_buffers("tcp_wmem", "4096 65536 16777216"));
     checks.extend(backlog());
     checks.extend(memory(limits));
+    checks.extend(super::memory::check());
     checks.extend(dirty_pages());
     checks.extend(clock());
     checks.extend(time_sync());
@@ -104,7 +105,7 @@ fn backlog() -> Option<Check> {
 }
 
 /// Returns a figure of /proc/meminfo in bytes.
-fn meminfo(key: &str) -> Option<u64> {
+pub(super) fn meminfo(key: &str) -> Option<u64> {
     let table = read("/proc/meminfo")?;
     let line = table.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
@@ -170,6 +171,24 @@ fn judge_time(is_synchronised: bool) -> Check {
     Check::warn("time", finding).mend("systemctl enable --now systemd-timesyncd, or chrony")
 }
 
+/// Checks that the kernel can encrypt connections with TLS.
+pub(super) fn kernel_tls() -> Check {
+    // The file is there while the module is loaded.
+    judge_tls(Path::new("/proc/net/tls_stat").exists())
+}
+
+/// Returns the finding about the kernel's TLS.
+fn judge_tls(is_loaded: bool) -> Check {
+    let subject = "encryption (TLS)";
+    if is_loaded {
+        return Check::ok(subject, "the kernel encrypts connections");
+    }
+    let finding =
+        "the kernel's module tls is not loaded: the server itself encrypts, and large READs are copied";
+    Check::warn(subject, finding)
+        .mend("modprobe tls, before the server starts; packaging/forebay.service does so")
+}
+
 /// Checks that the kernel does not move the server's memory between NUMA nodes.
 fn numa_balancing() -> Option<Check> {
     let path = "/proc/sys/kernel/numa_balancing";
@@ -227,6 +246,13 @@ fn judge_governor(governor: &str, driver: Option<&str>, preference: Option<&str>
 mod tests {
     use super::super::State;
     use super::*;
+
+    #[test]
+    fn encryption_without_the_module_is_a_warning() {
+        assert!(judge_tls(true).state == State::Ok && judge_tls(true).fix.is_none());
+        let missing = judge_tls(false);
+        assert!(missing.state == State::Warn && missing.fix.unwrap().command.contains("modprobe tls"));
+    }
 
     #[test]
     fn powersave_is_the_dynamic_governor_of_an_active_driver() {

@@ -6,6 +6,8 @@ mod device;
 mod directory;
 mod host;
 mod interface;
+mod interrupts;
+mod memory;
 pub(crate) mod mounts;
 mod network;
 mod placement;
@@ -95,6 +97,8 @@ struct Subject {
     cache: Vec<PathBuf>,
     listen: Vec<std::net::SocketAddr>,
     limits: Limits,
+    /// True if the kernel should encrypt connections with TLS.
+    kernel_tls: bool,
 }
 
 /// Runs the checks. With `--apply`, changes the settings that are safe to change and checks again.
@@ -155,6 +159,7 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
                 cache: settings.cache.devices,
                 listen: or_default(settings.listen),
                 limits: settings.limits,
+                kernel_tls: settings.tls.is_some() && settings.kernel_tls,
             }),
             Err(problems) => Err(serve::refuse(&problems)),
         });
@@ -172,7 +177,8 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
     if directories.is_empty() {
         output::note("No directory was named and no server runs: checking the host only.");
     }
-    Ok(Ok(Subject { directories, cache, listen: or_default(used), limits: Limits::default() }))
+    let (listen, limits) = (or_default(used), Limits::default());
+    Ok(Ok(Subject { directories, cache, listen, limits, kernel_tls: false }))
 }
 
 /// Carries out all checks of a server: its directories, cache devices, host, network, and placement.
@@ -183,8 +189,10 @@ fn check(subject: &Subject) -> Vec<Check> {
     }
     checks.extend(subject.cache.iter().flat_map(|path| ssd::check(path)));
     checks.extend(host::check(&subject.limits));
+    checks.extend(subject.kernel_tls.then(host::kernel_tls));
     checks.extend(network::check(&subject.listen));
     checks.extend(interface::check(&subject.listen));
+    checks.extend(interrupts::check());
     checks.extend(placement::check(&subject.cache));
     checks
 }

@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_config::format_size;
+
 use super::Check;
 use super::device::{name, queue, sysfs_of};
 use super::mounts::{Mount, is_device_path};
 
 /// The alignment of a partition that suits every SSD, in sectors of 512 bytes.
 const ALIGNMENT: u64 = 2048;
+/// The part of an SSD that stays out of partitions where writes go on for hours.
+const SPARE_PERCENT: u64 = 10;
 /// The block of the cache in bytes.
 const BLOCK: u64 = 4096;
 
@@ -23,6 +27,7 @@ pub(super) fn check(path: &Path) -> Vec<Check> {
     checks.extend(partition_start(&node).map(|start| alignment(&node, start)));
     checks.extend(sectors(&device));
     checks.extend(write_cache(&device));
+    checks.extend(spare(&device));
     checks
 }
 
@@ -104,6 +109,33 @@ fn write_cache(device: &Path) -> Option<Check> {
     })
 }
 
+/// Looks for space of an SSD that is in no partition. The SSD uses it to move data, if it was never written or has been
+/// discarded.
+fn spare(device: &Path) -> Option<Check> {
+    let sectors = |path: &Path| std::fs::read_to_string(path.join("size")).ok()?.trim().parse::<u64>().ok();
+    let whole = sectors(device).filter(|size| *size > 0)?;
+    if queue(device, "rotational").as_deref() != Some("0") {
+        return None;
+    }
+    let inside = std::fs::read_dir(device).ok()?.flatten().map(|entry| entry.path());
+    let partitions = inside.filter(|path| path.join("partition").exists());
+    let (mut count, mut used) = (0, 0);
+    for partition in partitions {
+        count += 1;
+        used += sectors(&partition)?;
+    }
+    let free = if count == 0 { 0 } else { whole.saturating_sub(used) };
+    let subject = format!("{}: spare space", name(device));
+    let (percent, size) = (free * 100 / whole, format_size(free * 512));
+    if percent >= SPARE_PERCENT {
+        return Some(Check::ok(subject, format!("{size}, {percent} %, in no partition")));
+    }
+    let finding =
+        format!("{size}, {percent} %, in no partition; more keeps long writes fast on SSDs for reading");
+    let fix = format!("blkdiscard the SSD, and partition {} % of it", 100 - SPARE_PERCENT);
+    Some(Check::ok(subject, finding).mend(fix))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::State;
@@ -122,6 +154,28 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         assert_eq!(kind(&device(dir.path(), "sda", &[("rotational", "1\n")])).state, State::Warn);
         assert_eq!(kind(&device(dir.path(), "sdb", &[("rotational", "0\n")])).state, State::Ok);
+    }
+
+    #[test]
+    fn space_in_no_partition_is_spare() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let spared = |name: &str, rotational: &str, partitions: &[&str]| {
+            let device = device(dir.path(), name, &[("rotational", rotational)]);
+            std::fs::write(device.join("size"), "2097152000\n").unwrap();
+            for (number, size) in partitions.iter().enumerate() {
+                let partition = device.join(format!("{name}p{number}"));
+                std::fs::create_dir(&partition).unwrap();
+                std::fs::write(partition.join("partition"), "1\n").unwrap();
+                std::fs::write(partition.join("size"), format!("{size}\n")).unwrap();
+            }
+            spare(&device).map(|check| (check.finding, check.fix.is_some()))
+        };
+        let (finding, has_fix) = spared("a", "0\n", &["1048576000", "524288000"]).unwrap();
+        assert_eq!((&*finding, has_fix), ("250 GiB, 25 %, in no partition", false));
+        let (finding, has_fix) = spared("b", "0\n", &["2097150000"]).unwrap();
+        assert!(finding.contains(" 0 %, in no partition; more") && has_fix, "{finding}");
+        assert!(spared("c", "0\n", &[]).unwrap().1, "the whole disk is in use");
+        assert_eq!(spared("d", "1\n", &["1048576000"]), None);
     }
 
     #[test]

@@ -300,6 +300,63 @@ fn a_directory_has_a_mode_of_its_own_unless_the_server_uses_the_cache_less() {
     assert_eq!(dirty("logs"), 1);
 }
 
+#[test]
+fn a_priority_is_inherited_and_survives_renames_and_restarts() {
+    let toml = "[[export]]\npath = \"@/data\"\nname = \"/\"\npolicy = { priority = \"low\" }\n\
+                [[export.client]]\nnetworks = [\"127.0.0.1\"]\nsquash = \"none\"\n";
+    let mut server = Serve::new().cached().exports(toml).start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"home", 0o755);
+    let (inside, outside) = (c.new_file(&dir, b"f", 0o644), c.new_file(&root, b"f", 0o644));
+    let why = |server: &Server, path: &str| cached(server, path)["policy"]["priority"].clone();
+    let configured = json!({"value": "low", "source": "configuration", "path": server.data});
+    assert_eq!(why(&server, "home/f"), configured);
+    let path = server.data.join("home").to_str().unwrap().to_owned();
+    // A wrong value is a sentence, and changes nothing.
+    let wrong = server.try_ask(&["policy", "set", &path, "--priority", "urgent"]);
+    let said = String::from_utf8(wrong.stderr).unwrap();
+    assert!(
+        wrong.status.code() == Some(2) && said.contains("[possible values: low, normal, high]"),
+        "{said}"
+    );
+    assert_eq!(why(&server, "home"), configured);
+    let shown = policy(&server, "set", "home", &["--priority", "high"]);
+    assert_eq!(shown["in_force"]["priority"]["value"], "high");
+    assert_eq!(shown["rules"][0]["priority"], "high");
+    // Another part of the rule leaves the priority as it is.
+    policy(&server, "set", "home", &["--streams", "cache"]);
+    let rule = |path: &str| json!({"value": "high", "source": "command", "path": server.data.join(path)});
+    let (before, after) = (rule("home"), rule("renamed"));
+    assert_eq!((why(&server, "home/f"), why(&server, "f")), (before, configured.clone()));
+    for file in [&inside, &outside] {
+        fill(&mut c, file, 1);
+    }
+    server.flush();
+    assert_eq!(policy(&server, "show", "home", &[])["high_bytes"], SIZE);
+    c.rename((&root, b"home"), (&root, b"renamed")).unwrap();
+    for restart in [false, true] {
+        if restart {
+            server.restart();
+        }
+        assert_eq!((why(&server, "renamed/f"), why(&server, "f")), (after.clone(), configured.clone()));
+        wait_for(|| policy(&server, "show", "renamed", &[])["high_bytes"] == SIZE);
+    }
+    let text = server.ask(&["policy", "show", server.data.join("renamed").to_str().unwrap()]);
+    assert!(
+        text.contains("priority     high (rule for") && text.contains("Of high priority: 256 KiB"),
+        "{text}"
+    );
+    assert_eq!(server.status()["pool"]["counters"]["blocks_kept_by_priority"], 0);
+    policy(&server, "unset", "renamed", &[]);
+    assert_eq!(why(&server, "renamed/f"), configured);
+    assert_eq!(policy(&server, "show", "renamed", &[])["high_bytes"], 0);
+    // Pinned data is not counted twice.
+    policy(&server, "set", "renamed", &["--priority", "high", "--cache", "pin"]);
+    let shown = policy(&server, "show", "renamed", &[]);
+    assert_eq!((&shown["pinned_bytes"], &shown["high_bytes"]), (&SIZE.into(), &0.into()));
+}
+
 /// Returns the report of `forebay warm`.
 fn warm(server: &Server, words: &[&str]) -> Value {
     serde_json::from_str(&server.ask(&[&["warm", "--json"], words].concat())).unwrap()

@@ -34,6 +34,7 @@ use crate::pool::deadline::{Ticks, Watched};
 use crate::pool::membership::Members;
 use crate::segments::Segments;
 use crate::tiers::clean::Clean;
+use crate::tiers::credit::Credit;
 use crate::tiers::ghost::Ghosts;
 use crate::tiers::ram::Ram;
 use crate::volume::Volume;
@@ -65,6 +66,7 @@ pub(crate) struct Core {
     pub(crate) shares: Shares,
     pub(crate) ram: Ram,
     pub(crate) ghosts: Ghosts,
+    pub(crate) credit: Credit,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
     /// Set once destage tasks may run: recovery has ended.
@@ -131,6 +133,7 @@ impl Core {
             notes,
             ram: Ram::new(pages),
             ghosts: Ghosts::new(pages * 2),
+            credit: Credit::new(slots),
             clean: Clean::default(),
             destager: Destager::new(volumes),
             lane: OnceLock::new(),

@@ -60,6 +60,7 @@ impl Core {
             admitted: totals.admitted.get(),
             evicted: totals.evicted.get(),
             reinserted: totals.reinserted.get(),
+            kept_by_priority: totals.kept_by_priority.get(),
             ssd_written: totals.ssd_written.get(),
             frames: totals.frames.get(),
             log_waits: totals.log_waits.get(),
@@ -78,6 +79,7 @@ impl Core {
         let (ssd_blocks, dirty_blocks) = self.segments.blocks();
         (usage.ssd_blocks, usage.dirty_blocks) = (ssd_blocks, dirty_blocks);
         usage.pinned_blocks = self.segments.pinned();
+        usage.high_blocks = self.segments.high();
         usage.objects = self.objects.len() as u64;
         usage
     }
@@ -98,9 +100,15 @@ impl Core {
     pub(crate) fn check(&self) -> Result<(), String> {
         self.segments.check()?;
         self.objects.all().iter().try_for_each(|object| object.check())?;
-        let (counted, said) = (self.scan().pinned_blocks, self.segments.pinned());
-        if counted != said {
-            return Err(format!("{counted} blocks are pinned, and {said} are counted"));
+        let scan = self.scan();
+        let counts = [
+            ("pinned", scan.pinned_blocks, self.segments.pinned()),
+            ("of high priority", scan.high_blocks, self.segments.high()),
+        ];
+        for (kind, counted, said) in counts {
+            if counted != said {
+                return Err(format!("{counted} blocks are {kind}, and {said} are counted"));
+            }
         }
         self.check_shares()
     }

@@ -51,7 +51,7 @@ impl Engine {
     }
 
     /// Brings the blocks of `range`, in bytes, to the cache devices that are not there. Other blocks need not leave for
-    /// that, unless the object is pinned. Waits until earlier blocks are written.
+    /// that, unless the object is pinned or has a high priority. Waits until earlier blocks are written.
     ///
     /// # Errors
     /// The object was removed, or the backing store cannot be read.

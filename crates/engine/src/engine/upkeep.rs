@@ -72,6 +72,11 @@ impl Engine {
         Pins::now(&self.core).limit()
     }
 
+    /// Returns the highest number of blocks on the cache devices up to which blocks of high priority are preferred.
+    pub fn high_limit(&self) -> u64 {
+        Pins::now(&self.core).high_limit()
+    }
+
     /// Requests a scrub without pauses, and waits for its end.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ impl CachedObject {
 mod tests {
     use super::*;
     use crate::format::SegmentKind;
-    use crate::index::leaf::Entry;
+    use crate::index::leaf::{Entry, Hit};
     use crate::io::Key;
     use crate::segments::Segments;
 
@@ -65,7 +65,7 @@ mod tests {
         let segment = segments.open(SegmentKind::Log, 2, 0).unwrap().id;
         let object = CachedObject::new(0, Key::new(b"object").unwrap(), Default::default());
         let set = |block, dirty| {
-            let entry = Entry { segment, checksum: 0, slot: block as u16, dirty, hit: false };
+            let entry = Entry { segment, checksum: 0, slot: block as u16, dirty, hit: Hit::No };
             object.lock().set_entry(block, entry, &segments);
         };
         let all = Arc::new(Account::default());

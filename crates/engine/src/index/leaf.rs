@@ -9,6 +9,17 @@ use crate::segments::SegmentId;
 /// Blocks of a leaf.
 pub(crate) const LEAF: u64 = 64;
 
+/// The use of a copy on the SSDs, for eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hit {
+    /// The block was not read since it was written, or since eviction last spared it.
+    No,
+    /// The block was read since then.
+    Yes,
+    /// The block was not read since eviction wrote it again for its priority. Eviction does not do so twice.
+    Spared,
+}
+
 /// The place of a block on the SSDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -18,8 +29,7 @@ pub(crate) struct Entry {
     pub(crate) slot: u16,
     /// True if the backing store does not have the block yet.
     pub(crate) dirty: bool,
-    /// True if the block was read since it was written, or since eviction last spared it.
-    pub(crate) hit: bool,
+    pub(crate) hit: Hit,
 }
 
 const _: () = assert!(size_of::<Entry>() == 12);
@@ -175,7 +185,7 @@ mod tests {
     use super::*;
 
     fn entry(slot: u16) -> Entry {
-        Entry { segment: 3, checksum: 7, slot, dirty: false, hit: false }
+        Entry { segment: 3, checksum: 7, slot, dirty: false, hit: Hit::No }
     }
 
     proptest! {

@@ -31,10 +31,11 @@ impl Moves {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::leaf::Hit;
 
     #[test]
     fn a_copy_is_followed_from_move_to_move_until_it_is_overwritten() {
-        let at = |segment, slot| Entry { segment, checksum: 0, slot, dirty: true, hit: false };
+        let at = |segment, slot| Entry { segment, checksum: 0, slot, dirty: true, hit: Hit::No };
         let mut moves = Moves::default();
         assert_eq!(moves.of(7, &at(1, 5)), at(1, 5));
         moves.moved(7, at(1, 5), at(2, 6));

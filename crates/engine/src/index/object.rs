@@ -20,7 +20,7 @@ pub(crate) use crate::index::fetch::{Fetch, Source};
 use crate::index::leaf::{Entry, LEAF, Leaf};
 use crate::index::moves::Moves;
 use crate::index::page::Page;
-use crate::index::policy::{Keep, Policy};
+use crate::index::policy::{Policy, Standing};
 use crate::index::ranges::Ranges;
 use crate::index::refused::Refused;
 use crate::index::share::Share;
@@ -108,8 +108,8 @@ pub(crate) struct State {
     pub(crate) last_frame: Seq,
     /// True if the backing store lost the object.
     pub(crate) gone: bool,
-    /// True if the object is pinned: its blocks on the cache devices count as pinned.
-    pub(crate) pinned: bool,
+    /// The count that the object's blocks on the cache devices are in.
+    pub(crate) standing: Standing,
     /// The share that counts the object's blocks on the cache devices.
     pub(crate) share: Option<Arc<Share>>,
 }
@@ -148,7 +148,7 @@ impl CachedObject {
         segments: &Segments,
     ) {
         self.policy.store(policy.to_bits(), Ordering::Relaxed);
-        state.set_pinned(policy.keep == Keep::Pin, segments);
+        state.set_standing(policy.standing(), segments);
         state.set_share(share);
     }
 
@@ -383,6 +383,7 @@ fn split(block: u64) -> (u64, u32) {
 mod tests {
     use super::*;
     use crate::format::SegmentKind;
+    use crate::index::leaf::Hit;
 
     #[test]
     fn runs_of_dirty_blocks_are_found_in_order() {
@@ -392,7 +393,7 @@ mod tests {
         let block = BLOCK as u64;
         assert_eq!(object.dirty_run(0), None);
         for (number, dirty) in [(2, false), (3, true), (4, true), (5, false), (63, true), (64, true)] {
-            let entry = Entry { segment, checksum: 0, slot: 1, dirty, hit: false };
+            let entry = Entry { segment, checksum: 0, slot: 1, dirty, hit: Hit::No };
             object.lock().set_entry(number, entry, &segments);
         }
         for (offset, run) in [(0, 3..5), (4 * block + 1, 4..5), (5 * block, 63..65), (64 * block, 64..65)] {
@@ -409,7 +410,7 @@ mod tests {
         segments.seal(opened.id);
         let mut state = State::default();
         assert!(state.is_idle(&segments));
-        let copy = Entry { segment: opened.id, checksum: 0, slot: 1, dirty: false, hit: false };
+        let copy = Entry { segment: opened.id, checksum: 0, slot: 1, dirty: false, hit: Hit::No };
         state.set_entry(5, copy, &segments);
         state.remove_entry(5, &segments);
         segments.free_segment(opened.id);

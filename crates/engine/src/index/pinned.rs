@@ -1,22 +1,24 @@
-//! The counts of the blocks on the cache devices for policies: of pinned objects, and of shares.
+//! The counts of the blocks on the cache devices for policies: of pinned objects, of those of high priority, and of
+//! shares.
 
 use std::sync::Arc;
 
 use crate::index::object::State;
+use crate::index::policy::Standing;
 use crate::index::share::Share;
+use crate::planted_bugs;
 use crate::segments::Segments;
 
 impl State {
-    /// Records whether the object is pinned, and counts its blocks on the cache devices accordingly.
-    pub(crate) fn set_pinned(&mut self, pinned: bool, segments: &Segments) {
-        if self.pinned != pinned {
+    /// Moves the object's blocks on the cache devices to another count.
+    pub(crate) fn set_standing(&mut self, standing: Standing, segments: &Segments) {
+        if self.standing != standing {
             let blocks = self.on_ssd();
-            if pinned {
-                segments.pin(blocks)
-            } else {
-                segments.unpin(blocks)
+            segments.count(standing, blocks);
+            let old = std::mem::replace(&mut self.standing, standing);
+            if !(old == Standing::High && planted_bugs::active("high priority stays counted")) {
+                segments.uncount(old, blocks);
             }
-            self.pinned = pinned;
         }
     }
 
@@ -34,17 +36,13 @@ impl State {
     /// Counts a block that the index has on the cache devices now.
     pub(super) fn count_on_ssd(&self, segments: &Segments) {
         self.share.iter().for_each(|share| share.count(1));
-        if self.pinned {
-            segments.pin(1);
-        }
+        segments.count(self.standing, 1);
     }
 
     /// Uncounts a block that the index does not have on the cache devices any more.
     pub(super) fn uncount_on_ssd(&self, segments: &Segments) {
         self.share.iter().for_each(|share| share.uncount(1));
-        if self.pinned {
-            segments.unpin(1);
-        }
+        segments.uncount(self.standing, 1);
     }
 
     fn on_ssd(&self) -> u64 {

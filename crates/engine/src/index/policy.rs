@@ -27,11 +27,38 @@ pub enum Streams {
     Cache,
 }
 
+/// The rank of an object's clean blocks when room is needed. At equal use, blocks of a lower priority leave earlier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Eviction writes a block again if it was read since it was written.
+    #[default]
+    Normal,
+    /// Eviction drops a block even if it was read, and a block that was used gets no second turn in memory.
+    Low,
+    /// Eviction also writes a block again that was not read, but once. A block that was used once gets a place. Both
+    /// hold within limits.
+    High,
+}
+
+/// The count that the blocks of an object on the cache devices are in, besides those that all blocks are in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// None.
+    #[default]
+    Usual,
+    /// The blocks of pinned objects.
+    Pinned,
+    /// The blocks of objects of high priority that are not pinned.
+    High,
+}
+
 /// The policy of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The rule for keeping clean blocks.
     pub keep: Keep,
+    /// The rank of clean blocks, unless the rule decides.
+    pub priority: Priority,
     /// The way of streams.
     pub streams: Streams,
     /// The mode, unless that of the pool uses the cache less.
@@ -49,19 +76,27 @@ impl Policy {
     pub const SHARES: u16 = 1 << 15;
 
     const KEEPS: [Keep; 3] = [Keep::Normal, Keep::Pin, Keep::Never];
+    const RANKS: [Priority; 3] = [Priority::Normal, Priority::Low, Priority::High];
     const WAYS: [Streams; 2] = [Streams::Past, Streams::Cache];
 
-    /// Returns the policy as a number below 2^40. The default policy is 0.
+    /// Returns the policy as a number below 2^42. The default policy is 0.
     pub fn to_bits(self) -> u64 {
         let dirty = u64::from(self.dirty_seconds.min(Self::LONGEST));
         let share = u64::from(self.share % Self::SHARES);
-        self.keep as u64 | (self.streams as u64) << 2 | (self.mode as u64) << 3 | dirty << 5 | share << 25
+        let priority = (self.priority as u64) << 40;
+        self.keep as u64
+            | (self.streams as u64) << 2
+            | (self.mode as u64) << 3
+            | dirty << 5
+            | share << 25
+            | priority
     }
 
     /// Returns the policy of a number from [`Policy::to_bits`].
     pub fn from_bits(bits: u64) -> Self {
         Policy {
             keep: Self::KEEPS.get((bits & 3) as usize).copied().unwrap_or_default(),
+            priority: Self::RANKS.get((bits >> 40 & 3) as usize).copied().unwrap_or_default(),
             streams: Self::WAYS[(bits >> 2 & 1) as usize],
             mode: Mode::ALL[(bits >> 3 & 3) as usize],
             dirty_seconds: (bits >> 5) as u32 & Self::LONGEST,
@@ -72,6 +107,15 @@ impl Policy {
     /// Returns the time after which dirty data is destaged; `None` for that of the settings.
     pub fn dirty_time(self) -> Option<Duration> {
         (self.dirty_seconds > 0).then(|| Duration::from_secs(self.dirty_seconds.into()))
+    }
+
+    /// Returns the count that the object's blocks are in.
+    pub(crate) fn standing(self) -> Standing {
+        match (self.keep, self.priority) {
+            (Keep::Pin, _) => Standing::Pinned,
+            (Keep::Normal, Priority::High) => Standing::High,
+            (Keep::Normal | Keep::Never, _) => Standing::Usual,
+        }
     }
 
     /// Returns true if streams are cached. Streams of pinned objects always are.
@@ -93,9 +137,11 @@ mod tests {
                 for (dirty_seconds, share) in
                     [(0, 0), (1, 0), (Policy::LONGEST, 0), (0, Policy::SHARES - 1), (Policy::LONGEST, 1)]
                 {
-                    let policy = Policy { keep, streams, mode, dirty_seconds, share };
-                    assert!(policy.to_bits() < 1 << 40);
-                    assert_eq!(Policy::from_bits(policy.to_bits()), policy);
+                    for priority in Policy::RANKS {
+                        let policy = Policy { keep, priority, streams, mode, dirty_seconds, share };
+                        assert!(policy.to_bits() < 1 << 42);
+                        assert_eq!(Policy::from_bits(policy.to_bits()), policy);
+                    }
                 }
             }
         }

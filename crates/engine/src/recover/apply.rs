@@ -12,7 +12,7 @@ use super::frames::{Contents, Read};
 use super::headers::{ScannedSegment, is_log};
 use super::outcome::Recovered;
 use crate::format::{Body, Footer, Record};
-use crate::index::leaf::Entry;
+use crate::index::leaf::{Entry, Hit};
 use crate::index::object::{CachedObject, State};
 use crate::index::objects::Objects;
 use crate::log::user_records::{UserRecord, UserRecords};
@@ -159,7 +159,7 @@ fn apply_record(record: &Record, known: &[Arc<CachedObject>], id: SegmentId, seg
                 if planted_bugs::active("slots beyond 255 wrap at recovery") {
                     slot &= 0xff;
                 }
-                let copy = Entry { segment: id, checksum: *checksum, slot, dirty: true, hit: false };
+                let copy = Entry { segment: id, checksum: *checksum, slot, dirty: true, hit: Hit::No };
                 state.set_entry(block + i as u64, copy, segments);
             }
         }

@@ -19,7 +19,7 @@ use crate::buffer::BLOCK;
 use crate::core::Core;
 use crate::event::Event;
 use crate::format::{Body, Place, Record, SegmentKind};
-use crate::index::leaf::Entry;
+use crate::index::leaf::{Entry, Hit};
 use crate::index::object::CachedObject;
 use crate::io::Durability;
 use crate::log::footers::read_footer_on;
@@ -179,7 +179,7 @@ fn take_late(core: &Core, cold: &ColdSegment, record: &Record, known: &[Arc<Cach
     }
     for (i, checksum) in checksums.iter().enumerate() {
         let slot = slot + i as u16;
-        let copy = Entry { segment: cold.id, checksum: *checksum, slot, dirty: false, hit: false };
+        let copy = Entry { segment: cold.id, checksum: *checksum, slot, dirty: false, hit: Hit::No };
         state.add_late(block + i as u64, copy, &core.segments);
     }
     checksums.len()

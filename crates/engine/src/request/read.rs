@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::core::Core;
-use crate::index::leaf::Entry;
+use crate::index::leaf::{Entry, Hit};
 use crate::index::object::{Busy, CachedObject, Fetch, Source as Origin, State, blocks};
 use crate::index::page::Page;
 use crate::index::policy::Keep;
@@ -299,7 +299,7 @@ async fn fetch_run(
     let mut state = object.lock();
     for block in run.blocks.clone() {
         if let Some(entry) = state.entry_mut(block) {
-            entry.hit = true;
+            entry.hit = Hit::Yes;
         }
     }
     Ok(Some(pages))

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::core::Core;
+use crate::index::leaf::Hit;
 use crate::index::object::{Busy, CachedObject, Source, blocks};
 use crate::index::page::Page;
 use crate::index::policy::Keep;
@@ -32,7 +33,7 @@ struct Wanted {
 }
 
 /// Brings the blocks of `range` (bytes) to the cache devices that are not there. No other block has to leave for that,
-/// except for a pinned object. Waits until earlier blocks are written.
+/// except for an object that is pinned or has a high priority. Waits until earlier blocks are written.
 pub(crate) async fn warm(core: &Core, object: &Arc<CachedObject>, range: Range<u64>) -> Result<Warmed> {
     core.clean.drained().await;
     let mut warmed = Warmed::default();
@@ -67,7 +68,7 @@ pub(crate) async fn warm(core: &Core, object: &Arc<CachedObject>, range: Range<u
         };
         warmed.brought += run.len() as u64;
         for (Wanted { block, fetch, .. }, page) in run.into_iter().zip(pages) {
-            keep(core, object, block, page, fetch);
+            keep(core, object, block, (page, Hit::No), fetch);
         }
     }
     Ok(warmed)
@@ -82,8 +83,10 @@ fn begin(
 ) -> Result<Vec<Wanted>> {
     let room = match object.policy().keep {
         Keep::Never => false,
-        Keep::Pin if Pins::now(core).spares(core, object) => true,
-        Keep::Pin | Keep::Normal => core.has_room(),
+        Keep::Pin | Keep::Normal => {
+            let pins = Pins::now(core);
+            pins.spares(core, object) || pins.prefers(core, object) || core.has_room()
+        }
     };
     let mut state = object.lock();
     if state.gone {

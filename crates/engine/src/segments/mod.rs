@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use smallvec::SmallVec;
 
 use crate::format::{Place, SegmentKind};
+use crate::index::policy::Standing;
 use crate::planted_bugs;
 use forebay_common::lock::Mutex;
 
@@ -158,6 +159,8 @@ pub(crate) struct Segments {
     warming: AtomicBool,
     /// Number of blocks of pinned objects that the index has on the devices.
     pinned: AtomicU64,
+    /// Number of blocks of other objects of high priority that the index has on the devices.
+    high: AtomicU64,
 }
 
 /// How full the log is.
@@ -189,7 +192,7 @@ impl Segments {
     /// Returns an empty table whose next segment is `next_seq`. `free[device]` lists the unused segments.
     pub(crate) fn new(next_seq: u64, free: Vec<Vec<u32>>, totals: Vec<u32>) -> Self {
         let inner = Inner { next_seq, free, totals, durable_tail: 1, ..Inner::default() };
-        Segments { inner: Mutex::new(inner), warming: AtomicBool::new(false), pinned: AtomicU64::new(0) }
+        Segments { inner: Mutex::new(inner), ..Segments::default() }
     }
 
     /// Adds a segment found by recovery. Segments of the log come in order.
@@ -255,19 +258,36 @@ impl Segments {
         }
     }
 
-    /// Counts blocks of pinned objects.
-    pub(crate) fn pin(&self, blocks: u64) {
-        self.pinned.fetch_add(blocks, Ordering::Relaxed);
+    /// Counts blocks of objects with this standing.
+    pub(crate) fn count(&self, standing: Standing, blocks: u64) {
+        if let Some(count) = self.count_of(standing) {
+            count.fetch_add(blocks, Ordering::Relaxed);
+        }
     }
 
-    /// Uncounts blocks of pinned objects.
-    pub(crate) fn unpin(&self, blocks: u64) {
-        self.pinned.fetch_sub(blocks, Ordering::Relaxed);
+    /// Uncounts blocks of objects with this standing.
+    pub(crate) fn uncount(&self, standing: Standing, blocks: u64) {
+        if let Some(count) = self.count_of(standing) {
+            count.fetch_sub(blocks, Ordering::Relaxed);
+        }
+    }
+
+    fn count_of(&self, standing: Standing) -> Option<&AtomicU64> {
+        match standing {
+            Standing::Usual => None,
+            Standing::Pinned => Some(&self.pinned),
+            Standing::High => Some(&self.high),
+        }
     }
 
     /// Returns the number of blocks of pinned objects that the index has on the devices.
     pub(crate) fn pinned(&self) -> u64 {
         self.pinned.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of blocks of objects of high priority, not pinned, that the index has on the devices.
+    pub(crate) fn high(&self) -> u64 {
+        self.high.load(Ordering::Relaxed)
     }
 
     /// Keeps the segment in the log until [`Segments::release`].

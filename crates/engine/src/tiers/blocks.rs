@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::index::leaf::Entry;
+use crate::index::leaf::{Entry, Hit};
 use crate::index::object::{CachedObject, State};
 use crate::index::page::Page;
 use crate::log::Placed;
@@ -56,7 +56,7 @@ pub(crate) fn install(
             checksum: *checksum,
             slot: placed.slot + i as u16,
             dirty: true,
-            hit: false,
+            hit: Hit::No,
         };
         state.set_entry(block, entry, &core.segments);
         if state.set_page(block, page) {

@@ -5,6 +5,7 @@ use forebay_common::lock::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::index::leaf::Hit;
 use crate::index::object::CachedObject;
 use crate::index::page::Page;
 use crate::wait::Gate;
@@ -17,6 +18,8 @@ pub(super) struct Offer {
     pub(super) object: Arc<CachedObject>,
     pub(super) block: u64,
     pub(super) page: Page,
+    /// The use of the new copy.
+    pub(super) hit: Hit,
     /// The fetch that tells if the block was changed meanwhile.
     pub(super) fetch: u64,
 }

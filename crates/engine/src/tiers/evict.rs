@@ -1,17 +1,19 @@
 //! Eviction of whole segments, strictly oldest first. Blocks that were read since they were written are written
-//! again. If most of the room is taken by dead blocks, all live blocks are written again. Then eviction begins early,
-//! so that there is time for it.
+//! again, as far as their policies say. If most of the room is taken by dead blocks, all live blocks are written again.
+//! Then eviction begins early, so that there is time for it.
 
 use std::sync::Arc;
 
 use crate::buffer::BLOCK;
 use crate::core::Core;
+use crate::index::leaf::Hit;
 use crate::index::object::{CachedObject, Source};
 use crate::index::page::Page;
-use crate::index::policy::Keep;
+use crate::index::policy::{Keep, Priority};
 use crate::log::LOG_RESERVE;
 use crate::log::footers::{read_footer, read_footer_on};
 use crate::log::mirror_io::read_leg;
+use crate::planted_bugs;
 use crate::segments::{Segment, SegmentId, Warmth};
 use crate::tiers::copies::is_right;
 use crate::tiers::fill::keep;
@@ -112,8 +114,8 @@ async fn evict(core: &Core, id: SegmentId, segment: &Segment) {
 }
 
 /// Evicts one block of a segment that becomes free. The block is read and given to the clean segment being filled if it
-/// is pinned, was used, or is protected by its share, or while there is room for all. A share with too many blocks
-/// loses it.
+/// is pinned, was used, or is protected by its share, or while there is room for all. A high priority spares it once
+/// more, and with a low priority its use does not count. A share with too many blocks loses it.
 async fn evict_block(
     core: &Core,
     object: &Arc<CachedObject>,
@@ -122,17 +124,27 @@ async fn evict_block(
     pins: &Pins,
 ) {
     let spared = has_room_for_all(core) || pins.spares(core, object);
-    let (copy, fetch) = {
+    let policy = object.policy();
+    let (copy, hit, fetch) = {
         let mut state = object.lock();
         let Some(copy) = state.entry(block).copied().filter(|entry| entry.segment == id) else { return };
         let is_over = state.share.as_ref().is_some_and(|share| share.is_over());
-        let stays = !is_over && (copy.hit || spared || pins.protects(core, &state));
-        if object.policy().keep == Keep::Never || !stays {
+        let used = copy.hit == Hit::Yes && policy.priority != Priority::Low;
+        let stays = used || spared || pins.protects(core, &state);
+        let unwanted = is_over || policy.keep == Keep::Never;
+        let preferred =
+            !unwanted && !stays && copy.hit == Hit::No && pins.prefers(core, object) && core.credit.take();
+        if unwanted || !(stays || preferred) {
+            core.credit.dropped();
             state.remove_entry(block, &core.segments);
             core.totals.evicted.add(1);
             return;
         }
-        (copy, state.begin_fetch(block..block + 1, Source::Cache))
+        core.totals.kept_by_priority.add(u64::from(preferred));
+        let once =
+            (preferred || copy.hit == Hit::Spared) && !planted_bugs::active("high priority stays for ever");
+        let hit = if once { Hit::Spared } else { Hit::No };
+        (copy, hit, state.begin_fetch(block..block + 1, Source::Cache))
     };
     core.clean.room().await;
     let contents = match segment.legs.first() {
@@ -153,7 +165,7 @@ async fn evict_block(
         Some(page) => {
             drop(state);
             core.totals.reinserted.add(1);
-            keep(core, object, block, page, fetch);
+            keep(core, object, block, (page, hit), fetch);
         }
         None => {
             state.end_fetch(fetch);

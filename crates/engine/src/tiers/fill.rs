@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::core::Core;
 use crate::format::{Facts, Footer, Record, SegmentKind, bind, content_hash, footer};
-use crate::index::leaf::Entry;
+use crate::index::leaf::{Entry, Hit};
 use crate::index::object::CachedObject;
 use crate::index::page::Page;
 use crate::io::Durability;
@@ -42,17 +42,23 @@ pub(crate) fn offer(core: &Core, object: &Arc<CachedObject>, block: u64, page: P
         object.lock().end_fetch(fetch);
         return;
     }
-    keep(core, object, block, page, fetch);
+    keep(core, object, block, (page, Hit::No), fetch);
 }
 
-/// Queues a block however many wait. The caller has waited for [`Clean::room`](super::clean::Clean::room), and has no
-/// other copy on the devices.
-pub(crate) fn keep(core: &Core, object: &Arc<CachedObject>, block: u64, page: Page, fetch: u64) {
+/// Queues a block however many wait, with the use of its new copy. The caller has waited for
+/// [`Clean::room`](super::clean::Clean::room), and has no other copy on the devices.
+pub(crate) fn keep(
+    core: &Core,
+    object: &Arc<CachedObject>,
+    block: u64,
+    (page, hit): (Page, Hit),
+    fetch: u64,
+) {
     if core.active() == 0 || core.closing() {
         object.lock().end_fetch(fetch);
         return;
     }
-    core.clean.push(Offer { object: object.clone(), block, page, fetch });
+    core.clean.push(Offer { object: object.clone(), block, page, hit, fetch });
 }
 
 /// Writes offered blocks until the engine closes, and then seals the segment.
@@ -136,7 +142,7 @@ async fn fill_segment(core: &Core, mut filling: Filling) -> Option<Filling> {
         );
         buffer[offers.len() * BLOCK..][..BLOCK].copy_from_slice(&offer.page);
         filling.next += 1;
-        let copy = Entry { segment: filling.opened.id, checksum, slot, dirty: false, hit: false };
+        let copy = Entry { segment: filling.opened.id, checksum, slot, dirty: false, hit: offer.hit };
         offers.push((offer, copy));
     }
     let full = !core.clean.queue.lock().is_empty() && offers.len() < WRITE;

@@ -3,6 +3,7 @@
 pub(crate) mod blocks;
 pub(crate) mod clean;
 pub(crate) mod copies;
+pub(crate) mod credit;
 pub(crate) mod evict;
 pub(crate) mod fill;
 pub(crate) mod ghost;

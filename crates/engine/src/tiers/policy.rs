@@ -1,5 +1,5 @@
-//! The policies of objects in force: pinned blocks and the least blocks of a share stay, and blocks that are never kept
-//! leave.
+//! The policies of objects in force: pinned blocks and the least blocks of a share stay, blocks of high priority stay
+//! longer, and blocks that are never kept leave.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,13 +7,17 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::index::leaf::LEAF;
 use crate::index::object::{CachedObject, State};
-use crate::index::policy::{Keep, Policy};
+use crate::index::policy::{Keep, Policy, Priority, Standing};
+use crate::planted_bugs;
 
 /// The number of leaves whose blocks are dropped under one lock.
 const PIECE: u64 = 64;
 
 /// Sets the policy of an object. An object that is never kept loses its clean blocks at once.
-pub(crate) fn set_policy(core: &Core, object: &Arc<CachedObject>, policy: Policy) {
+pub(crate) fn set_policy(core: &Core, object: &Arc<CachedObject>, mut policy: Policy) {
+    if planted_bugs::active("priorities do not count") {
+        policy.priority = Priority::Normal;
+    }
     if object.policy() == policy {
         return;
     }
@@ -48,24 +52,33 @@ pub(crate) fn drop_clean(core: &Core, state: &mut State, range: Range<u64>) {
 pub(crate) struct Pins {
     /// The limit on blocks of pinned objects, and on those that shares keep against others.
     limit: u64,
+    /// The limit on blocks of objects of high priority.
+    high_limit: u64,
     /// The number of blocks that shares keep against others.
     protected: u64,
 }
 
 impl Pins {
-    /// Returns the limit as of now. It is half of the blocks that the log at its full share, and the segments kept
-    /// free, leave on the devices. So at least half of what eviction meets makes room.
+    /// Returns the limits as of now. That of pinned blocks is half of the blocks that the log at its full share, and
+    /// the segments kept free, leave on the devices. So at least half of what eviction meets makes room. The limit of
+    /// blocks of high priority is half of the devices.
     pub(crate) fn now(core: &Core) -> Self {
         let (devices, segments) = core.segments.sizes();
         let log = core.segments.log_use().share as u64 * devices.min(2);
         let taken = log + devices * core.spare_segments() as u64;
         let limit = segments.saturating_sub(taken) / 2 * core.slots() as u64;
-        Pins { limit, protected: core.shares.protected() }
+        let high_limit = segments / 2 * core.slots() as u64;
+        Pins { limit, high_limit, protected: core.shares.protected() }
     }
 
-    /// Returns the limit in blocks.
+    /// Returns the limit on pinned blocks.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
+    }
+
+    /// Returns the limit on blocks of high priority.
+    pub(crate) fn high_limit(&self) -> u64 {
+        self.high_limit
     }
 
     /// Returns true if a block of the object stays because it is pinned. Beyond the limit pinned blocks are blocks like
@@ -78,5 +91,12 @@ impl Pins {
     pub(crate) fn protects(&self, core: &Core, state: &State) -> bool {
         core.segments.pinned() + self.protected <= self.limit
             && state.share.as_ref().is_some_and(|share| share.is_protected())
+    }
+
+    /// Returns true if a block of the object counts as used though it was not: its priority is high. Beyond the limit
+    /// blocks of high priority are blocks like any others.
+    pub(crate) fn prefers(&self, core: &Core, object: &CachedObject) -> bool {
+        object.policy().standing() == Standing::High
+            && (core.segments.high() <= self.high_limit || planted_bugs::active("high priority has no limit"))
     }
 }

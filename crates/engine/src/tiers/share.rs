@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::Core;
-use crate::index::leaf::LEAF;
+use crate::index::leaf::{Hit, LEAF};
 use crate::index::object::CachedObject;
 use crate::index::share::Share;
 
@@ -78,7 +78,8 @@ fn sweep_piece(
     let mut left = most;
     for block in state.cached(first * LEAF..(first + PIECE) * LEAF) {
         let Some(entry) = state.entry_mut(block).filter(|entry| !entry.dirty) else { continue };
-        if std::mem::take(&mut entry.hit) {
+        if entry.hit == Hit::Yes {
+            entry.hit = Hit::No;
             continue;
         }
         if left == 0 {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::core::Core;
 use crate::index::object::{CachedObject, Source};
-use crate::index::policy::Keep;
+use crate::index::policy::{Keep, Priority};
 use crate::tiers::fill::offer;
 use crate::tiers::policy::Pins;
 use crate::wait::pass;
 
 /// Returns true if a block that leaves memory and is on no SSD should be written to one. That is so if there is
-/// room, if the ghost list has the block, or if the object is pinned.
+/// room, if the ghost list has the block, or if the object is pinned or its priority is high.
 fn is_worth_a_place(core: &Core, object: &CachedObject, block: u64) -> bool {
     match object.policy().keep {
         Keep::Never => return false,
@@ -19,7 +19,8 @@ fn is_worth_a_place(core: &Core, object: &CachedObject, block: u64) -> bool {
     }
     let known = core.ghosts.knows(object.key_hash, block);
     core.ghosts.note(object.key_hash, block);
-    known || core.has_room()
+    let is_high = object.policy().priority == Priority::High;
+    known || core.has_room() || (is_high && Pins::now(core).prefers(core, object))
 }
 
 /// Drops stale entries of the queue.
@@ -51,10 +52,12 @@ pub(crate) fn trim_ram(core: &Core) {
         let mut state = object.lock();
         let Some(page) = state.page(block).cloned() else { continue };
         if state.take_hit(block) {
-            drop(state);
             core.ghosts.note(object.key_hash, block);
-            core.ram.spare(&object, block);
-            continue;
+            if object.policy().priority != Priority::Low {
+                drop(state);
+                core.ram.spare(&object, block);
+                continue;
+            }
         }
         let elsewhere = state.entry(block).is_some();
         state.remove_page(block);

@@ -31,6 +31,8 @@ pub(super) fn encode(out: &mut Out<'_>, status: &Status, sample: &StatSample) ->
     out.gauge("connections", "Open connections.", None, status.connections)?;
     out.gauge("connections_limit", "Most open connections.", None, status.connections_limit)?;
     out.gauge("connections_encrypted", "Open connections with TLS.", None, status.encrypted)?;
+    let about = "Open connections with TLS that the kernel encrypts.";
+    out.gauge("connections_encrypted_in_kernel", about, None, status.encrypted_in_kernel)?;
     out.gauge("requests_in_flight", "Requests in flight.", None, status.inflight)?;
     out.gauge("workers", "Threads for requests that wait for a disk.", None, status.workers.threads)?;
     out.gauge("workers_busy", "Workers that are busy.", None, status.workers.busy)?;

@@ -30,7 +30,7 @@ impl Conn {
     /// Keeps the input that a limit left unhandled, or that belongs to a handshake.
     pub(super) fn keep(&mut self, rest: &[u8]) {
         if let Some(handshake) = &mut self.handshake {
-            handshake.input.extend_from_slice(rest);
+            handshake.add(rest);
         } else if !rest.is_empty() {
             let charge = self.link.account().charge(rest.len());
             self.backlog = Some(Backlog { bytes: rest.to_vec(), done: 0, _charge: charge });
@@ -95,11 +95,16 @@ impl Conn {
                 return Ok(None);
             }
             Err(Errno::INTR) => return Ok(None),
-            Err(_) => return Err(CloseReason::SocketError),
+            // The next record of TLS has no data.
+            Err(Errno::IO) if self.link.is_in_kernel() => {
+                self.receive_control()?;
+                return Ok(None);
+            }
+            Err(error) => return Err(self.refused(error)),
         };
         // A short receive has emptied the socket: edge-triggered readiness reports later input. Only an end of stream
-        // that arrived before the receive is not reported again.
-        self.readable = received == asked || self.ended;
+        // that arrived before the receive is not reported again, nor a record without data behind those with data.
+        self.readable = received == asked || self.ended || self.link.is_in_kernel();
         self.last_active = io.now;
         io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
         Ok(Some(received))
@@ -114,7 +119,7 @@ impl Conn {
     ) {
         // The work includes bytes of incomplete records.
         io.work += received;
-        if self.ended && received < asked && self.backlog.is_none() {
+        if self.ended && received < asked && self.backlog.is_none() && !self.link.is_in_kernel() {
             self.closing.get_or_insert(CloseReason::PeerClosed);
         }
         self.input.moved(self.assembler.arrived() as u64, io.records > before, io.now);

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use forebay_tls::Opened;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use super::{Conn, Io, Turn};
-use crate::handshake::{Handshake, LONGEST, MOST, Step, Stepped};
-use crate::secured::Secured;
+use crate::handshake::{Handshake, LONGEST, Step, Stepped};
+use crate::kernel_tls::{Control, is_refusal, receive_control};
 use crate::service::{Security, Service};
 use crate::stats::CloseReason;
 
@@ -24,17 +25,20 @@ impl Conn {
         Ok(())
     }
 
-    /// Receives bytes of the handshake, and gives them to a worker unless one has the session.
+    /// Receives a record of the handshake, and gives it to a worker. Receives nothing while a worker has the session.
     pub(super) fn shake_hands<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
-        let Some(handshake) = &mut self.handshake else { return Ok(()) };
-        if self.readable && handshake.input.len() < MOST {
-            let asked = io.scratch.len();
-            let received = recv(self.link.fd(), &mut io.scratch[..], RecvFlags::DONTWAIT).map(|(n, _)| n);
-            let Some(received) = self.received(received, asked, io)? else { return Ok(()) };
+        while self.readable
+            && let Some(handshake) = &mut self.handshake
+        {
+            let asked = handshake.wanted().min(io.scratch.len());
+            if asked == 0 {
+                break;
+            }
+            let received = recv(self.link.fd(), &mut io.scratch[..asked], RecvFlags::DONTWAIT);
+            let Some(received) = self.received(received.map(|(n, _)| n), asked, io)? else { break };
             io.work += received;
-            let Some(handshake) = &mut self.handshake else { return Ok(()) };
-            handshake.input.extend_from_slice(&io.scratch[..received]);
-            handshake.received += received;
+            let Some(handshake) = &mut self.handshake else { break };
+            handshake.add(&io.scratch[..received]);
             if handshake.received > LONGEST {
                 self.fault = Some("the handshake is too long".to_owned());
                 return Err(CloseReason::Tls);
@@ -47,16 +51,14 @@ impl Conn {
     /// Gives the received bytes of the handshake to a worker.
     fn step<S: Service>(&mut self, io: &Io<S>) {
         let (Some(handshake), Some(tls)) = (&mut self.handshake, &io.home.tls) else { return };
-        if handshake.input.is_empty() {
+        if !handshake.is_ready() {
             return;
         }
-        let Some(session) = handshake.session.take() else { return };
-        let step =
-            Step { link: Arc::clone(&self.link), session, input: std::mem::take(&mut handshake.input) };
+        let Some((session, input)) = handshake.take() else { return };
+        let step = Step { link: Arc::clone(&self.link), session, input };
         let (address, bytes) = (self.link.peer().addr.ip(), step.input.len());
         if let Err(step) = tls.workers.submit(address, bytes, step) {
-            handshake.session = Some(step.session);
-            handshake.input = step.input;
+            handshake.put_back(step.session, step.input);
             self.starved = true;
         }
     }
@@ -65,11 +67,7 @@ impl Conn {
     pub(super) fn next_of_handshake(&self) -> Turn {
         match self.handshake.as_deref() {
             _ if self.starved => Turn::Starved,
-            Some(Handshake { session, input, .. })
-                if self.readable && input.len() < MOST || session.is_some() && !input.is_empty() =>
-            {
-                Turn::Again
-            }
+            Some(handshake) if handshake.is_ready() || self.readable && handshake.wanted() > 0 => Turn::Again,
             _ => Turn::Wait,
         }
     }
@@ -77,25 +75,24 @@ impl Conn {
     /// Continues after a worker's step. The caller gives the connection a turn.
     pub(crate) fn stepped<S: Service>(&mut self, stepped: Stepped, io: &Io<S>) -> Result<(), CloseReason> {
         let Some(mut handshake) = self.handshake.take() else { return Ok(()) };
-        let Stepped { session, mut plain, fault } = stepped;
-        if fault.is_some() {
-            self.fault = fault;
-            // The alert reaches the peer before the end of the connection.
-            self.closing.get_or_insert(CloseReason::Tls);
-            return Ok(());
+        match stepped {
+            Stepped::Failed(fault) => {
+                self.fault = Some(fault);
+                // The alert reaches the peer before the end of the connection.
+                self.closing.get_or_insert(CloseReason::Tls);
+            }
+            Stepped::Unfinished(session) => {
+                handshake.session = Some(session);
+                self.handshake = Some(handshake);
+                self.step(io);
+            }
+            Stepped::Complete { client, protection, plain } => {
+                // A connection has one handshake.
+                let _ = self.link.peer().security.set(Security { client });
+                self.link.secure(protection);
+                self.keep(&plain);
+            }
         }
-        if session.is_handshaking() {
-            handshake.session = Some(session);
-            self.handshake = Some(handshake);
-            self.step(io);
-            return Ok(());
-        }
-        let security = Security { client: session.identity() };
-        // A connection has one handshake.
-        let _ = self.link.peer().security.set(security);
-        self.link.secure(Secured::new(*session));
-        self.open(&mut handshake.input, &mut plain)?;
-        self.keep(&plain);
         Ok(())
     }
 
@@ -121,6 +118,38 @@ impl Conn {
         handled?;
         self.note_received((received, asked), before, io);
         Ok(())
+    }
+
+    /// Receives the record without data that is next on a socket with the keys. Fails with the reason to close the
+    /// connection.
+    pub(super) fn receive_control(&mut self) -> Result<(), CloseReason> {
+        match receive_control(self.link.fd()) {
+            Ok(Control::Closed) => self.took_leave = true,
+            Ok(Control::Nothing) => {}
+            // The kernel cannot open the records behind this one. What was asked before is answered.
+            Ok(Control::NewKeys) => {
+                self.closing.get_or_insert(CloseReason::KeysUsedUp);
+            }
+            Ok(Control::Alert(number)) => {
+                self.fault = Some(format!("the peer has failed with alert {number}"));
+                return Err(CloseReason::Tls);
+            }
+            Ok(Control::Forbidden) => {
+                self.fault = Some("the peer sends a record that it must not send".to_owned());
+                return Err(CloseReason::Tls);
+            }
+            Err(error) => return Err(self.refused(error)),
+        }
+        Ok(())
+    }
+
+    /// Returns the reason to close a connection whose socket has failed.
+    pub(super) fn refused(&mut self, error: Errno) -> CloseReason {
+        if !self.link.is_in_kernel() || !is_refusal(error) {
+            return CloseReason::SocketError;
+        }
+        self.fault = Some("a record was changed on its way, or is none".to_owned());
+        CloseReason::Tls
     }
 
     /// Opens sealed bytes, and appends their plain text to `plain`.

@@ -42,6 +42,9 @@ pub(crate) const CLOSE: u8 = b'c';
 /// Begins TLS if the server may, and is an echo otherwise.
 pub(crate) const START_TLS: u8 = b't';
 
+/// The time after which a test fails that waits without success. An emulated machine may need a minute for some.
+const PATIENCE: Duration = Duration::from_secs(240);
+
 type Job = (Record, Ticket);
 
 /// The address from which no client is served.
@@ -230,7 +233,7 @@ impl Client {
     pub(crate) fn connect(addr: SocketAddr) -> Self {
         let socket = TcpStream::connect(addr).unwrap();
         socket.set_nodelay(true).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { socket }
     }
 
@@ -241,7 +244,7 @@ impl Client {
         rustix::net::connect(&fd, &server.local_addrs()[0]).unwrap();
         let socket = TcpStream::from(fd);
         socket.set_nodelay(true).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { socket }
     }
 
@@ -320,7 +323,7 @@ pub(crate) fn await_stats(server: &Running, what: &str, done: impl Fn(&Stats) ->
         if done(&stats) {
             return stats;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}: {stats:?}");
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {stats:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn open(
         sockets: nbd.sockets.clone(),
         insecure: nbd.insecure,
         tls: settings.tls.is_some().then(|| keyring.clone()),
+        kernel_tls: settings.kernel_tls,
         client_certificate: nbd.client_certificate,
         threads: settings.limits.threads,
         stall_timeout: settings.limits.stall_timeout,

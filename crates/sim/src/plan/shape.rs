@@ -18,6 +18,7 @@ pub(super) fn choose(plan: &mut Plan, is_free: bool, rng: &mut Rng) {
         3 | 4 if is_free && plan.devices.len() > 1 => hang(plan, rng),
         5..=7 if is_free => turn(plan, rng),
         8 | 9 if is_free && plan.devices.len() > 1 => plan.foreign = true,
+        10 | 11 if is_free => change_policies(plan, rng),
         _ => {}
     }
 }
@@ -52,6 +53,19 @@ fn fill(plan: &mut Plan, rng: &mut Rng) {
     // The user records that fill the log come from the filler, not from the notaries.
     (plan.fills, plan.notes) = (true, false);
     plan.sessions = rng.within(1, 2) as u32;
+}
+
+/// Changes the policies of objects, mostly while writes turn a small cache over.
+fn change_policies(plan: &mut Plan, rng: &mut Rng) {
+    plan.policies = true;
+    plan.objects = rng.within(2, 6) as u32;
+    if rng.chance(7000) {
+        plan.devices.iter_mut().chain(&mut plan.spares).for_each(|size| *size = 64 << 20);
+        plan.habits = Habits::torrent(rng);
+        plan.habits.extent = rng.pick(&[4 << 20, 16 << 20]);
+        plan.mode = rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough]);
+        plan.sessions = rng.within(1, 2) as u32;
+    }
 }
 
 /// Lets a device hang, be lost, and be added again.

@@ -57,6 +57,18 @@ const FINDERS: &[(&str, fn())] = &[
         "the key of a volume is taken for a file's",
         blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
     ),
+    (
+        "priorities do not count",
+        priority::at_equal_use_data_of_a_higher_priority_is_found_in_the_cache_more_often,
+    ),
+    (
+        "high priority has no limit",
+        priority::data_of_high_priority_beyond_half_of_the_devices_is_data_like_any_other,
+    ),
+    (
+        "high priority stays for ever",
+        priority::a_block_of_high_priority_that_nobody_reads_survives_one_eviction_and_no_second_one,
+    ),
     ("a stale leg counts at recovery", log::r19_a_leg_that_lacks_a_frame_before_the_last_one_does_not_count),
     ("frames of an older epoch count", log::r12_a_frame_of_another_epoch_does_not_count),
     (

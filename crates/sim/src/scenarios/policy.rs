@@ -9,16 +9,16 @@ use forebay_engine::{CachedObject, Engine, Keep, Mode, Policy};
 use super::{Crash, LIMIT, World, world_with};
 use crate::content::Content;
 
-const BLOCK: u64 = 4096;
+pub(super) const BLOCK: u64 = 4096;
 /// The number of blocks of one write.
-const RUN: u64 = 64;
+pub(super) const RUN: u64 = 64;
 
-fn keep(keep: Keep) -> Policy {
+pub(super) fn keep(keep: Keep) -> Policy {
     Policy { keep, ..Policy::default() }
 }
 
 /// Returns a world, its engine, and a new empty object for each of `policies`.
-fn world(policies: &[Policy]) -> (World, Arc<Engine>, Vec<Arc<CachedObject>>) {
+pub(super) fn world(policies: &[Policy]) -> (World, Arc<Engine>, Vec<Arc<CachedObject>>) {
     let mut world = world_with(5, 2, |plan| plan.ram = 8 << 20);
     world.plan.notes = false;
     let engine = world.start_through(Vec::new()).unwrap();
@@ -33,12 +33,12 @@ fn world(policies: &[Policy]) -> (World, Arc<Engine>, Vec<Arc<CachedObject>>) {
     (world, engine, objects)
 }
 
-fn run(world: &World, task: impl Future<Output = ()> + Send + 'static) {
+pub(super) fn run(world: &World, task: impl Future<Output = ()> + Send + 'static) {
     assert_eq!(world.shared.executor.block_on(LIMIT, task), Ok(()), "{}", world.shared.executor.busiest());
 }
 
 /// Writes `blocks` blocks of an object, each with its number, and destages everything.
-async fn fill(engine: &Engine, object: &Arc<CachedObject>, blocks: u64) {
+pub(super) async fn fill(engine: &Engine, object: &Arc<CachedObject>, blocks: u64) {
     for first in (0..blocks).step_by(RUN as usize) {
         let numbers = first..(first + RUN).min(blocks);
         let data: Vec<u8> = numbers.flat_map(|number| [number as u8; BLOCK as usize]).collect();
@@ -53,7 +53,7 @@ async fn fill(engine: &Engine, object: &Arc<CachedObject>, blocks: u64) {
 
 /// Writes and destages as many blocks as turn the whole pool over. More than half of the devices is live then, so there
 /// is no room for all live blocks.
-async fn press(engine: &Engine, object: &Arc<CachedObject>) {
+pub(super) async fn press(engine: &Engine, object: &Arc<CachedObject>) {
     for _ in 0..3 {
         fill(engine, object, 20_000).await;
     }

@@ -77,6 +77,8 @@ impl World {
         let same = usage.ssd_blocks == scan.ssd_blocks
             && usage.dirty_blocks == scan.dirty_blocks
             && usage.ram_blocks == scan.ram_blocks
+            && usage.pinned_blocks == scan.pinned_blocks
+            && usage.high_blocks == scan.high_blocks
             && usage.objects == scan.objects
             && engine.volumes().iter().map(|volume| volume.dirty_blocks).sum::<u64>() == scan.dirty_blocks;
         if same { Ok(()) } else { Err(format!("counters say {usage:?}, a scan {scan:?} (P20)")) }

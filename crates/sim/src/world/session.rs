@@ -16,6 +16,7 @@ use crate::hanger::Hanger;
 use crate::hits::Fault;
 use crate::leaver::Leaver;
 use crate::plan::{Disaster, Trouble};
+use crate::policies::Policies;
 use crate::turner::Turner;
 
 impl World {
@@ -47,7 +48,7 @@ impl World {
             Err(Some(error)) => return Err(error),
         }
         self.mirrored = engine.is_mirrored();
-        self.count_waits(&engine);
+        self.count_events(&engine);
         self.victim().crash_at_header(None);
         drop(engine);
         self.crash(how);
@@ -57,11 +58,15 @@ impl World {
         }
     }
 
-    /// Adds the engine's waits for room and for the log to the counts of faults.
-    fn count_waits(&self, engine: &Engine) {
+    /// Adds the engine's waits for room and for the log, and the blocks that a priority kept, to the counts of faults.
+    fn count_events(&self, engine: &Engine) {
         let counters = engine.counters();
-        let waits = [(Fault::WaitedForRoom, counters.room_waits), (Fault::LogFull, counters.log_waits)];
-        waits.into_iter().for_each(|(fault, times)| self.shared.hits.hits(fault, times));
+        let counts = [
+            (Fault::WaitedForRoom, counters.room_waits),
+            (Fault::LogFull, counters.log_waits),
+            (Fault::KeptByPriority, counters.kept_by_priority),
+        ];
+        counts.into_iter().for_each(|(fault, times)| self.shared.hits.hits(fault, times));
     }
 
     /// Runs a session without faults, after which everything must be right.
@@ -128,6 +133,11 @@ impl World {
         }
         if self.plan.has(Trouble::Leaving) {
             self.start_leavers(engine);
+        }
+        if self.plan.policies {
+            let (shared, engine) = (self.shared.clone(), engine.clone());
+            let policies = Policies { shared, engine, rng: self.rng.fork() };
+            self.shared.executor.start("policies", Box::pin(policies.run()));
         }
         self.start_losing(engine);
         if self.plan.disaster == Some(Disaster::DropFlushes) {

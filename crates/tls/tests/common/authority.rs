@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedCipherSuite};
 use tempfile::TempDir;
 
 /// An authority with a directory for files.
@@ -54,9 +55,21 @@ impl Authority {
 
     /// Returns a client that trusts this authority, with a certificate if one is given.
     pub(crate) fn client(&self, identity: Option<&Pair>) -> ClientConnection {
+        self.client_with(identity, ring::DEFAULT_CIPHER_SUITES)
+    }
+
+    /// Returns a client that offers only these ciphers.
+    pub(crate) fn client_with(
+        &self,
+        identity: Option<&Pair>,
+        suites: &[SupportedCipherSuite],
+    ) -> ClientConnection {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
-        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let mut provider = ring::default_provider();
+        provider.cipher_suites = suites.to_vec();
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider));
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some(pair) => {

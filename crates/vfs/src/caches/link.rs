@@ -23,7 +23,7 @@ pub(crate) struct Link {
 }
 
 /// The bits of a policy's number.
-const POLICY_BITS: u32 = 40;
+const POLICY_BITS: u32 = 42;
 
 impl Link {
     /// Returns the engine's object, if there is one.

@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 
 use foldhash::fast::FixedState;
 use forebay_common::lock::{Mutex, RwLock};
-use forebay_engine::{CachedObject, Engine, Keep, Mode, Policy, Streams};
+use forebay_engine::{CachedObject, Engine, Keep, Mode, Policy, Priority, Streams};
 
 use crate::caches::inode::Inode;
 use crate::sys::KernelHandle;
@@ -24,6 +24,8 @@ const MOST_FILES: usize = 4_000_000;
 pub struct PolicySettings {
     /// The rule for keeping clean blocks.
     pub keep: Option<Keep>,
+    /// The rank of clean blocks.
+    pub priority: Option<Priority>,
     /// The way of streams.
     pub streams: Option<Streams>,
     /// The mode, unless one above uses the cache less.
@@ -39,6 +41,7 @@ impl PolicySettings {
     pub fn over(self, above: Policy) -> Policy {
         Policy {
             keep: self.keep.unwrap_or(above.keep),
+            priority: self.priority.unwrap_or(above.priority),
             streams: self.streams.unwrap_or(above.streams),
             mode: self.mode.unwrap_or_default().max(above.mode),
             dirty_seconds: self.dirty_seconds.unwrap_or(above.dirty_seconds),
@@ -190,5 +193,9 @@ mod tests {
         let through = PolicySettings { mode: Some(Mode::WriteThrough), ..never };
         assert_eq!(through.over(above).mode, Mode::WriteAround, "the mode above uses the cache less");
         assert_eq!(through.over(Policy::default()).mode, Mode::WriteThrough);
+        let high = Policy { priority: Priority::High, ..above };
+        assert_eq!(never.over(high).priority, Priority::High, "inherited");
+        let low = PolicySettings { priority: Some(Priority::Low), ..never };
+        assert_eq!(low.over(high).priority, Priority::Low, "the nearest rule counts");
     }
 }
