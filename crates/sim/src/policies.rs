@@ -23,7 +23,7 @@ pub struct Policies {
 impl Policies {
     /// Runs for ever.
     pub async fn run(mut self) {
-        let longest = self.rng.pick(&[20, 1000, 30_000]) * Duration::from_millis(1);
+        let longest = self.rng.pick(&[1, 30, 1000]) * Duration::from_millis(1);
         let numbers = self.shared.objects.lock().numbers();
         for number in numbers {
             self.change(number);
