@@ -10,6 +10,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page(Arc<Box<[u8]>>);
 
+// An `Arc` of the contents themselves has the size of two pointers.
+const _: () = assert!(size_of::<Page>() == size_of::<usize>());
+// The counters, and the pointer to the contents with their length.
+const _: () = assert!(2 * size_of::<usize>() + size_of::<Box<[u8]>>() == 32);
+
 impl From<&[u8]> for Page {
     fn from(contents: &[u8]) -> Self {
         Page(Arc::new(contents.into()))
