@@ -10,6 +10,7 @@ use crate::index::page::Page;
 use crate::index::policy::Keep;
 use crate::io::BackingError;
 use crate::request::read::fetch_backing;
+use crate::tiers::clean::Offer;
 use crate::tiers::fill::keep;
 use crate::tiers::policy::Pins;
 use crate::{Error, Result};
@@ -68,7 +69,7 @@ pub(crate) async fn warm(core: &Core, object: &Arc<CachedObject>, range: Range<u
         };
         warmed.brought += run.len() as u64;
         for (Wanted { block, fetch, .. }, page) in run.into_iter().zip(pages) {
-            keep(core, object, block, (page, Hit::No), fetch);
+            keep(core, Offer { object: object.clone(), block, page, hit: Hit::No, fetch });
         }
     }
     Ok(warmed)

@@ -14,14 +14,14 @@ use crate::wait::Gate;
 const WAITING: usize = 1024;
 
 /// A block offered to the cache devices.
-pub(super) struct Offer {
-    pub(super) object: Arc<CachedObject>,
-    pub(super) block: u64,
-    pub(super) page: Page,
+pub(crate) struct Offer {
+    pub(crate) object: Arc<CachedObject>,
+    pub(crate) block: u64,
+    pub(crate) page: Page,
     /// The use of the new copy.
-    pub(super) hit: Hit,
+    pub(crate) hit: Hit,
     /// The fetch that tells if the block was changed meanwhile.
-    pub(super) fetch: u64,
+    pub(crate) fetch: u64,
 }
 
 /// The blocks that wait to be written to clean segments.

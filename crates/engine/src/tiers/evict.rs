@@ -15,6 +15,7 @@ use crate::log::footers::{read_footer, read_footer_on};
 use crate::log::mirror_io::read_leg;
 use crate::planted_bugs;
 use crate::segments::{Segment, SegmentId, Warmth};
+use crate::tiers::clean::Offer;
 use crate::tiers::copies::is_right;
 use crate::tiers::fill::keep;
 use crate::tiers::policy::Pins;
@@ -165,7 +166,7 @@ async fn evict_block(
         Some(page) => {
             drop(state);
             core.totals.reinserted.add(1);
-            keep(core, object, block, (page, hit), fetch);
+            keep(core, Offer { object: object.clone(), block, page, hit, fetch });
         }
         None => {
             state.end_fetch(fetch);

@@ -42,23 +42,17 @@ pub(crate) fn offer(core: &Core, object: &Arc<CachedObject>, block: u64, page: P
         object.lock().end_fetch(fetch);
         return;
     }
-    keep(core, object, block, (page, Hit::No), fetch);
+    keep(core, Offer { object: object.clone(), block, page, hit: Hit::No, fetch });
 }
 
-/// Queues a block however many wait, with the use of its new copy. The caller has waited for
-/// [`Clean::room`](super::clean::Clean::room), and has no other copy on the devices.
-pub(crate) fn keep(
-    core: &Core,
-    object: &Arc<CachedObject>,
-    block: u64,
-    (page, hit): (Page, Hit),
-    fetch: u64,
-) {
+/// Queues a block however many wait. The caller has waited for [`Clean::room`](super::clean::Clean::room), and has no
+/// other copy on the devices.
+pub(crate) fn keep(core: &Core, offer: Offer) {
     if core.active() == 0 || core.closing() {
-        object.lock().end_fetch(fetch);
+        offer.object.lock().end_fetch(offer.fetch);
         return;
     }
-    core.clean.push(Offer { object: object.clone(), block, page, hit, fetch });
+    core.clean.push(offer);
 }
 
 /// Writes offered blocks until the engine closes, and then seals the segment.
