@@ -177,15 +177,21 @@ class Page:
         drawn = self.browser.call("/execute/async", {"args": [advice], "script": """
             const [advice, done] = arguments;
             import('/curve.js').then(({ curveParts }) => {
-                const [plot, table] = curveParts(advice, 560);
                 const view = document.getElementById('view');
-                view.append(plot, table);
+                const [plot, table] = curveParts(advice, view.clientWidth - 26);
+                // A view is drawn anew each second, but not what is beside it.
+                const beside = document.createElement('div');
+                beside.id = 'beside';
+                beside.append(plot, table);
+                view.after(beside);
+                document.activeElement.blur();
                 done([plot.querySelector('path').getAttribute('d'), plot.querySelector('svg').getAttribute('aria-label'),
                     table.querySelectorAll('tbody tr').length, plot.textContent]);
             }, (error) => done([String(error)]));"""})
         assert drawn[0].count("L") == 7, drawn
         assert "200 GiB: 61 %" in drawn[1] and drawn[2] == 8 and "Buy 100 GiB." in drawn[3], drawn
         self.picture("curve")
+        self.browser.run("document.getElementById('beside').remove()")
 
     def rows(self, table):
         """Returns the number of rows of a table whose last but one figure is not 0."""

@@ -79,7 +79,7 @@ pub enum Error {
     /// The configuration names a device that must not be a volume's.
     #[error("a volume of the configuration cannot be served: {0}")]
     Volume(String),
-    /// The NBD door cannot be opened.
+    /// NBD would be served without protection.
     #[error("{0}")]
     Nbd(String),
     /// The cache cannot be opened.

@@ -26,7 +26,7 @@ use crate::notify::Notifier;
 use crate::start::{Served, Start, Watches};
 use crate::ublk_control::UblkDriver;
 use crate::under_way::{Reports, UnderWay};
-use crate::{privileges, sandbox, state_dir};
+use crate::{privileges, sandbox, state_dir, volumes};
 
 /// The contents of the message that clients are accepted.
 #[derive(Debug)]
@@ -56,8 +56,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     // A closed terminal has no effect as long as there is no configuration to read again.
     let mut signals = Signals::new([SIGHUP])?;
     let open_files = privileges::raise_open_files();
-    let has_door = !(settings.nbd.listen.is_empty() && settings.nbd.sockets.is_empty());
-    if has_door || UblkDriver::is_there() {
+    if volumes::door::is_wanted(&settings) || UblkDriver::is_there() {
         privileges::serve_devices_of_host();
     }
     let (asker, ublk) = (Asker::start(), UblkDriver::start());

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
-use forebay_block::Door;
 use forebay_config::{Access, Export, Settings};
 use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
 use forebay_nfs::{GssLimits, GssSettings, LockConfig, Nfs, NfsConfig, Ports};
@@ -35,7 +34,7 @@ use crate::serve::{Ready, start_error};
 use crate::ublk_control::UblkDriver;
 use crate::udp;
 use crate::under_way::{Reports, UnderWay};
-use crate::volumes;
+use crate::volumes::{self, door::NbdDoor};
 
 /// The watches for external changes in each export's file system, once they can be opened.
 pub(crate) struct Watches(Receiver<Vec<Option<Arc<HostWatch>>>>);
@@ -95,7 +94,7 @@ pub(crate) struct Served {
     pub(crate) control: Arc<Control>,
     pub(crate) running: Running,
     /// The NBD door.
-    pub(crate) door: Option<Door>,
+    pub(crate) door: Option<NbdDoor>,
     pub(crate) found: PortmapRole,
 }
 
@@ -104,6 +103,7 @@ impl Start {
     pub(crate) fn run(self) -> Result<Option<Served>, Error> {
         let Start { settings, keyring, host, events, under_way, front, retry, .. } = self;
         keyring.replace(credentials(&settings)?);
+        volumes::door::check(&settings, &keyring)?;
         let watches = self.watches.opened()?;
         // The check comes before the directories are opened for writing, and before any write.
         let mut identities = Identities::check(&settings.state_dir, &settings.exports, &under_way)?;
@@ -179,9 +179,15 @@ impl Start {
         let door = match &cache {
             Some(cache) => {
                 cache.volumes.take_devices()?;
-                volumes::door::open(&settings, &keyring, &cache.volumes)?
+                NbdDoor::open(&settings, &keyring, &cache.volumes, &events)?
             }
-            None => None,
+            None => {
+                if volumes::door::is_wanted(&settings) {
+                    let message = "NBD is not served: a volume needs a cache, and mode pass-through has none; set `cache`";
+                    events.add(Severity::Warning, "nbd", message, &[]);
+                }
+                None
+            }
         };
         nfs.notify_hosts();
         let log = events.clone();

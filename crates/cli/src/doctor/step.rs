@@ -45,12 +45,17 @@ impl Step {
     /// by an identity that does not depend on the order of disks. Returns `None` if sysfs has none. `device` is in
     /// sysfs.
     pub(super) fn device_rule(device: &Path, attribute: &str, value: &str) -> Option<Self> {
-        let identities =
-            [("ATTR{dm/uuid}", "dm/uuid"), ("ATTR{md/uuid}", "md/uuid"), ("ATTRS{wwid}", "wwid")];
-        let identities = identities.into_iter().chain([("ATTRS{wwid}", "device/wwid")]);
+        let identities = [
+            ("ATTR{dm/uuid}", "dm/uuid"),
+            ("ATTR{md/uuid}", "md/uuid"),
+            ("ATTRS{wwid}", "wwid"),
+            ("ATTRS{wwid}", "device/wwid"),
+            ("ATTR{serial}", "serial"),
+        ];
         // The rule must not have a pattern, nor the end of the text, in the identity.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || " -_.:".contains(c);
         let (key, identity) = identities
+            .into_iter()
             .filter_map(|(key, file)| Some((key, std::fs::read_to_string(device.join(file)).ok()?)))
             .map(|(key, text)| (key, text.trim().to_owned()))
             .find(|(_, text)| !text.is_empty() && text.chars().all(is_plain))?;
@@ -131,6 +136,7 @@ mod tests {
         );
         assert!(kept("dm/uuid", "LVM-abc").unwrap().1.contains("ATTR{dm/uuid}==\"LVM-abc\""));
         assert!(kept("wwid", "eui.0025").unwrap().1.contains("ATTRS{wwid}==\"eui.0025\""));
+        assert!(kept("serial", "array").unwrap().1.contains("ATTR{serial}==\"array\""), "a virtio disk");
         assert_eq!(kept("md/uuid", "a*"), None, "a pattern would name other disks too");
         assert_eq!(rule(Step::device_rule(dir.path(), "scheduler", "none")), None);
     }

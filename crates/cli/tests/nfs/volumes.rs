@@ -400,3 +400,27 @@ fn qemu_s_and_libnbd_s_programs_use_a_volume() {
         assert!(std::fs::read(&copied).unwrap() == std::fs::read(&rig.image).unwrap());
     }
 }
+
+#[test]
+fn a_port_of_nbd_in_use_stops_no_server_and_is_taken_when_it_is_free() {
+    // No other test uses this address.
+    let taken = std::net::TcpListener::bind("127.0.0.77:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let server = Serve::unsquashed().cached().flags(&["--nbd", &address.to_string()]).start();
+    let image = server.home().join("disk.img");
+    std::fs::write(&image, vec![7; SIZE]).unwrap();
+    let rig = Rig { server, image };
+    let reasons = || rig.server.status()["health"]["reasons"].clone();
+    let told = format!("NBD is not served: port {} on 127.0.0.77 is in use;", address.port());
+    assert!(reasons()[0].as_str().unwrap().starts_with(&told), "{}", reasons());
+    let mut c = rig.server.connect();
+    let root = c.root();
+    c.new_file(&root, b"served", 0o644);
+    rig.volume(&["create", "scratch", "--backing", rig.image.to_str().unwrap()]);
+    assert!(rig.open().is_none(), "no address to show");
+    drop(taken);
+    wait_for(|| reasons().is_null());
+    assert_eq!(rig.open().unwrap().size, SIZE as u64);
+    let events = rig.server.ask(&["events"]);
+    assert!(events.contains(&told) && events.contains("volumes are served over NBD"), "{events}");
+}

@@ -50,6 +50,33 @@ fn sighup_reads_the_configuration_anew_and_ends_nobody() {
 }
 
 #[test]
+fn a_file_that_cannot_be_used_changes_nothing_and_says_why() {
+    let server = configured(TempDir::new().unwrap(), "");
+    let file = server.dir().join("forebay.toml");
+    let refused = |says: &str| {
+        let output = server.ask(&["reload"]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(says) && told.ends_with("Nothing has changed.\n"), "{says}: {told}");
+    };
+    for (more, says) in [
+        ("[limits]\nlease = \"90 parsecs\"\n", "`90 parsecs` is not a duration"),
+        ("[limits]\nthreads = \"x\"\n", "`x` is not a whole number"),
+        ("[limits]\nmemory = \"5 bananas\"\n", "`memory`: `5 bananas` is not a size"),
+        ("[limits\n", "forebay.toml:"),
+    ] {
+        write(server.dir(), more);
+        refused(says);
+    }
+    std::fs::write(&file, [0xff, 0xfe]).unwrap();
+    refused("is not UTF-8 text");
+    std::fs::remove_file(&file).unwrap();
+    refused("cannot read the configuration: No such file or directory");
+    assert_eq!(server.json(&["status"])["connections_limit"], 16384);
+    server.stop();
+}
+
+#[test]
 fn each_change_is_told_with_its_values_and_a_restart_is_named_where_it_is_needed() {
     let server = configured(TempDir::new().unwrap(), "");
     assert_eq!(server.json(&["reload"])["changed"].as_array().map(Vec::len), Some(0));

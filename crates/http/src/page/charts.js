@@ -15,6 +15,9 @@ function roundUp(value, base) {
   return power * steps.find((step) => value <= power * step * 1.0001);
 }
 
+/** Returns a figure as text without zeros at its end: marks are round numbers. */
+const short = (text) => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+
 /** Returns the times of the marks below a chart. */
 function timeMarks(from, to, most) {
   const steps = [30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
@@ -66,7 +69,7 @@ export function chart({ title, about, series, shape = "lines", format, base = 10
   const marks = least < 0 ? [least, 0, most] : [0, most / 2, most];
   const drawn = marks.flatMap((value) => [
     el("line", { class: value === 0 ? "zero" : "grid", x1: LEFT, x2: width - 8, y1: y(value), y2: y(value) }),
-    el("text", { class: "mark", x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)),
+    el("text", { class: "mark", x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, short(format(value))),
   ]);
   const times = timeMarks(from, to, Math.max(2, Math.floor(width / 90)));
   for (const time of times.marks) {

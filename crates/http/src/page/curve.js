@@ -1,11 +1,14 @@
 // The miss-ratio curve: a plot for the eye, and a table for everyone.
 
-import { bytes, digits, el, percent, table } from "./format.js";
+import { bytes, digits, el, table } from "./format.js";
 
 const HEIGHT = 210;
 const LEFT = 66;
 const BOTTOM = 34;
 const TOP = 10;
+
+/** Returns a part of 1 in whole percent: estimates are not more exact. */
+const percent = (part) => `${Math.round(100 * part)} %`;
 
 /** Returns a plot of the part of block reads that the cache serves, by its size on a logarithmic axis. */
 function plot(points, now, width) {
@@ -15,7 +18,7 @@ function plot(points, now, width) {
   const y = (ratio) => TOP + (1 - ratio) * (HEIGHT - TOP - BOTTOM);
   const drawn = [0, 0.25, 0.5, 0.75, 1].flatMap((ratio) => [
     el("line", { class: ratio ? "grid" : "zero", x1: LEFT, x2: width - 8, y1: y(ratio), y2: y(ratio) }),
-    el("text", { class: "mark", x: LEFT - 6, y: y(ratio) + 4, "text-anchor": "end" }, percent(100 * ratio))]);
+    el("text", { class: "mark", x: LEFT - 6, y: y(ratio) + 4, "text-anchor": "end" }, percent(ratio))]);
   const room = Math.max(1, Math.ceil((points.length * 62) / (width - LEFT)));
   points.forEach((point, at) => {
     if (at % room === 0) {
@@ -26,7 +29,7 @@ function plot(points, now, width) {
     el("text", { class: "mark", x: x(now), y: HEIGHT - 3, "text-anchor": "middle" }, "now"),
     el("path", { class: "series s1", d: points.map((point, at) =>
       `${at ? "L" : "M"}${x(point.cache_bytes).toFixed(1)} ${y(point.hit_ratio).toFixed(1)}`).join("") }));
-  const spoken = points.map((point) => `${bytes(point.cache_bytes)}: ${percent(100 * point.hit_ratio)}`).join("; ");
+  const spoken = points.map((point) => `${bytes(point.cache_bytes)}: ${percent(point.hit_ratio)}`).join("; ");
   return el("svg", { role: "img", viewBox: `0 0 ${width} ${HEIGHT}`,
     "aria-label": `Part of block reads from the cache, by its size. ${spoken}. Now ${bytes(now)}.` }, drawn);
 }
@@ -37,10 +40,10 @@ export function curveParts(advice, width) {
   const heading = el("h3", {}, "Reads from the cache, by its size");
   if (advice.none) return [el("div", { class: "panel" }, heading, el("p", { class: "quiet" }, `No estimate: ${advice.none}.`))];
   const { curve, best, facts } = advice;
+  if (!curve.enough) return [el("div", { class: "panel" }, heading, el("p", { class: "quiet" }, best))];
   const sentences = [el("p", {}, el("b", {}, best)), facts.length ? el("ul", {}, facts.map((fact) => el("li", {}, fact))) : null];
-  if (!curve.enough) return [el("div", { class: "panel" }, heading, sentences)];
   const mark = (point) => (point.cache_bytes === curve.cache_bytes ? `${bytes(point.cache_bytes)} (now)` : bytes(point.cache_bytes));
-  const rows = curve.points.map((point) => [mark(point), percent(100 * point.hit_ratio), percent(100 * (1 - point.hit_ratio)),
+  const rows = curve.points.map((point) => [mark(point), percent(point.hit_ratio), percent(1 - point.hit_ratio),
     digits(point.coalescing), point.filled ? "yes" : "not yet"]);
   return [
     el("figure", { class: "panel chart" }, el("figcaption", {}, heading,

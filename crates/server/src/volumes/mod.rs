@@ -49,6 +49,8 @@ pub(crate) struct Volumes {
     serving: OnceLock<Serving>,
     /// The address of the NBD door.
     door: OnceLock<String>,
+    /// The reason why the NBD door is shut.
+    door_trouble: Mutex<Option<String>>,
     /// The block devices of attached volumes.
     devices: Devices,
 }
@@ -98,6 +100,7 @@ impl Volumes {
             changing: Mutex::default(),
             serving: OnceLock::new(),
             door: OnceLock::new(),
+            door_trouble: Mutex::default(),
             devices: Devices::new(ublk),
         };
         for mut record in records.volumes {

@@ -7,13 +7,15 @@ use super::{Entry, Volumes};
 use crate::cache::config_mode;
 
 impl Volumes {
-    /// Returns a sentence for each volume that is not served, or whose device is not connected.
+    /// Returns a sentence for each volume that is not served, or whose device is not connected, and one if NBD is not
+    /// served.
     pub(crate) fn troubles(&self) -> Vec<String> {
         let trouble = |entry: &Entry| match &entry.device {
             Err(reason) => Some(format!("volume {} is not served: {reason}", entry.record.name)),
             Ok(device) => Some(format!("volume {}: {}", entry.record.name, device.trouble()?)),
         };
-        self.all.lock().iter().filter_map(trouble).collect()
+        let door = self.door_trouble.lock().clone();
+        self.all.lock().iter().filter_map(trouble).chain(door).collect()
     }
 
     /// Returns the state of all volumes.
