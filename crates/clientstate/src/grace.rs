@@ -36,8 +36,8 @@ impl State {
         self.grace = Some(Grace { until: now + self.limits.lease, expected: None });
     }
 
-    /// Begins the rest of a grace period that a kill has interrupted: a lease time for the `known` clients that have not
-    /// said RECLAIM_COMPLETE. The state comes from the log.
+    /// Begins the rest of a grace period that a kill has interrupted: a lease time for the `known` clients that have
+    /// not said RECLAIM_COMPLETE. The state comes from the log.
     pub fn resume_grace(&mut self, known: Vec<OwnerName>, now: Now) {
         let complete = self.clients.values().filter(|client| client.reclaim_complete);
         let complete: BTreeSet<_> = complete.map(|client| &client.owner).collect();

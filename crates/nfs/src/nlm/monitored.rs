@@ -85,8 +85,8 @@ impl Monitored {
         Ok(Added::Known)
     }
 
-    /// Begins a start that has the log with the locks of the last one. The hosts for which `has_locks` is true are those
-    /// of this start.
+    /// Begins a start that has the log with the locks of the last one. The hosts for which `has_locks` is true are
+    /// those of this start.
     pub(super) fn begin_with_log(&self, has_locks: impl Fn(IpAddr, &[u8]) -> bool) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let logged = std::mem::take(&mut inner.logged);

@@ -92,44 +92,6 @@ fn a_pinned_block_survives_the_pressure_that_evicts_others() {
     world.crash(Crash::Kill);
 }
 
-/// Many writers fill the log as fast as it takes their data, and the devices are slow. So at times the log takes each
-/// segment that becomes free, while eviction moves pinned blocks.
-#[test]
-pub(super) fn pinned_blocks_stay_while_the_log_takes_each_segment_that_becomes_free() {
-    const WRITERS: u64 = 32;
-    let (mut world, engine, objects) = world(&[keep(Keep::Pin), keep(Keep::Normal)]);
-    let executor = world.shared.executor.clone();
-    let (theirs, used) = (engine.clone(), objects.clone());
-    run(&world, async move { fill(&theirs, &used[0], 1000).await });
-    world.disks.iter().for_each(|disk| disk.set_rates(crate::disk::Rates { slow: 20, ..Default::default() }));
-    for writer in 0..WRITERS {
-        let (theirs, object) = (engine.clone(), objects[1].clone());
-        executor.start(
-            "writer",
-            Box::pin(async move {
-                for round in 0..60 {
-                    let first = (round * WRITERS + writer) % 400 * RUN;
-                    let data = [round as u8; (RUN * BLOCK) as usize];
-                    let seq = theirs.write(&object, first * BLOCK, &data, Time::default()).await.unwrap();
-                    theirs.commit(seq).await.unwrap();
-                }
-            }),
-        );
-    }
-    let written = WRITERS * 60 * RUN;
-    let (theirs, clock) = (engine.clone(), executor);
-    run(&world, async move {
-        while theirs.counters().written < 1000 + written {
-            clock.sleep(Duration::from_millis(100)).await;
-        }
-        theirs.flush().await.unwrap();
-        clock.sleep(Duration::from_secs(60)).await;
-    });
-    assert_eq!(objects[0].usage().ssd_blocks, 1000, "{:?}", engine.counters());
-    assert_eq!(engine.check(), Ok(()));
-    world.crash(Crash::Kill);
-}
-
 #[test]
 fn pins_beyond_their_limit_stall_nobody_and_leave_room_for_others() {
     let (mut world, engine, objects) = world(&[keep(Keep::Pin), keep(Keep::Normal)]);
