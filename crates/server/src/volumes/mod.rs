@@ -12,6 +12,7 @@ mod open;
 mod record;
 mod remote;
 mod report;
+mod unopened;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -118,7 +119,8 @@ impl Volumes {
         for configured in &settings.volumes {
             if volumes.find(&configured.name).is_none() {
                 let forebay_config::Volume { name, backing, mode, read_only } = configured.clone();
-                volumes.examine(name, &backing, mode, read_only).map_err(Error::Volume)?;
+                let failed = |reason| Error::Volume { name: configured.name.clone(), reason };
+                volumes.examine(name, &backing, mode, read_only).map_err(failed)?;
             }
         }
         volumes.keep().map_err(failed)?;
