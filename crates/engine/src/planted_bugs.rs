@@ -66,6 +66,7 @@ forebay_common::planted_bugs![
     "a device is waited for while the engine stops",
     "a device that is needed is left out of the pool",
     "a device that owes no answer is taken for one that answers",
+    "blocks that stay are dropped without a free segment",
     "priorities do not count",
     "high priority has no limit",
     "high priority stays for ever",

@@ -77,8 +77,13 @@ pub enum Error {
     #[error("cannot serve TLS: {0}")]
     Tls(#[from] forebay_tls::LoadError),
     /// The configuration names a device that must not be a volume's.
-    #[error("a volume of the configuration cannot be served: {0}")]
-    Volume(String),
+    #[error("volume {name} of the configuration cannot be served: {reason}")]
+    Volume {
+        /// Its name.
+        name: String,
+        /// The device and the remedy.
+        reason: String,
+    },
     /// The NBD door cannot be opened.
     #[error("{0}")]
     Nbd(String),

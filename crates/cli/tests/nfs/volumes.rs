@@ -254,6 +254,29 @@ fn a_file_that_was_changed_after_a_clean_stop_is_read_as_it_is() {
     rig.open().unwrap().holds(&contents);
 }
 
+/// A server that ran without the device does not know what others did with it.
+#[test]
+fn a_file_that_was_changed_while_a_server_did_not_find_it_is_read_as_it_is() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(FUA, 0, 1, 2 * BLOCK);
+    drop(nbd);
+    rig.volume(&["flush", "scratch"]);
+    rig.server.stop();
+    let elsewhere = rig.server.home().join("elsewhere.img");
+    std::fs::rename(&rig.image, &elsewhere).unwrap();
+    rig.server.start();
+    assert!(rig.open().is_none(), "its file is not there");
+    rig.server.stop();
+    let mut contents = std::fs::read(&elsewhere).unwrap();
+    contents[..2 * BLOCK].fill(5);
+    // The inode stays.
+    std::fs::OpenOptions::new().write(true).open(&elsewhere).unwrap().write_all(&contents).unwrap();
+    std::fs::rename(&elsewhere, &rig.image).unwrap();
+    rig.server.start();
+    rig.open().unwrap().holds(&contents);
+}
+
 #[test]
 fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
     let rig = Rig::new();
@@ -262,7 +285,6 @@ fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
     rig.refused(&["create", "other", "--backing", backing], "volume scratch already");
     rig.refused(&["create", "scratch", "--backing", "/dev/null"], "already");
     rig.refused(&["create", "other", "--backing", "/dev/null"], "neither a block device");
-    rig.refused(&["create", "other", "--backing", "/nope"], "/nope");
     let cache = rig.server.caches()[0].display().to_string();
     rig.refused(&["create", "other", "--backing", &cache], "cache device");
     let inside = rig.server.data.join("image");
@@ -302,6 +324,60 @@ fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
     rig.server.ask(&["volume", "detach", "scratch"]);
     let contents = std::fs::read(&rig.image).unwrap();
     assert_eq!((contents.len(), contents[0], contents[grown - 1]), (grown, 2, 6));
+}
+
+/// Each sentence names the device, the reason, and what to do.
+#[test]
+fn a_device_that_cannot_be_opened_is_refused_with_the_reason_and_what_to_do() {
+    use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
+    needs_root!();
+    let rig = Rig::new();
+    let path = |name: &str| rig.server.home().join(name);
+    let make = |name: &str| {
+        std::fs::write(path(name), vec![0; BLOCK]).unwrap();
+        std::fs::File::open(path(name)).unwrap()
+    };
+    let (immutable, locked) = (make("immutable"), make("locked"));
+    let flags = ioctl_getflags(&immutable).unwrap();
+    ioctl_setflags(&immutable, flags | IFlags::IMMUTABLE).unwrap();
+    flock(&locked, FlockOperation::LockExclusive).unwrap();
+    std::fs::create_dir(path("directory")).unwrap();
+    let create = |name: &str, says: &str| {
+        let path = path(name);
+        let path = path.to_str().unwrap();
+        rig.refused(&["create", "other", "--backing", path], &format!("{path} {says}"));
+    };
+    create("missing", "does not exist; name a block device or file that does");
+    create("locked/below", "does not exist; name");
+    create("directory", "is neither a block device nor a regular file; name one of these");
+    create("locked", "is in use, by a mount or another program; end that use");
+    create("immutable", "cannot be opened: the system forbids it; of a file remove the attribute immutable");
+    ioctl_setflags(&immutable, flags).unwrap();
+    rig.volume(&["create", "other", "--backing", path("immutable").to_str().unwrap()]);
+}
+
+#[test]
+fn a_user_of_the_server_without_access_to_a_volume_of_the_configuration_is_told_which_one() {
+    needs_root!();
+    let mut server = Serve::unsquashed().cached().run_as(65_534).prepared();
+    let image = server.home().join("disk.img");
+    std::fs::write(&image, vec![0; BLOCK]).unwrap();
+    std::fs::set_permissions(&image, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let at = image.to_str().unwrap();
+    let config = server.home().join("volumes.toml");
+    std::fs::write(&config, format!("[[volume]]\nname='scratch'\nbacking='{at}'\n")).unwrap();
+    server.set_flags(&["--squash", "none", "--mode", "write-back", "--config", config.to_str().unwrap()]);
+    let said = server.refusal();
+    let says = format!(
+        "volume scratch of the configuration cannot be served: {at} cannot be opened: the user of the server"
+    );
+    assert!(said.contains(&says), "{said}");
+    std::fs::remove_file(&image).unwrap();
+    let said = server.refusal();
+    assert!(
+        said.contains("volume scratch of the configuration") && said.contains("does not exist; name"),
+        "{said}"
+    );
 }
 
 #[test]

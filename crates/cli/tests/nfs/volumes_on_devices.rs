@@ -156,3 +156,25 @@ fn a_mounted_device_is_refused_and_a_volume_cannot_be_mounted() {
     assert!(succeeds("umount", &[at]));
     assert_eq!(kept.unwrap(), "kept");
 }
+
+/// Linux lets a program open such a device for writing, and refuses the writes.
+#[test]
+fn a_read_only_device_is_refused_until_the_volume_is_read_only_too() {
+    needs_root!();
+    let server = server();
+    let image = server.home().join("image");
+    std::fs::write(&image, vec![7; SIZE]).unwrap();
+    let Some(device) = LoopDevice::new(&image, 512) else { return };
+    assert!(succeeds("blockdev", &["--setro", device.path()]));
+    let create = ["volume", "create", "disk", "--backing", device.path()];
+    let output = server.try_ask(&create);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(&format!("{} is a read-only device; end that (`blockdev --setrw`)", device.path())),
+        "{said}"
+    );
+    server.ask(&[&create[..], &["--read-only"]].concat());
+    equal(&open(&server).read(0, BLOCK), &[7; BLOCK]);
+    server.ask(&["volume", "remove", "disk"]);
+}

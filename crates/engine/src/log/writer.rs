@@ -155,6 +155,15 @@ pub(crate) fn moving(core: &Core) -> Moving<'_> {
     moving
 }
 
+/// Returns the number of unused segments of each device that the next segment of the log must leave. Beside the reserve
+/// it leaves one for blocks that wait for it, since eviction gave up their segments for the log.
+fn spare(core: &Core) -> usize {
+    match core.log.spare() {
+        0 => 0,
+        reserve => reserve + usize::from(core.clean.waits()),
+    }
+}
+
 /// Returns a free pair of segments, or a single segment if there is only one device. Waits for space. Returns
 /// `None` if no device is left, or no segment is needed any more.
 async fn next_log_segment(core: &Core) -> Option<Opened> {
@@ -164,7 +173,7 @@ async fn next_log_segment(core: &Core) -> Option<Opened> {
             return None;
         }
         let legs = active.min(2);
-        for spare in [LOG_RESERVE, core.log.spare()] {
+        for spare in [LOG_RESERVE + usize::from(core.clean.waits()), spare(core)] {
             let Some(opened) = core.segments.open(SegmentKind::Log, legs, spare) else { continue };
             core.log.set_reserved(spare < LOG_RESERVE && core.log.segment().is_some());
             core.log.set_full(false);
@@ -177,9 +186,9 @@ async fn next_log_segment(core: &Core) -> Option<Opened> {
         core.notes.changed.wake();
         core.space.wake();
         let changed = || core.segments.devices() != active || core.log.is_ending();
-        let ready = || (core.finds_segments(core.log.spare(), true) || changed()).then_some(());
+        let ready = || (core.finds_segments(spare(core), true) || changed()).then_some(());
         core.space.until(ready).await;
-        if !core.finds_segments(core.log.spare(), false) {
+        if !core.finds_segments(spare(core), false) {
             // Given-up legs are reusable once that is durable. No frame can record it here.
             let reach = core.segments.advance();
             let failed = core.members.save_reach(reach).await;

@@ -69,7 +69,7 @@ pub(crate) async fn warm(core: &Core, object: &Arc<CachedObject>, range: Range<u
         };
         warmed.brought += run.len() as u64;
         for (Wanted { block, fetch, .. }, page) in run.into_iter().zip(pages) {
-            keep(core, Offer { object: object.clone(), block, page, hit: Hit::No, fetch });
+            keep(core, Offer { object: object.clone(), block, page, hit: Hit::No, fetch, stays: false });
         }
     }
     Ok(warmed)

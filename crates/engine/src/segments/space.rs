@@ -47,6 +47,14 @@ impl Segments {
         free.filter(|(device, free)| *free > spare && inner.takes_log(*device)).count() >= legs
     }
 
+    /// Returns true if [`Segments::open`] would find a device with more than `spare` unused segments for clean blocks.
+    /// `given_up` is that of [`Segments::could_open`].
+    pub(crate) fn could_open_clean(&self, spare: usize, given_up: bool) -> bool {
+        let inner = self.inner.lock();
+        let mut free = inner.free_now(given_up).into_iter().enumerate();
+        free.any(|(device, free)| free > spare && inner.takes(SegmentKind::Clean, device))
+    }
+
     /// Frees the legs that were given up before `reach`, since a frame with it is durable. Returns true if any leg
     /// became free, or if the log lost its last lone leg.
     pub(crate) fn reached(&self, reach: Reach) -> bool {

@@ -22,6 +22,8 @@ pub(crate) struct Offer {
     pub(crate) hit: Hit,
     /// The fetch that tells if the block was changed meanwhile.
     pub(crate) fetch: u64,
+    /// True if a policy keeps the block against others: it waits for a segment as long as few such blocks do.
+    pub(crate) stays: bool,
 }
 
 /// The blocks that wait to be written to clean segments.
@@ -32,6 +34,8 @@ pub(crate) struct Clean {
     pub(super) room: Gate,
     /// True if the segment being filled is the next to be evicted, and must be sealed.
     pub(super) seal: AtomicBool,
+    /// True while blocks that stay wait for a segment. The log leaves the next free one to them.
+    pub(super) waits: AtomicBool,
 }
 
 impl Clean {
@@ -44,6 +48,11 @@ impl Clean {
     pub(super) fn push(&self, offer: Offer) {
         self.queue.lock().push_back(offer);
         self.work.wake();
+    }
+
+    /// Returns true while blocks that stay wait for a segment.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Waits until an offer would be accepted.

@@ -124,14 +124,15 @@ async fn evict_block(
     (id, segment): (SegmentId, &Segment),
     pins: &Pins,
 ) {
-    let spared = has_room_for_all(core) || pins.spares(core, object);
+    let (has_room, pinned) = (has_room_for_all(core), pins.spares(core, object));
     let policy = object.policy();
-    let (copy, hit, fetch) = {
+    let (copy, hit, fetch, kept) = {
         let mut state = object.lock();
         let Some(copy) = state.entry(block).copied().filter(|entry| entry.segment == id) else { return };
         let is_over = state.share.as_ref().is_some_and(|share| share.is_over());
         let used = copy.hit == Hit::Yes && policy.priority != Priority::Low;
-        let stays = used || spared || pins.protects(core, &state);
+        let kept = pinned || pins.protects(core, &state);
+        let stays = used || has_room || kept;
         let unwanted = is_over || policy.keep == Keep::Never;
         let preferred =
             !unwanted && !stays && copy.hit == Hit::No && pins.prefers(core, object) && core.credit.take();
@@ -145,7 +146,7 @@ async fn evict_block(
         let once =
             (preferred || copy.hit == Hit::Spared) && !planted_bugs::active("high priority stays for ever");
         let hit = if once { Hit::Spared } else { Hit::No };
-        (copy, hit, state.begin_fetch(block..block + 1, Source::Cache))
+        (copy, hit, state.begin_fetch(block..block + 1, Source::Cache), kept)
     };
     core.clean.room().await;
     let contents = match segment.legs.first() {
@@ -166,7 +167,7 @@ async fn evict_block(
         Some(page) => {
             drop(state);
             core.totals.reinserted.add(1);
-            keep(core, Offer { object: object.clone(), block, page, hit, fetch });
+            keep(core, Offer { object: object.clone(), block, page, hit, fetch, stays: kept });
         }
         None => {
             state.end_fetch(fetch);

@@ -19,6 +19,7 @@ use crate::log::LOG_RESERVE;
 use crate::log::gathered::Gathered;
 use crate::log::mirror_io::write_legs;
 use crate::log::writer::{write_footer, write_header};
+use crate::planted_bugs;
 use crate::segments::Opened;
 use crate::tiers::clean::Offer;
 
@@ -42,7 +43,7 @@ pub(crate) fn offer(core: &Core, object: &Arc<CachedObject>, block: u64, page: P
         object.lock().end_fetch(fetch);
         return;
     }
-    keep(core, Offer { object: object.clone(), block, page, hit: Hit::No, fetch });
+    keep(core, Offer { object: object.clone(), block, page, hit: Hit::No, fetch, stays: false });
 }
 
 /// Queues a block however many wait. The caller has waited for [`Clean::room`](super::clean::Clean::room), and has no
@@ -53,6 +54,9 @@ pub(crate) fn keep(core: &Core, offer: Offer) {
         return;
     }
     core.clean.push(offer);
+    if core.clean.is_full() && core.clean.waits() {
+        core.space.wake();
+    }
 }
 
 /// Writes offered blocks until the engine closes, and then seals the segment.
@@ -82,10 +86,7 @@ pub(crate) async fn run_clean(core: Arc<Core>) {
         }
         filling = match filling {
             Some(filling) => fill_segment(&core, filling).await,
-            None => {
-                refuse_all(&core);
-                None
-            }
+            None => without_segment(&core).await,
         };
         core.clean.room.wake();
     }
@@ -93,7 +94,12 @@ pub(crate) async fn run_clean(core: Arc<Core>) {
 
 /// Opens a clean segment; `None` without room.
 async fn open_clean(core: &Core) -> Option<Filling> {
-    let opened = core.segments.open(SegmentKind::Clean, 1, SPARE);
+    open_leaving(core, SPARE).await
+}
+
+/// Opens a clean segment of a device with more than `spare` unused segments.
+async fn open_leaving(core: &Core, spare: usize) -> Option<Filling> {
+    let opened = core.segments.open(SegmentKind::Clean, 1, spare);
     core.look_for_room();
     core.space.wake();
     let opened = opened?;
@@ -101,10 +107,46 @@ async fn open_clean(core: &Core) -> Option<Filling> {
     Some(Filling { opened, next: 1, gathered: Gathered::default() })
 }
 
-/// Drops all offers, since there is no space: the blocks stay at their source.
-fn refuse_all(core: &Core) {
-    let offers = std::mem::take(&mut *core.clean.queue.lock());
-    for offer in offers {
+/// Drops the offers, since no segment is free: the backing store has the blocks. Blocks that stay by their policies
+/// are nowhere else on the devices, and wait for the next free segment. Eviction goes on meanwhile and frees it.
+/// Eviction would wait for a full queue, so then these blocks are dropped as well.
+async fn without_segment(core: &Core) -> Option<Filling> {
+    let planted = planted_bugs::active("blocks that stay are dropped without a free segment");
+    refuse(core, |offer| !offer.stays || planted);
+    let ends = || core.closing() || core.active() == 0 || core.clean.is_full();
+    let could_open = |given_up| core.segments.could_open_clean(LOG_RESERVE, given_up);
+    let mut opened = None;
+    while !core.clean.queue.lock().is_empty() {
+        opened = open_leaving(core, LOG_RESERVE).await;
+        if opened.is_some() || ends() {
+            break;
+        }
+        core.clean.waits.store(true, Ordering::Relaxed);
+        core.clean.room.wake();
+        core.space.until(|| (could_open(true) || ends()).then_some(())).await;
+        if !could_open(false) {
+            // Given-up segments become unused with the next frame, and perhaps nobody else asks for one.
+            core.log.request_frame();
+            core.space.until(|| (could_open(false) || !could_open(true) || ends()).then_some(())).await;
+        }
+    }
+    core.clean.waits.store(false, Ordering::Relaxed);
+    core.space.wake();
+    if opened.is_none() {
+        refuse(core, |_| true);
+    }
+    opened
+}
+
+/// Drops the offers for which `is_dropped` is true.
+fn refuse(core: &Core, is_dropped: impl Fn(&Offer) -> bool) {
+    let dropped = {
+        let mut queue = core.clean.queue.lock();
+        let (dropped, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(is_dropped);
+        *queue = kept.into();
+        dropped
+    };
+    for offer in dropped {
         offer.object.lock().end_fetch(offer.fetch);
     }
 }

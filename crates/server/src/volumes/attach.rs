@@ -18,6 +18,7 @@ use forebay_volume::disk::Disk as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::unopened::unopened;
 use super::{Served, Volumes, unwritten};
 use crate::cache::random;
 use crate::ublk_control::UblkDriver;
@@ -292,7 +293,7 @@ fn claim(path: &Path) -> Result<Option<File>, String> {
         Err(Errno::BUSY) => {
             return Err(format!("{} is in use; unmount it, or end the program that uses it", path.display()));
         }
-        Err(errno) => return Err(format!("{} cannot be opened: {errno}", path.display())),
+        Err(errno) => return Err(unopened(path, &errno.into())),
     };
     claimed.sync_all().map_err(|error| format!("{} cannot be flushed: {error}", path.display()))?;
     Ok(Some(claimed))
@@ -306,7 +307,13 @@ fn cannot(name: &str, error: &io::Error) -> String {
                 "volume {name} cannot be attached: the kernel's ublk has no user recovery; Linux 6.1 has it"
             )
         }
-        _ => format!("volume {name} cannot be attached: {error}"),
+        io::ErrorKind::PermissionDenied => format!(
+            "volume {name} cannot be attached: the kernel refuses this server a block device ({error}); serve as root, or with \
+             CAP_SYS_ADMIN"
+        ),
+        _ => {
+            format!("volume {name} cannot be attached: {error}; see the kernel's log, or attach it over NBD")
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::device::resolved;
 use super::identity::{Identity, Taken, refusal, refusal_of_export};
 use super::open::{self, OpenDevice, Told};
 use super::record::{Record, Removed};
+use super::unopened::unopened;
 use super::{Entry, Served, Serving, Volumes, forget_removed, new_volume, shown, unwritten};
 use crate::cache::{engine_mode, random};
 
@@ -299,7 +300,7 @@ impl Volumes {
 
 /// Returns the first bytes of a device, and its size in bytes. The device is not claimed.
 fn front_of(path: &Path) -> Result<(Vec<u8>, u64), String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let failed = |error: std::io::Error| unopened(path, &error);
     let mut file = std::fs::File::open(path).map_err(failed)?;
     let mut front = Vec::new();
     (&mut file).take(FRONT).read_to_end(&mut front).map_err(failed)?;

@@ -16,6 +16,8 @@ use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom as 
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Setter, ioctl, opcode};
 
+use super::unopened::{is_write_protected, unopened, write_protected};
+
 const BLKSSZGET: rustix::ioctl::Opcode = opcode::none(0x12, 104);
 const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(0x12, 119);
 
@@ -46,9 +48,12 @@ impl DeviceFile {
     /// # Errors
     /// A sentence: the device is in use, or cannot be opened.
     pub(crate) fn open(path: &Path, read_only: bool, is_rotational: bool) -> Result<Self, String> {
-        let failed = |errno: Errno| format!("{} cannot be opened: {errno}", path.display());
-        let meta = std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let failed = |errno: Errno| unopened(path, &errno.into());
+        let meta = std::fs::metadata(path).map_err(|error| unopened(path, &error))?;
         let is_block = meta.file_type().is_block_device();
+        if !read_only && is_write_protected(path) {
+            return Err(write_protected(path));
+        }
         let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let exclusive = if is_block { OFlags::EXCL } else { OFlags::empty() };
         let open = |more: OFlags| {
@@ -59,15 +64,12 @@ impl DeviceFile {
             Err(Errno::INVAL) => open(OFlags::empty()).map(|file| (file, false)),
             opened => opened.map(|file| (file, true)),
         };
-        let (mut file, direct) = opened.map_err(|errno| match errno {
-            Errno::BUSY => in_use(path),
-            errno => failed(errno),
-        })?;
+        let (mut file, direct) = opened.map_err(failed)?;
         if !is_block {
             let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-            lock.map_err(|errno| if errno == Errno::WOULDBLOCK { in_use(path) } else { failed(errno) })?;
+            lock.map_err(failed)?;
         }
-        let size = size_of(&mut file).map_err(|error| format!("{}: {error}", path.display()))?;
+        let size = size_of(&mut file).map_err(|error| unopened(path, &error))?;
         let sector = if is_block { sector_size(&file).map_err(failed)? } else { BLOCK as u64 };
         let usable = direct && size.is_multiple_of(sector) && reads(&file);
         if direct && !usable {
@@ -139,10 +141,6 @@ impl DeviceFile {
         let open = self.open.clone();
         self.pool.run(move || work(&open))
     }
-}
-
-fn in_use(path: &Path) -> String {
-    format!("{} is in use, by a mount or another program; end that use", path.display())
 }
 
 /// Returns the size in bytes of a file or block device.
@@ -343,7 +341,7 @@ impl BackingDevice for DeviceFile {
 /// # Errors
 /// A sentence: nothing is there.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf, String> {
-    path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
+    path.canonicalize().map_err(|error| unopened(path, &error))
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use forebay_disk::whereabouts;
 use rustix::fs::{AtFlags, CWD, Dev, StatxFlags, major, minor};
 use serde::{Deserialize, Serialize};
 
+use super::unopened::unopened;
+
 /// The facts that the system reports of a backing device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
@@ -60,7 +62,7 @@ impl Identity {
     /// # Errors
     /// A sentence: it is neither a block device nor a file, or cannot be examined.
     pub(crate) fn of(path: &Path, size: u64) -> Result<Identity, String> {
-        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let failed = |error: std::io::Error| unopened(path, &error);
         let meta = std::fs::metadata(path).map_err(failed)?;
         if meta.file_type().is_block_device() {
             let sys = sys_of(meta.rdev());
@@ -71,7 +73,10 @@ impl Identity {
             return Ok(Identity { is_block: true, size, serial, mapped, partition, ..Identity::default() });
         }
         if !meta.is_file() {
-            return Err(format!("{} is neither a block device nor a regular file", path.display()));
+            return Err(format!(
+                "{} is neither a block device nor a regular file; name one of these",
+                path.display()
+            ));
         }
         let wanted = StatxFlags::BTIME | StatxFlags::INO;
         let found =
@@ -124,7 +129,7 @@ pub(crate) fn refusal(path: &Path, front: &[u8], size: u64, taken: &Taken) -> Op
     let shown = path.display();
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
-        Err(error) => return Some(format!("{shown}: {error}")),
+        Err(error) => return Some(unopened(path, &error)),
     };
     let is = |other: &Path| std::fs::metadata(other).is_ok_and(|other| same(&meta, &other));
     if let Some((name, _)) = taken.volumes.iter().find(|(_, other)| is(other)) {
@@ -275,12 +280,12 @@ impl Sign {
     }
 }
 
-fn sys_of(number: Dev) -> PathBuf {
+pub(super) fn sys_of(number: Dev) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)))
 }
 
 /// Returns the trimmed text of a file of sysfs, or `None` if it is empty or cannot be read.
-fn text(path: &Path) -> Option<String> {
+pub(super) fn text(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }

@@ -58,6 +58,10 @@ const FINDERS: &[(&str, fn())] = &[
         blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
     ),
     (
+        "blocks that stay are dropped without a free segment",
+        policy::pinned_blocks_stay_while_the_log_takes_each_segment_that_becomes_free,
+    ),
+    (
         "priorities do not count",
         priority::at_equal_use_data_of_a_higher_priority_is_found_in_the_cache_more_often,
     ),

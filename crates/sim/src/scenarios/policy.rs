@@ -1,6 +1,7 @@
 //! Policies of objects under pressure: pinned blocks stay within their limit, and blocks that are never kept leave.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_engine::io::{Clock, Key, Time};
@@ -89,6 +90,47 @@ fn a_pinned_block_survives_the_pressure_that_evicts_others() {
     assert_eq!(engine.check(), Ok(()));
     engine.set_policy(pinned, Policy::default());
     assert_eq!((engine.usage().pinned_blocks, engine.check()), (0, Ok(())));
+    world.crash(Crash::Kill);
+}
+
+/// Writers fill the log faster than the array takes their data. So at times the log takes each segment that becomes
+/// free, while eviction moves pinned blocks.
+#[test]
+pub(super) fn pinned_blocks_stay_while_the_log_takes_each_segment_that_becomes_free() {
+    const WRITERS: u64 = 8;
+    const PIECE: u64 = 16;
+    let (mut world, engine, objects) = world(&[keep(Keep::Pin), keep(Keep::Normal)]);
+    let executor = world.shared.executor.clone();
+    let (theirs, used) = (engine.clone(), objects.clone());
+    run(&world, async move { fill(&theirs, &used[0], 1000).await });
+    world.shared.store.set_array(Some(Duration::from_secs(1) / 300));
+    let left = Arc::new(AtomicU64::new(WRITERS));
+    for writer in 0..WRITERS {
+        let (theirs, object, left) = (engine.clone(), objects[1].clone(), left.clone());
+        let writing = async move {
+            for round in 0..470 {
+                let first = (round * WRITERS + writer) * PIECE % 25_600;
+                let data = [round as u8; (PIECE * BLOCK) as usize];
+                let seq = theirs.write(&object, first * BLOCK, &data, Time::default()).await.unwrap();
+                theirs.commit(seq).await.unwrap();
+            }
+            left.fetch_sub(1, Ordering::Relaxed);
+        };
+        executor.start("writer", Box::pin(writing));
+    }
+    let theirs = engine.clone();
+    run(&world, async move {
+        while left.load(Ordering::Relaxed) > 0 {
+            executor.sleep(Duration::from_millis(100)).await;
+        }
+        theirs.flush().await.unwrap();
+        // A block that is being moved is in neither place for a moment.
+        executor.sleep(Duration::from_secs(60)).await;
+    });
+    let counters = engine.counters();
+    assert!(counters.log_waits > 0 && counters.reinserted > 1000, "{counters:?}");
+    assert_eq!(objects[0].usage().ssd_blocks, 1000, "{counters:?}");
+    assert_eq!(engine.check(), Ok(()));
     world.crash(Crash::Kill);
 }
 
