@@ -19,8 +19,8 @@ use crate::process::{command, run};
 /// Runs the kernel with a relay of its connections to the host's loopback.
 const RELAYED: &str = include_str!("relayed.sh");
 
-/// Runs the kernel with its processes on one processor: they wake each other several times faster there than on two. All
-/// of them end with the kernel.
+/// Runs the kernel with its processes on one processor, where they wake each other several times faster than on two.
+/// All of them end with the kernel.
 const ALONE: [&str; 6] = ["unshare", "--pid", "--fork", "--kill-child", "taskset", "--cpu-list"];
 
 /// Returns the program and the arguments that run a guest. Its console is stderr, its output stdout, and its exit
