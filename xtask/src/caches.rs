@@ -13,7 +13,7 @@ use crate::{
     process::rigs_dir,
     server,
     suites::{Case, Counts, Outcome, asset, count, whole},
-    vm::{Guest, Kernel, Release},
+    vm::{Guest, Kernel, Machine, Release},
 };
 
 /// A boot of the guest each. The first two end in a crash.
@@ -52,7 +52,7 @@ impl Caches {
 
     /// Boots the guest for a phase, and collects its cells of the table.
     fn phase(&self, phase: &str, binary: &Path, share: &Path, cells: &mut Vec<Cell>) -> Result<Case> {
-        let kernel = Kernel::ready(Release::V6_12)?;
+        let kernel = Kernel::ready(Release::V6_12, Machine::here())?;
         let modules = kernel.block_modules().map(Path::to_path_buf);
         let words = ["/usr/bin/python3".into(), "-B".into(), asset("caches.py"), phase.into(), binary.into()];
         let words = words.into_iter().chain(modules).map(|word: PathBuf| word.to_string_lossy().into_owned());
@@ -63,6 +63,7 @@ impl Caches {
             limit: Duration::from_secs(self.timeout),
             memory: 2048,
             all_modules: true,
+            machine: Machine::here(),
             kernel: Release::V6_12,
             network: None,
         };

@@ -15,7 +15,7 @@ use crate::{
     protection::Security,
     server,
     suites::{Case, Counts, asset, count, reported, whole},
-    vm::{Guest, Kernel, Release},
+    vm::{Guest, Kernel, Machine, Release},
 };
 
 /// The arguments of `cargo x ktls`.
@@ -49,6 +49,7 @@ impl Ktls {
             // The guest's memory contains the images.
             memory: 3072,
             all_modules: true,
+            machine: Machine::here(),
             kernel: self.kernel,
             network: None,
         };
@@ -74,9 +75,9 @@ pub(crate) fn words(binary: &Path, share: &Path, kernel: Release) -> Result<Vec<
     let programs = match kernel {
         // The client of this kernel has no TLS.
         Release::V6_1 => PathBuf::from("-"),
-        Release::V6_12 => Security::Tls.programs()?.context("no programs")?,
+        Release::V6_12 | Release::Newest => Security::Tls.programs()?.context("no programs")?,
     };
-    let (script, tests, kernel) = (asset("ktls.py"), tests()?, Kernel::ready(kernel)?);
+    let (script, tests, kernel) = (asset("ktls.py"), tests()?, Kernel::ready(kernel, Machine::here())?);
     let paths = [&script, binary, Path::new(SHARE), &tests, &programs];
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let words = ["/usr/bin/python3", "-B"].map(str::to_owned).into_iter();

@@ -99,9 +99,9 @@ enum Verb {
     /// Unpack a source tree through a Linux client on emulated slow disks while the power fails, or to measure it (as
     /// root)
     Untar(untar::Untar),
-    /// Check quotas of the served file system in an emulated machine, because this machine's kernel may lack quotas
+    /// Check quotas of the served file system in a guest, because this machine's kernel may lack quotas
     Quota(quota::Quota),
-    /// Check TLS by the kernel, in an emulated machine, because this machine's kernel may lack TLS
+    /// Check TLS by the kernel, in a guest, because this machine's kernel may lack TLS
     Ktls(ktls::Ktls),
     /// Kill the server below file systems on its block devices (ublk), in an emulated machine
     Ublk(ublk::Ublk),
@@ -109,11 +109,11 @@ enum Verb {
     Nbd(nbd::Nbd),
     /// Measure the NBD door beside nbdkit and qemu-nbd (an idle machine, half an hour)
     NbdSpeed(nbd_speed::NbdSpeed),
-    /// Kill the server below file systems that Linux's client of NBD has on a volume, in an emulated machine
+    /// Kill the server below file systems that Linux's client of NBD has on a volume, in a guest
     NbdClient(nbd_client::NbdClient),
-    /// Kill the server below the root file system of an emulated machine, then cut the power of both
+    /// Kill the server below the root file system of a guest, then cut the power of both
     NbdRoot(nbd_root::NbdRoot),
-    /// Crash an emulated machine with bcache, dm-cache, dm-writecache and a volume, and compare what survives
+    /// Crash a guest with bcache, dm-cache, dm-writecache and a volume, and compare what survives
     Caches(caches::Caches),
     /// Mount without options, or with TLS or Kerberos, from a Linux client on a network of its own (as root)
     Mounts(mounts::Mounts),
@@ -129,7 +129,7 @@ enum Verb {
     Boot(boot::Boot),
     /// Watch a server with Prometheus and the shipped alert rules, and open its page in a browser
     Watched(watched::Watched),
-    /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
+    /// Run a command under a stock Linux kernel in a guest, with an NFS export mounted at /mnt
     Vm(VmArguments),
 }
 
@@ -166,6 +166,10 @@ struct VmArguments {
     /// Directory of this host that the guest can write to, at /GUEST (may be repeated)
     #[arg(long, value_name = "DIR=/GUEST", value_parser = share)]
     share: Vec<(PathBuf, String)>,
+    /// Machine of the guest: user-mode Linux (the default for root, needs tap devices), or two processors emulated by
+    /// qemu
+    #[arg(long, value_enum)]
+    machine: Option<vm::Machine>,
     /// Kernel of the guest
     #[arg(long, value_enum, default_value = "6.1")]
     kernel: vm::Release,
@@ -232,6 +236,7 @@ fn vm(arguments: VmArguments) -> Result<ExitCode> {
         limit: Duration::from_secs(arguments.timeout),
         memory: arguments.memory,
         all_modules: true,
+        machine: arguments.machine.unwrap_or_else(vm::Machine::here),
         kernel: arguments.kernel,
         network: None,
     };

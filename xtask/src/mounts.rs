@@ -15,7 +15,7 @@ use crate::{
     protection::Security,
     server::{Kind, Server},
     suites::{Case, Counts, asset, expected, reported, whole},
-    vm::{Guest, Kernel, Network, Release, Version},
+    vm::{Guest, Kernel, Machine, Network, Release, Version},
 };
 
 /// An idle machine needs two minutes.
@@ -83,7 +83,7 @@ impl Client<'_> {
     /// Runs the script, prints the unexpected results, and counts. The list of expected failures has the name `name`.
     pub(crate) fn run(&self, name: &str) -> Result<Counts> {
         // In its own network this host reaches no other host, so the kernel is fetched before.
-        let kernel = Kernel::ready(self.kernel)?;
+        let kernel = Kernel::ready(self.kernel, Machine::here())?;
         let programs = self.security.programs()?;
         let modules = kernel.security_modules().map(|module| module.to_string_lossy().into_owned());
         let mut words = self.words.clone();
@@ -123,6 +123,7 @@ impl Client<'_> {
             limit: self.limit,
             memory: 2048,
             all_modules: true,
+            machine: Machine::here(),
             kernel: self.kernel,
             network: Some(network),
         };

@@ -16,7 +16,7 @@ use crate::{
     server::{self, Server},
     setup::tool,
     suites::{Case, Counts, Outcome, asset, count, reported, whole},
-    vm::{Guest, Kernel, Release},
+    vm::{Guest, Kernel, Machine, Release},
 };
 
 /// Bytes of the volume.
@@ -65,7 +65,7 @@ impl NbdClient {
     /// Runs the script in a guest, and kills the server whenever the script asks for it. `attach` is the command that
     /// Forebay prints for a client.
     fn in_guest(&self, server: &mut Server, port: u16, attach: &str) -> Result<Vec<Case>> {
-        let kernel = Kernel::ready(Release::V6_12)?;
+        let kernel = Kernel::ready(Release::V6_12, Machine::here())?;
         let modules = kernel.block_modules().map(|module| module.to_string_lossy().into_owned());
         let share = tempfile::tempdir()?;
         let fsx = [tool("fsx")?, asset("fsx-small.toml")].map(|path| path.to_string_lossy().into_owned());
@@ -87,6 +87,7 @@ impl NbdClient {
             limit: Duration::from_secs(self.timeout),
             memory: 2048,
             all_modules: true,
+            machine: Machine::here(),
             kernel: Release::V6_12,
             network: None,
         };

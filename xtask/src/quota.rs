@@ -15,7 +15,7 @@ use crate::{
     process::quoted,
     server,
     suites::{Case, Counts, Outcome, asset, reported, whole},
-    vm::{Guest, Release},
+    vm::{Guest, Machine, Release},
 };
 
 /// The arguments of `cargo x quota`.
@@ -111,6 +111,7 @@ impl Quota {
             // The guest's memory contains the images.
             memory: 3072,
             all_modules: true,
+            machine: Machine::here(),
             kernel: Release::default(),
             network: None,
         }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     leftovers,
     process::{command, output, run},
-    vm::{Kernel, Release},
+    vm::{Kernel, Machine, Release},
 };
 
 const PACKAGES: &[&str] = &[
@@ -40,12 +40,14 @@ const PACKAGES: &[&str] = &[
     "nbdkit",
     "nfs-common",
     "openssl",
+    "patchelf",
     "prometheus",
     "python3",
     "python3-libnbd",
     "qemu-system-x86",
     "qemu-utils",
     "rpm",
+    "slirp4netns",
     "systemd",
     "udev",
     "xfsprogs",
@@ -82,7 +84,8 @@ pub(crate) fn setup(peers: bool, mutants: bool) -> Result<()> {
     leftovers::remove()?;
     install_tools(mutants.then_some(MUTANTS))?;
     install_nightly();
-    Kernel::ready(Release::default())?;
+    Kernel::ready(Release::default(), Machine::here())?;
+    Kernel::ready(Release::default(), Machine::Emulated)?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use clap::Parser;
 use crate::{
     server,
     suites::{Counts, asset, count, reported, whole},
-    vm::{Guest, Kernel, Release},
+    vm::{Guest, Kernel, Machine, Release},
 };
 
 /// The arguments of `cargo x ublk`.
@@ -32,7 +32,7 @@ impl Ublk {
     pub(crate) fn run(&self) -> Result<Counts> {
         let binary = std::path::absolute(server::binary(self.forebay.as_deref()))?;
         ensure!(binary.is_file(), "{} is missing: build it with `cargo build --release`", binary.display());
-        let kernel = Kernel::ready(Release::V6_12)?;
+        let kernel = Kernel::ready(Release::V6_12, Machine::Emulated)?;
         let modules = kernel.block_modules().map(|module| module.to_string_lossy().into_owned());
         let words = ["/usr/bin/python3".into(), asset("ublk.py"), self.kills.to_string().into(), binary];
         let words = words.iter().map(|word: &PathBuf| word.to_string_lossy().into_owned());
@@ -44,6 +44,7 @@ impl Ublk {
             // The guest's memory contains the images.
             memory: 3072,
             all_modules: true,
+            machine: Machine::Emulated,
             kernel: Release::V6_12,
             network: None,
         };

@@ -12,7 +12,7 @@ use crate::{
     process::{self, run},
     server::{self, EXPORT, Kind, SSD, Server},
     suites::{Case, Counts, Outcome, asset, reported, whole},
-    vm::{Guest, NfsMount, Release, Version},
+    vm::{Guest, Machine, NfsMount, Release, Version},
 };
 
 /// Most further cuts. A cut right after a journal commit loses no names or attributes. Further cuts are made until
@@ -166,6 +166,7 @@ impl Untar {
             limit: Duration::from_secs(self.timeout),
             memory: 2048,
             all_modules: false,
+            machine: Machine::here(),
             kernel: Release::default(),
             network: None,
         }

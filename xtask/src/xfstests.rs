@@ -17,7 +17,7 @@ use crate::{
     protection::Security,
     server::{self, Server},
     suites::{Counts, asset, count, reported, whole},
-    vm::{Guest, Kernel, Release},
+    vm::{Guest, Kernel, Machine, Release},
 };
 
 /// The size of the file system that is served, in bytes. Its image is sparse.
@@ -91,7 +91,7 @@ impl Xfstests {
             File::create(&image)?.set_len(VOLUME)?;
             server.ask(&["volume", "create", name, "--backing", &image.to_string_lossy()])?;
         }
-        let kernel = Kernel::ready(Release::V6_12)?;
+        let kernel = Kernel::ready(Release::V6_12, Machine::here())?;
         let module = kernel.block_modules().find(|module| module.to_string_lossy().ends_with("-nbd.ko"));
         let module = module.context("the kernel has no module nbd")?.to_string_lossy().into_owned();
         let script = asset("xfstests.py").to_string_lossy().into_owned();
@@ -106,6 +106,7 @@ impl Xfstests {
             limit: Duration::from_secs(60 * self.minutes) + BESIDE,
             memory: 2048,
             all_modules: true,
+            machine: Machine::here(),
             kernel: Release::V6_12,
             network: None,
         };

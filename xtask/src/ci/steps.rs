@@ -102,8 +102,7 @@ fn release() -> Step {
     })
 }
 
-/// Returns the steps with a client of the release build, most of them with a kernel client in an emulated machine. An
-/// emulated machine keeps about one processor busy.
+/// Returns the steps with a client of the release build, most of them with a kernel client in a guest.
 fn guests() -> Vec<Step> {
     let suites = SUITES.iter().map(|suite| {
         step(suite.name, suite.about, move || {

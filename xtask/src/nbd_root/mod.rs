@@ -22,7 +22,7 @@ use crate::{
     process::{command, output, rigs_dir, run},
     server::{self, Server},
     suites::{Case, Counts, asset, count, whole},
-    vm::{Guest, Kernel, Release},
+    vm::{Guest, Kernel, Machine, Release},
 };
 use judge::Judge;
 use tree::Fs;
@@ -172,7 +172,7 @@ impl NbdRoot {
     }
 
     fn guest(&self, fs: Fs, phase: &str, port: u16, share: &Path) -> Result<Guest> {
-        let kernel = Kernel::ready(Release::V6_12)?;
+        let kernel = Kernel::ready(Release::V6_12, Machine::here())?;
         let script = asset("nbd_root.py").to_string_lossy().into_owned();
         let port = port.to_string();
         let words = ["/usr/bin/python3", "-B", &script, phase, "10.0.2.2", &port, fs.name()];
@@ -184,6 +184,7 @@ impl NbdRoot {
             limit: Duration::from_secs(self.timeout),
             memory: 1024,
             all_modules: true,
+            machine: Machine::here(),
             kernel: Release::V6_12,
             network: None,
         })

@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     server::{Kind, Server},
-    vm::{Guest, NfsMount, Release, Version},
+    vm::{Guest, Machine, NfsMount, Release, Version},
 };
 
 /// The outcome of one case.
@@ -145,6 +145,7 @@ impl Target {
             limit,
             memory: 2048,
             all_modules: self.version != Version::V3,
+            machine: Machine::here(),
             kernel: Release::default(),
             network: None,
         }

@@ -9,19 +9,36 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 for module in /modules/*.ko; do insmod "$module" || echo "cannot load $module"; done
 
-# The ports appear a moment after their driver is loaded.
-port() {
-    until grep -lx "$1" /sys/class/virtio-ports/*/name 2> /dev/null; do :; done | cut -d / -f 5
-}
-[ -e /systemd ] || exec 3> "/dev/$(port output)" 4> "/dev/$(port status)"
+# Opens 3 for the job's output and 4 for its exit status, and mounts the host's root at /lower. $work is the directory on
+# the host for user-mode Linux only, where it comes from the kernel's command line.
+if [ -n "$work" ]; then
+    stty -F /dev/ttyS0 raw -echo
+    # Programs would colour the output for a terminal.
+    mkfifo /output
+    cat /output > /dev/ttyS0 &
+    mkdir /work
+    mount -t hostfs -o "$work" none /work
+    exec 3> /output 4> /work/status
+    mount -t hostfs -o ro,/ none /lower
+else
+    # The ports appear a moment after their driver is loaded.
+    port() {
+        until grep -lx "$1" /sys/class/virtio-ports/*/name 2> /dev/null; do :; done | cut -d / -f 5
+    }
+    [ -e /systemd ] || exec 3> "/dev/$(port output)" 4> "/dev/$(port status)"
+    # The host does not change files that the guest reads from this mount, so the guest may cache without limit.
+    mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=262144,cache=loose root /lower
+fi
 
 finish() {
+    # This waits until the terminal has all of the output.
+    exec 3>&-
+    [ -z "$work" ] || { wait; stty -F /dev/ttyS0 -echo; }
     echo "$1" >&4
     poweroff -f
 }
 
-# The host does not change files that the guest reads from this mount, so the guest may cache without limit.
-mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=262144,cache=loose root /lower &&
+[ -e /lower/bin ] &&
     mount -t tmpfs -o size=80% tmpfs /upper && mkdir /upper/data /upper/work &&
     mount -t overlay -o lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work overlay /root ||
     finish "no root"
@@ -38,8 +55,9 @@ ln -s fd/1 /root/dev/stdout
 ln -s fd/2 /root/dev/stderr
 
 ip link set lo up
-ip addr add 10.0.2.15/24 dev eth0
-ip link set eth0 up
+nic=$(ls /root/sys/class/net | grep -m 1 '^[ev]')
+ip addr add 10.0.2.15/24 dev "$nic"
+ip link set "$nic" up
 ip route add default via 10.0.2.2
 hostname guest
 

@@ -1,4 +1,4 @@
-//! Debian's kernel and its modules that the guest needs, extracted from the package.
+//! Debian's kernels for emulated machines and for user-mode Linux, with the modules that the guests need.
 
 use std::{
     ffi::OsString,
@@ -9,17 +9,15 @@ use std::{
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
+use super::{Machine, user_mode};
 use crate::process::{command, output, rigs_dir, run};
 
+/// Modules for the devices of an emulated machine.
+const EMULATED: [&str; 7] =
+    ["virtio_pci", "virtio_console", "virtio_net", "virtio_blk", "virtio-rng", "9pnet_virtio", "9p"];
+
 /// Modules that the guest loads. `depmod` finds their dependencies.
-const MODULES: [&str; 25] = [
-    "virtio_pci",
-    "virtio_console",
-    "virtio_net",
-    "virtio_blk",
-    "virtio-rng",
-    "9pnet_virtio",
-    "9p",
+const MODULES: [&str; 18] = [
     "overlay",
     "nfs",
     "nfsv3",
@@ -78,8 +76,11 @@ const RARE: [&str; 13] = [
     "quota_v2",
 ];
 
-/// Modules for block volumes, in the kernel of Debian 13 only: that of Debian 12 has no ublk. A guest that needs them
-/// loads them itself.
+/// Ciphers and checksums that are parts of newer kernels without a name of their own.
+const FORMER: [&str; 4] = ["crc32c_generic", "ghash-generic", "chacha_generic", "poly1305_generic"];
+
+/// Modules for block volumes. A guest that needs them loads them itself. The emulated kernel of Debian 12 is without
+/// them, and user-mode Linux without ublk.
 const BLOCK: [&str; 9] =
     ["ublk_drv", "nbd", "btrfs", "dm-mod", "md-mod", "raid1", "bcache", "dm-cache-smq", "dm-writecache"];
 
@@ -140,28 +141,44 @@ pub(crate) enum Release {
     /// The kernel of Debian 13.
     #[value(name = "6.12")]
     V6_12,
+    /// The newest kernel: that of Debian's next release.
+    #[value(name = "newest")]
+    Newest,
 }
 
 impl Release {
     /// Returns the name of the kernel's directory.
-    fn dir(self) -> &'static str {
-        match self {
-            Release::V6_1 => "kernel",
-            Release::V6_12 => "kernel-6.12",
+    fn dir(self, machine: Machine) -> &'static str {
+        match (machine, self) {
+            (Machine::Emulated, Release::V6_1) => "kernel",
+            (Machine::Emulated, Release::V6_12) => "kernel-6.12",
+            (Machine::Emulated, Release::Newest) => "kernel-newest",
+            (Machine::UserMode, Release::V6_1) => "user-mode",
+            (Machine::UserMode, Release::V6_12) => "user-mode-6.12",
+            (Machine::UserMode, Release::Newest) => "user-mode-newest",
         }
     }
 
     /// Returns the modules that a guest of the release may need.
-    fn wanted(self) -> impl Iterator<Item = &'static str> {
-        let block = if self == Release::V6_12 { &BLOCK[..] } else { &[] };
-        MODULES.into_iter().chain(block.iter().copied())
+    fn wanted(self, machine: Machine) -> Vec<&'static str> {
+        let (devices, block) = match (machine, self) {
+            (Machine::Emulated, Release::V6_1) => (&EMULATED[..], &[][..]),
+            (Machine::Emulated, _) => (&EMULATED[..], &BLOCK[..]),
+            (Machine::UserMode, _) => (&[][..], &BLOCK[..]),
+        };
+        let is_there = |module: &&str| {
+            !(self == Release::Newest && FORMER.contains(module)
+                || machine == Machine::UserMode && *module == "ublk_drv")
+        };
+        [devices, &MODULES, block].concat().into_iter().filter(is_there).collect()
     }
 
-    /// Returns the options by which apt knows the packages of the release.
-    fn apt_options(self, work: &Path) -> Result<Vec<OsString>> {
+    /// Returns Debian's name of the release; `None` for that of this machine.
+    fn suite(self) -> Option<&'static str> {
         match self {
-            Release::V6_1 => Ok(Vec::new()),
-            Release::V6_12 => apt_options("trixie", work),
+            Release::V6_1 => None,
+            Release::V6_12 => Some("trixie"),
+            Release::Newest => Some("forky"),
         }
     }
 }
@@ -197,13 +214,16 @@ pub(crate) fn unpacked(suite: &str, name: &str, packages: &[&str]) -> Result<Pat
         return Ok(dir);
     }
     let work = tempfile::tempdir_in(rigs_dir()?)?;
-    let options = apt_options(suite, work.path())?;
-    let mut download = command("apt-get", ["-q", "-oAPT::Sandbox::User=root", "download"]);
-    run(download.args(packages).args(&options).current_dir(work.path()))?;
-    let unpack = "for package in *.deb; do dpkg-deb -x \"$package\" files || exit 1; done";
-    run(command("sh", ["-c", unpack]).current_dir(work.path()))?;
+    download(packages, &apt_options(suite, work.path())?, work.path())?;
+    unpack(work.path())?;
     fs::rename(work.path().join("files"), &dir)?;
     Ok(dir)
+}
+
+/// Unpacks the packages in `work` into `work/files`.
+pub(super) fn unpack(work: &Path) -> Result<()> {
+    let unpack = "for package in *.deb; do dpkg-deb -x \"$package\" files || exit 1; done";
+    run(command("sh", ["-c", unpack]).current_dir(work))
 }
 
 /// A kernel that is ready to boot.
@@ -214,24 +234,32 @@ pub(crate) struct Kernel {
 }
 
 /// Name of the kernel's file.
-const IMAGE: &str = "vmlinux";
+pub(super) const IMAGE: &str = "vmlinux";
 /// Name of the list of modules that are part of it.
 const BUILT_IN: &str = "modules.builtin";
 
 impl Kernel {
     /// Returns the kernel that was fetched before, or fetches the current one of the release.
-    pub(crate) fn ready(release: Release) -> Result<Self> {
-        let dir = rigs_dir()?.join(release.dir());
-        if let Some(modules) = kept(release, &dir)? {
+    pub(crate) fn ready(release: Release, machine: Machine) -> Result<Self> {
+        let dir = rigs_dir()?.join(release.dir(machine));
+        let wanted = release.wanted(machine);
+        if let Some(modules) = kept(&wanted, &dir)? {
             return Ok(Self { image: dir.join(IMAGE), modules });
         }
         let new = tempfile::tempdir_in(rigs_dir()?)?;
-        fetch(release, new.path()).context("cannot fetch Debian's kernel (try `cargo x setup`)")?;
+        let options = release.suite().map_or(Ok(Vec::new()), |suite| apt_options(suite, new.path()))?;
+        match machine {
+            Machine::Emulated => fetch(&options, &wanted, new.path()),
+            Machine::UserMode => {
+                user_mode::fetch(&options, &wanted, release.suite().is_some(), new.path(), &dir)
+            }
+        }
+        .context("cannot fetch Debian's kernel (try `cargo x setup`)")?;
         if dir.is_dir() {
             fs::rename(&dir, new.path().join("old"))?;
         }
         fs::rename(new.path().join("kernel"), &dir)?;
-        let modules = kept(release, &dir)?.context("the kernel lacks modules")?;
+        let modules = kept(&wanted, &dir)?.context("the kernel lacks modules")?;
         Ok(Self { image: dir.join(IMAGE), modules })
     }
 
@@ -261,7 +289,7 @@ impl Kernel {
 
 /// Returns the modules of the kernel in `dir`; `None` if there is no unpacked kernel, or if it lacks modules that
 /// are needed now.
-fn kept(release: Release, dir: &Path) -> Result<Option<Vec<PathBuf>>> {
+fn kept(wanted: &[&str], dir: &Path) -> Result<Option<Vec<PathBuf>>> {
     if !dir.join(IMAGE).is_file() {
         return Ok(None);
     }
@@ -269,13 +297,13 @@ fn kept(release: Release, dir: &Path) -> Result<Option<Vec<PathBuf>>> {
         fs::read_dir(dir.join("modules"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     modules.sort();
     let built_in = fs::read_to_string(dir.join(BUILT_IN)).unwrap_or_default();
-    Ok(has_all(release, &modules, &built_in).then_some(modules))
+    Ok(has_all(wanted, &modules, &built_in).then_some(modules))
 }
 
 /// Returns true if the kernel has every module that its guests need, as a file or built in.
-fn has_all(release: Release, modules: &[PathBuf], built_in: &str) -> bool {
+fn has_all(wanted: &[&str], modules: &[PathBuf], built_in: &str) -> bool {
     let is_there = |wanted: &str| modules.iter().any(|module| name(module) == Some(wanted));
-    release.wanted().all(|wanted| is_built_in(wanted, built_in) || is_there(wanted))
+    wanted.iter().all(|wanted| is_built_in(wanted, built_in) || is_there(wanted))
 }
 
 /// Returns true if the text of `modules.builtin` has a module.
@@ -288,18 +316,23 @@ fn name(module: &Path) -> Option<&str> {
     Some(module.file_stem()?.to_str()?.split_once('-')?.1)
 }
 
-/// Puts `kernel/vmlinux` and `kernel/modules/NN-NAME.ko` into `work`.
-fn fetch(release: Release, work: &Path) -> Result<()> {
-    let options = release.apt_options(work)?;
-    let depends = output(command("apt-cache", ["depends", "linux-image-amd64"]).args(&options))?;
-    let package = depends
-        .split_whitespace()
-        .find(|word| word.starts_with("linux-image-6"))
-        .context("no such package")?;
-    eprintln!("fetching {package}");
+/// Fetches packages into `work`. `options` are those of [`apt_options`].
+pub(super) fn download(packages: &[&str], options: &[OsString], work: &Path) -> Result<()> {
+    eprintln!("fetching {}", packages.join(" and "));
     // The sandbox user of apt may be unable to write here. The package's signature is checked in any case.
-    let mut download = command("apt-get", ["-q", "-oAPT::Sandbox::User=root", "download", package]);
-    run(download.args(&options).current_dir(work))?;
+    let mut download = command("apt-get", ["-q", "-oAPT::Sandbox::User=root", "download"]);
+    run(download.args(packages).args(options).current_dir(work))
+}
+
+/// Puts `kernel/vmlinux` and `kernel/modules/NN-NAME.ko` into `work`.
+fn fetch(options: &[OsString], wanted: &[&str], work: &Path) -> Result<()> {
+    let depends = output(command("apt-cache", ["depends", "linux-image-amd64"]).args(options))?;
+    let is_versioned = |word: &&str| {
+        word.strip_prefix("linux-image-")
+            .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let package = depends.split_whitespace().find(is_versioned).context("no such package")?;
+    download(&[package], options, work)?;
     let patterns: Vec<_> = PARTS.iter().map(|part| format!("./{part}")).collect();
     run(command(
         "sh",
@@ -315,23 +348,30 @@ fn fetch(release: Release, work: &Path) -> Result<()> {
     run(command("sh", ["-c", "find -L lib -name '*.ko.xz' -exec xz -d {} +"]).current_dir(work))?;
     let version = fs::read_dir(work.join("lib/modules"))?.next().context("the package has no modules")??;
     run(command("/sbin/depmod", ["-b"]).arg(work).arg(version.file_name()))?;
-    let depends = fs::read_to_string(version.path().join("modules.dep"))?;
-    let built_in = fs::read_to_string(version.path().join(BUILT_IN))?;
-    fs::create_dir_all(work.join("kernel/modules"))?;
-    fs::write(work.join("kernel").join(BUILT_IN), &built_in)?;
-    for (place, module) in load_order(release, &depends, &built_in)?.iter().enumerate() {
-        let name = Path::new(module).file_name().context("a module without a name")?.to_string_lossy();
-        fs::copy(version.path().join(module), work.join(format!("kernel/modules/{place:02}-{name}")))?;
-    }
+    take_modules(wanted, &version.path(), work)?;
     let image = fs::read_dir(work.join("boot"))?.next().context("the package has no kernel")??;
     run(command("python3", ["-c", UNPACK]).arg(image.path()).arg(work.join("kernel").join(IMAGE)))
 }
 
+/// Copies the wanted modules of a package to `kernel/modules/NN-NAME.ko`, and the list of those that are built in.
+/// `version` is the package's directory `lib/modules/VERSION`.
+pub(super) fn take_modules(wanted: &[&str], version: &Path, work: &Path) -> Result<()> {
+    let depends = fs::read_to_string(version.join("modules.dep"))?;
+    let built_in = fs::read_to_string(version.join(BUILT_IN))?;
+    fs::create_dir_all(work.join("kernel/modules"))?;
+    fs::write(work.join("kernel").join(BUILT_IN), &built_in)?;
+    for (place, module) in load_order(wanted, &depends, &built_in)?.iter().enumerate() {
+        let name = Path::new(module).file_name().context("a module without a name")?.to_string_lossy();
+        fs::copy(version.join(module), work.join(format!("kernel/modules/{place:02}-{name}")))?;
+    }
+    Ok(())
+}
+
 /// Returns the wanted modules and their dependencies, each after its dependencies, from the texts of `modules.dep` and
 /// `modules.builtin`. Modules that are built in are left out.
-fn load_order<'a>(release: Release, depends: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
+fn load_order<'a>(wanted: &[&str], depends: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
     let mut order: Vec<&str> = Vec::new();
-    for wanted in release.wanted().filter(|wanted| !is_built_in(wanted, built_in)) {
+    for wanted in wanted.iter().filter(|wanted| !is_built_in(wanted, built_in)) {
         let (module, needs) = depends
             .lines()
             .filter_map(|line| line.split_once(':'))
@@ -351,7 +391,7 @@ fn load_order<'a>(release: Release, depends: &'a str, built_in: &str) -> Result<
 mod tests {
     use std::path::PathBuf;
 
-    use super::{Kernel, MODULES, Release, has_all, load_order};
+    use super::{Kernel, Machine, Release, has_all, load_order};
 
     #[test]
     fn modules_come_after_what_they_need() {
@@ -361,19 +401,27 @@ mod tests {
             a/loop.ko:\na/crc32c_generic.ko:\na/ext4.ko: a/jbd2.ko\na/jbd2.ko:\na/xfs.ko:\na/quota_v2.ko:\n\
             a/rpcsec_gss_krb5.ko: a/auth_rpcgss.ko\na/auth_rpcgss.ko:\na/cts.ko:\na/tls.ko:\na/gcm.ko:\n\
             a/ghash-generic.ko:\na/ctr.ko:\na/chacha20poly1305.ko:\na/chacha_generic.ko:\na/poly1305_generic.ko:\n";
-        let order = load_order(Release::V6_1, depends, "").unwrap();
+        let order = load_order(&Release::V6_1.wanted(Machine::Emulated), depends, "").unwrap();
         assert_eq!(order[..4], ["a/virtio.ko", "a/virtio_ring.ko", "a/virtio_pci.ko", "a/virtio_console.ko"]);
         assert_eq!(order.iter().filter(|module| **module == "a/virtio.ko").count(), 1);
     }
 
     #[test]
     fn a_kernel_fetched_for_fewer_modules_is_not_kept() {
+        let [old, new] = [Release::V6_1, Release::V6_12].map(|release| release.wanted(Machine::Emulated));
         let mut modules: Vec<_> =
-            MODULES.iter().map(|name| PathBuf::from(format!("/k/modules/07-{name}.ko"))).collect();
-        assert!(has_all(Release::V6_1, &modules, "") && !has_all(Release::V6_12, &modules, ""));
+            old.iter().map(|name| PathBuf::from(format!("/k/modules/07-{name}.ko"))).collect();
+        assert!(has_all(&old, &modules, "") && !has_all(&new, &modules, ""));
         modules.pop();
-        assert!(!has_all(Release::V6_1, &modules, ""));
-        assert!(has_all(Release::V6_1, &modules, "kernel/crypto/poly1305_generic.ko\n"));
+        assert!(!has_all(&old, &modules, ""));
+        assert!(has_all(&old, &modules, "kernel/crypto/poly1305_generic.ko\n"));
+    }
+
+    #[test]
+    fn user_mode_linux_needs_no_emulated_device() {
+        let wanted = Release::Newest.wanted(Machine::UserMode);
+        assert!(wanted.contains(&"nfsv4") && wanted.contains(&"nbd"));
+        assert!(["9p", "ublk_drv", "ghash-generic"].iter().all(|module| !wanted.contains(module)));
     }
 
     #[test]
@@ -398,6 +446,6 @@ mod tests {
 
     #[test]
     fn a_missing_module_is_named() {
-        assert!(load_order(Release::V6_1, "", "").unwrap_err().to_string().contains("virtio_pci"));
+        assert!(load_order(&["nfs"], "", "").unwrap_err().to_string().contains("nfs"));
     }
 }

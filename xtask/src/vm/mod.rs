@@ -1,14 +1,14 @@
-//! A stock Linux client: Debian's kernel in an emulated machine whose root is the host's root.
+//! A stock Linux client: Debian's kernel as user-mode Linux or in an emulated machine, with the host's root.
 //!
-//! The host's root comes over 9p, read-only, under a tmpfs. Every program of the host runs in the guest, and its
-//! writes do not last, except on NFS and in shares. The host's loopback is 10.0.2.2, and source ports are
-//! unprivileged. Emulation without KVM is about ten times slower than the host, so it suits semantics and not
-//! figures.
+//! The host's root comes read-only, under a tmpfs. Every program of the host runs in the guest, and its writes do not
+//! last, except on NFS and in shares. The host's loopback is 10.0.2.2, and source ports are unprivileged. Emulation
+//! without KVM is about ten times slower than the host, so it suits semantics and not figures.
 
 mod cpio;
 mod kernel;
 mod network;
 mod systemd;
+mod user_mode;
 
 pub(crate) use kernel::{Kernel, Release, unpacked};
 pub(crate) use network::Network;
@@ -33,6 +33,25 @@ pub(crate) const MOUNT_POINT: &str = "/mnt";
 
 /// Longest time until a guest has booted. An idle machine needs 4 s.
 const BOOT: Duration = Duration::from_secs(120);
+
+/// A kind of machine for a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Machine {
+    /// User-mode Linux: one processor, programs at the host's speed. Needs root and tap devices.
+    #[value(name = "user-mode")]
+    UserMode,
+    /// Two processors emulated by qemu.
+    #[value(name = "emulated")]
+    Emulated,
+}
+
+impl Machine {
+    /// Returns the faster kind that this host can run.
+    pub(crate) fn here() -> Self {
+        let is_able = rustix::process::geteuid().is_root() && Path::new("/dev/net/tun").exists();
+        if is_able { Self::UserMode } else { Self::Emulated }
+    }
+}
 
 /// Arguments of qemu for a network without privileges.
 const USER_NETWORK: [&str; 2] = ["-nic", "user,model=virtio-net-pci,ipv6=off"];
@@ -77,8 +96,9 @@ pub(crate) struct Guest {
     pub(crate) memory: u32,
     /// True if the guest needs file systems in images, or NFSv4. These modules are loaded in some seconds.
     pub(crate) all_modules: bool,
+    pub(crate) machine: Machine,
     pub(crate) kernel: Release,
-    /// The network between guest and host; without one, qemu relays the guest's connections to the host's loopback.
+    /// The network between guest and host; without one, the guest's connections are relayed to the host's loopback.
     pub(crate) network: Option<Network>,
 }
 
@@ -92,7 +112,7 @@ impl Guest {
     /// The guest did not boot, could not mount, was killed by its limit, or died.
     pub(crate) fn run(&self, mut each: impl FnMut(&[u8])) -> Result<i32> {
         let work = tempfile::Builder::new().prefix("guest-").tempdir_in(process::rigs_dir()?)?;
-        let kernel = Kernel::ready(self.kernel)?;
+        let kernel = Kernel::ready(self.kernel, self.machine)?;
         fs::write(work.path().join("initramfs"), self.initramfs(&kernel)?)?;
 
         let ended = match self.boot(work.path(), &kernel, &mut each)? {
@@ -121,8 +141,17 @@ impl Guest {
         fs::write(work.join("status"), "")?;
         fs::write(work.join("console"), "")?;
         let up = || console(work).contains(UP);
-        let mut qemu = bounded(Some(self.limit), "qemu-system-x86_64", self.arguments(kernel));
-        let ended = process::lines_once_begun(qemu.current_dir(work), BOOT, up, each)?;
+        let mut machine = match self.machine {
+            Machine::Emulated => bounded(Some(self.limit), "qemu-system-x86_64", self.arguments(kernel)),
+            Machine::UserMode => {
+                let mut arguments = user_mode::arguments(self, kernel, work)?.into_iter();
+                let mut machine = bounded(Some(self.limit), arguments.next().unwrap_or_default(), arguments);
+                // The kernel has its memory in a file there.
+                machine.env("TMPDIR", "/dev/shm").stderr(fs::File::create(work.join("console"))?);
+                machine
+            }
+        };
+        let ended = process::lines_once_begun(machine.current_dir(work), BOOT, up, each)?;
         Ok(ended.filter(|_| up()))
     }
 
@@ -142,13 +171,15 @@ impl Guest {
             "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8\n\
              cd /\n",
         );
-        for (place, (_, path)) in self.shares.iter().enumerate() {
+        for (place, (directory, path)) in self.shares.iter().enumerate() {
             let path = quoted(path);
-            let _ = writeln!(
-                job,
-                "mkdir -p {path} && mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none share{place} \
-                 {path} || exit 1",
-            );
+            let source = match self.machine {
+                Machine::UserMode => format!("-t hostfs -o {} none", quoted(&directory.to_string_lossy())),
+                Machine::Emulated => {
+                    format!("-t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none share{place}")
+                }
+            };
+            let _ = writeln!(job, "mkdir -p {path} && mount {source} {path} || exit 1");
         }
         if let Some(nfs) = &self.nfs {
             let _ = writeln!(

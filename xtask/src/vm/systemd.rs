@@ -5,7 +5,7 @@ use std::{ffi::OsString, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
 
-use super::{BOOT, Kernel, Release, UP, console, cpio, tail};
+use super::{BOOT, Kernel, Machine, Release, UP, console, cpio, tail};
 use crate::process::{self, bounded};
 
 /// A disk of the guest: `/dev/disk/by-id/virtio-SERIAL`.
@@ -38,7 +38,7 @@ impl Booted {
     /// The guest did not boot, or was killed by its limit.
     pub(crate) fn run(&self, mut each: impl FnMut(&str)) -> Result<()> {
         let work = tempfile::Builder::new().prefix("boot-").tempdir_in(process::rigs_dir()?)?;
-        let kernel = Kernel::ready(Release::default())?;
+        let kernel = Kernel::ready(Release::default(), Machine::Emulated)?;
         fs::write(work.path().join("initramfs"), self.initramfs(&kernel)?)?;
         for _ in 0..2 {
             fs::write(work.path().join("console"), "")?;

@@ -1,0 +1,91 @@
+//! User-mode Linux: Debian's kernel as a process of this host. Its programs run at the host's speed, and its system
+//! calls cost some microseconds. It has one processor and no ublk.
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{
+    Guest, Kernel,
+    kernel::{IMAGE, download, take_modules, unpack},
+};
+use crate::process::{command, run};
+
+/// Runs the kernel with a relay of its connections to the host's loopback.
+const RELAYED: &str = include_str!("relayed.sh");
+
+/// Runs the kernel with its processes on one processor, where they wake each other several times faster than on two.
+/// All of them end with the kernel.
+const ALONE: [&str; 6] = ["unshare", "--pid", "--fork", "--kill-child", "taskset", "--cpu-list"];
+
+/// Returns the program and the arguments that run a guest. Its console is stderr, its output stdout, and its exit
+/// status the file `status` in `work`.
+pub(super) fn arguments(guest: &Guest, kernel: &Kernel, work: &Path) -> Result<Vec<OsString>> {
+    let text = work.to_string_lossy();
+    ensure!(!text.contains(' '), "{text}: user-mode Linux needs a path without spaces");
+    let processor = processor().to_string();
+    let mut arguments: Vec<OsString> = Vec::new();
+    let interface = if guest.network.is_some() {
+        arguments.extend(ALONE.map(OsString::from));
+        arguments.push(processor.into());
+        "tap0"
+    } else {
+        arguments.extend(["sh", "-c", RELAYED, "sh", &processor].map(OsString::from));
+        "tap1"
+    };
+    arguments.push(kernel.image.clone().into());
+    // A ring of one frame, which is the default, was seen to stop for ever.
+    let network = format!("vec0:transport=tap,ifname={interface},depth=128,gro=1");
+    let settings = [
+        format!("mem={}M", guest.memory),
+        format!("work={text}"),
+        format!("initrd={text}/initramfs"),
+        network,
+    ];
+    arguments.extend(settings.map(OsString::from));
+    arguments.extend(
+        ["con=null", "con0=null,fd:2", "ssl=null", "ssl0=null,fd:1", "quiet", "panic=-1", "seccomp=auto"]
+            .map(OsString::from),
+    );
+    Ok(arguments)
+}
+
+/// Returns a processor of the host. Guests of one run have different ones.
+fn processor() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    (count - 1 + NEXT.fetch_add(1, Ordering::Relaxed)) % count
+}
+
+/// Puts the kernel and its modules into `work/kernel`, which later becomes `dir`. A kernel of a release of Debian newer
+/// than this machine's (`is_newer`) gets its own C library.
+pub(super) fn fetch(
+    options: &[OsString],
+    wanted: &[&str],
+    is_newer: bool,
+    work: &Path,
+    dir: &Path,
+) -> Result<()> {
+    let packages: &[&str] = if is_newer { &["user-mode-linux", "libc6"] } else { &["user-mode-linux"] };
+    download(packages, options, work)?;
+    unpack(work)?;
+    let files = work.join("files/usr");
+    let version =
+        fs::read_dir(files.join("lib/uml/modules"))?.next().context("the package has no modules")??;
+    take_modules(wanted, &version.path(), work)?;
+    let image = work.join("kernel").join(IMAGE);
+    fs::copy(files.join("bin/linux.uml"), &image)?;
+    if is_newer {
+        let library = work.join("kernel/lib");
+        fs::rename(files.join("lib/x86_64-linux-gnu"), &library)?;
+        let (library, loader) = (dir.join("lib"), dir.join("lib/ld-linux-x86-64.so.2"));
+        let mut patch = command("patchelf", ["--set-interpreter"]);
+        run(patch.arg(loader).arg("--set-rpath").arg(library).arg(image))?;
+    }
+    Ok(())
+}
