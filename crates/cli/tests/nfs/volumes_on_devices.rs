@@ -40,6 +40,8 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        // The kernel keeps the flag for the next file on the device.
+        let _ = Command::new("blockdev").arg("--setrw").arg(&self.0).output();
         let _ = Command::new("losetup").arg("-d").arg(&self.0).output();
     }
 }
