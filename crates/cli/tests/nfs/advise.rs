@@ -158,7 +158,7 @@ fn exports_that_wait_or_stream_are_named_and_others_are_not() {
     let path = server.data.join("streams");
     assert!(second.contains(&format!("`forebay policy set {} --priority low`", path.display())), "{advice}");
 
-    // What the sentence proposes ends the advice.
+    // The proposed policy ends the advice.
     server.ask(&["policy", "set", path.to_str().unwrap(), "--priority", "low"]);
     let advice: Value = serde_json::from_str(&server.ask(&["advise", "--json"])).unwrap();
     assert_eq!(about_exports(&advice).len(), 1, "{advice}");

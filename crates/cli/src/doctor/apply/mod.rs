@@ -50,7 +50,7 @@ pub(super) fn apply(checks: &[Check], host: &Machine, list: &Path) -> anyhow::Re
     let mut has_failed = false;
     for fix in fixes {
         for step in &fix.steps {
-            // What the kernel has refused is not kept for the next start either.
+            // A setting that the kernel has refused is not kept for the next start either.
             if !take(step, host, list)? {
                 has_failed = true;
                 break;
