@@ -39,7 +39,7 @@ pub(super) fn arguments(guest: &Guest, kernel: &Kernel, work: &Path) -> Result<V
         "tap1"
     };
     arguments.push(kernel.image.clone().into());
-    // A ring of one frame, which is the default, was seen to stop for ever.
+    // Without `depth` and `gro` the relayed network was seen to stop for ever. The cause is not known.
     let network = format!("vec0:transport=tap,ifname={interface},depth=128,gro=1");
     let settings = [
         format!("mem={}M", guest.memory),
