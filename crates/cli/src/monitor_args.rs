@@ -107,7 +107,8 @@ pub(crate) struct EventsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each check is ok, warn or fail, with the reason and the command that corrects it. The exit code is 1 if a check fails.
+Each check is ok, warn or fail, with the reason and the command that corrects it. A line says what --apply does about it,
+or why that is left to you. The exit code is 1 if a check fails.
 
 Examples:
   forebay doctor
@@ -125,11 +126,11 @@ pub(crate) struct DoctorArgs {
     /// Address the server will listen on; may be repeated
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub(crate) listen: Vec<String>,
-    /// Change settings that are safe to change while the host runs, until its next start, and print the changes;
-    /// needs root. Without this flag, nothing is changed
+    /// Make the changes that are safe while the host runs, keep them over its next start where a file in /etc can, and
+    /// print them; needs root. Without this flag, nothing is changed
     #[arg(long)]
     pub(crate) apply: bool,
-    /// Undo every change that --apply has made since the host started; needs root
+    /// Undo every change that --apply has made, unless somebody else has changed it since; needs root
     #[arg(long, conflicts_with_all = ["apply", "client", "dir", "config", "listen", "json"])]
     pub(crate) undo: bool,
     /// Check this host as a client: its NFS mounts, their read-ahead, frame sizes, and TCP

@@ -147,6 +147,11 @@ fn doctor_judges_a_directory_and_a_taken_port() {
     let mended =
         checks.iter().filter(|check| check["state"] != "ok").all(|check| check["fix"]["command"].is_string());
     assert!(mended, "every finding says how to mend it: {checks:#?}");
+    let taken = checks.iter().find(|check| check["subject"].as_str().unwrap().contains(&address)).unwrap();
+    let reason = taken["fix"]["by_hand"].as_str().unwrap();
+    assert!(reason.contains("only you know"), "{taken:#}");
+    let buffers = checks.iter().filter(|check| check["subject"].as_str().unwrap().contains("tcp_rmem"));
+    assert!(buffers.into_iter().all(|check| check["fix"]["by_hand"].is_null()), "--apply sets it");
     let output = forebay(&["doctor", "/nonexistent", "--listen", "127.0.0.1:0"]);
     assert!(output.status.code() == Some(1) && text(&output.stdout).contains("mkdir -p /nonexistent"));
     assert_eq!(forebay(&["doctor", "--listen", "here"]).status.code(), Some(2));
@@ -166,7 +171,7 @@ fn doctor_takes_back_what_it_has_changed() {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let change = |path: &std::path::Path| {
         serde_json::json!({
-            "boot": boot.trim(), "before": "1", "after": { "path": path, "value": "3" },
+            "boot": boot.trim(), "kind": "write", "path": path, "value": "3", "before": "1",
             "undo": { "path": path, "value": "1" },
         })
     };

@@ -36,6 +36,17 @@ impl State {
         self.grace = Some(Grace { until: now + self.limits.lease, expected: None });
     }
 
+    /// Begins the rest of a grace period that a kill has interrupted: a lease time for the `known` clients that have
+    /// not said RECLAIM_COMPLETE. The state comes from the log.
+    pub fn resume_grace(&mut self, known: Vec<OwnerName>, now: Now) {
+        let complete = self.clients.values().filter(|client| client.reclaim_complete);
+        let complete: BTreeSet<_> = complete.map(|client| &client.owner).collect();
+        let expected: BTreeSet<_> = known.into_iter().filter(|owner| !complete.contains(owner)).collect();
+        if !expected.is_empty() {
+            self.grace = Some(Grace { until: now + self.limits.lease, expected: Some(expected) });
+        }
+    }
+
     /// Returns true in a grace period. The executor refuses REMOVE and RENAME as well then.
     pub fn in_grace(&self, now: Now) -> bool {
         self.grace.as_ref().is_some_and(|grace| now < grace.until)

@@ -98,10 +98,9 @@ impl Nfs {
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
         let locks = config.locks.as_ref().map(Locks::open).transpose()?;
         let served = Served { nfs4: config.nfs4, locks: locks.is_some() };
-        let has_lost_locks = locks.as_ref().is_some_and(Locks::has_hosts_of_before);
         let (lease, delegates) = (config.lease, config.nfs4_delegations);
         let known = config.state_dir.filter(|_| served.nfs4).map(|dir| dir.join("nfs4-clients"));
-        let start = nfs4::Start { lease, has_lost_locks, delegates, known };
+        let start = nfs4::Start { lease, delegates, known };
         let state = || nfs4::Server::new(&vfs, start);
         let nfs4 = (served.nfs4 || served.locks).then(state).transpose()?;
         let shared = Arc::new(Shared {
@@ -147,13 +146,23 @@ impl Nfs {
 
     /// Keeps the replies of changes made before this start, and the state of NFSv4 clients, as [`Vfs::set_cache`]
     /// returned them. Their lifetime begins now, however long no server ran: their clients could not ask meanwhile.
-    pub fn recall(&self, answers: &[Box<[u8]>]) {
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub fn recall(&self, answers: &[Box<[u8]>]) -> std::io::Result<()> {
+        let is_lost = self.shared.vfs.state_is_lost();
+        if is_lost {
+            self.shared.lose_locks()?;
+        }
         let now = Instant::now();
         for answer in answers.iter().filter_map(|bytes| Answer::decode(bytes)) {
             self.shared.cache.end(answer.client, answer.key, answer.reply, now);
         }
         if let Some(nfs4) = &self.shared.nfs4 {
-            nfs4.recover(answers.iter().map(|bytes| &**bytes), self.shared.vfs.state_is_lost());
+            nfs4.recover(answers.iter().map(|bytes| &**bytes), is_lost, self.has_lost_locks());
+        }
+        if !is_lost {
+            self.shared.keep_lock_hosts()?;
         }
         let weak = Arc::downgrade(&self.shared);
         self.shared.vfs.keep_state(Box::new(move |number, durable| {
@@ -169,6 +178,12 @@ impl Nfs {
             snapshot.extend(short.map(|answer| (number(), answer)));
             snapshot
         }));
+        Ok(())
+    }
+
+    /// Returns true if hosts had locks that this server does not have: there is a grace period for them.
+    fn has_lost_locks(&self) -> bool {
+        self.shared.locks.as_ref().is_some_and(Locks::has_hosts_of_before)
     }
 
     /// Prepares for clients, after [`Nfs::recall`] if there is a cache.
@@ -176,10 +191,11 @@ impl Nfs {
     /// # Errors
     /// The state directory cannot be written.
     pub fn begin(&self) -> std::io::Result<()> {
-        match &self.shared.nfs4 {
-            Some(server) if self.shared.served.nfs4 => server.begin(&self.shared.vfs),
-            _ => Ok(()),
+        if !self.shared.vfs.logs_state() {
+            self.shared.lose_locks()?;
         }
+        let Some(server) = &self.shared.nfs4 else { return Ok(()) };
+        server.begin(&self.shared.vfs, self.has_lost_locks())
     }
 
     /// Removes the files that earlier runs have kept for clients which are gone, after [`Nfs::begin`] and before any

@@ -12,6 +12,7 @@ const SETTLED: u8 = 2;
 const OPERATION: u8 = 3;
 const CHECKPOINT: u8 = 4;
 const STATE: u8 = 5;
+const FORGOTTEN: u8 = 6;
 
 /// A user record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +42,12 @@ pub enum Record {
         number: u64,
         /// The change, opaque to this crate. At most [`STATE_MAX`] bytes.
         bytes: Box<[u8]>,
+    },
+    /// The replies, and the changes of clients' state, count no more up to a number: another server, or this one
+    /// without the log, served the clients meanwhile.
+    Forgotten {
+        /// The highest number that does not count.
+        upto: u64,
     },
 }
 
@@ -123,6 +130,10 @@ impl Record {
                 out.extend_from_slice(&number.to_le_bytes());
                 out.extend_from_slice(bytes);
             }
+            Record::Forgotten { upto } => {
+                out.push(FORGOTTEN);
+                out.extend_from_slice(&upto.to_le_bytes());
+            }
         }
         out
     }
@@ -151,6 +162,10 @@ impl Record {
                 input.0.is_empty().then_some(Record::Checkpoint { filesystem, upto })
             }
             STATE => Some(Record::State { number: input.u64()?, bytes: input.0.into() }),
+            FORGOTTEN => {
+                let upto = input.u64()?;
+                input.0.is_empty().then_some(Record::Forgotten { upto })
+            }
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forebay_config::{Settings, format_size};
 use forebay_control::{EventLog, Severity};
 use forebay_engine::buffer::BLOCK;
-use forebay_engine::io::Witness;
+use forebay_engine::io::{Backing as _, Disowned, Witness};
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Event, OpenError, Opening, Recovered};
 use forebay_nfs::Nfs;
@@ -49,6 +49,8 @@ pub(crate) struct Claimed<'a> {
     pool: Pool,
     store: Store,
     downtime: Downtime,
+    /// True if the directories were served without the pool since it was in use.
+    is_outdated: bool,
 }
 
 /// The engine has read its log.
@@ -61,6 +63,7 @@ pub(crate) struct Replayed<'a> {
     store: Store,
     stores: AllStores,
     downtime: Downtime,
+    is_outdated: bool,
 }
 
 /// The directories' names and attributes are equal to the log.
@@ -89,16 +92,17 @@ impl<'a> Claimed<'a> {
         store.on_lost(move |file| tell_lost(&log, file));
         identities.claim(settings, &mut pool, vfs, &store)?;
         let downtime = vfs.own(&store, &settings.state_dir, uuid, fresh).map_err(failed)?;
-        Ok(Claimed { context, pool, store, downtime })
+        let is_outdated = in_use.is_outdated(uuid, fresh)?;
+        Ok(Claimed { context, pool, store, downtime, is_outdated })
     }
 
     /// Has the engine read its log. `names` are the paths of the devices, for messages.
     ///
     /// # Errors
-    /// The log cannot be read, holds changes of a time before another server's, or holds data of a file system that is
+    /// The log cannot be read, holds changes from before another server's time, or holds data of a file system that is
     /// not served. No directory was changed.
     pub(crate) fn replay(self, names: &[String]) -> Result<Replayed<'a>, Error> {
-        let Claimed { context, pool, store, downtime } = self;
+        let Claimed { context, pool, store, downtime, is_outdated } = self;
         let Context { settings, vfs, events, under_way, watch, in_use, .. } = context;
         let (uuid, threads) = (pool.uuid, Arc::new(Threads::new()));
         let numbers = context.identities.numbers(vfs).into_iter().map(|(_, number)| number).collect();
@@ -128,7 +132,7 @@ impl<'a> Claimed<'a> {
         under_way.step("recovering the cache");
         let counts = under_way.recovery.clone();
         let opening = block_on_apart(Engine::begin_reporting(pool, env, chosen, counts)).map_err(unusable)?;
-        if opening.holds_changes() && in_use.is_outdated(uuid)? {
+        if is_outdated && holds_changes(&opening, vfs, (&store, &stores), uuid)? {
             return Err(Error::CacheOutdated(names.join(" and ")));
         }
         let takes = |number| store.takes(number) || stores.takes(number);
@@ -139,7 +143,7 @@ impl<'a> Claimed<'a> {
             return Err(Error::NotServed { files, filesystem });
         }
         in_use.set(uuid, names)?;
-        Ok(Replayed { context, opening, threads, begun, uuid, store, stores, downtime })
+        Ok(Replayed { context, opening, threads, begun, uuid, store, stores, downtime, is_outdated })
     }
 }
 
@@ -153,7 +157,7 @@ impl<'a> Replayed<'a> {
         let Context { settings, vfs, under_way, .. } = self.context;
         under_way.step("recovering names and attributes");
         let (log, notes) = (self.uuid as u64, self.opening.notes());
-        let recovery = vfs.recover(&self.store, &settings.state_dir, log, notes);
+        let recovery = vfs.recover(&self.store, &settings.state_dir, (log, self.is_outdated), notes);
         let recovery = recovery.map_err(|error| Error::Cache(error.to_string()))?;
         Ok(Reconciled { replayed: self, recovery })
     }
@@ -166,8 +170,9 @@ impl Reconciled<'_> {
     /// The cache devices cannot be written, or the directories cannot be watched.
     pub(crate) fn serve(self) -> Result<(Arc<Engine>, Arc<Threads>), Error> {
         let Reconciled { replayed, recovery } = self;
-        let Replayed { context, opening, threads, begun, store, stores, downtime, .. } = replayed;
-        let Context { vfs, nfs, events, under_way, volumes, .. } = context;
+        let Replayed { context, opening, threads, begun, uuid, store, stores, downtime, is_outdated } =
+            replayed;
+        let Context { vfs, nfs, events, under_way, in_use, volumes, .. } = context;
         under_way.step("recovering files with data that only the cache has");
         let (engine, recovered) = block_on_apart(opening.finish()).map_err(unusable)?;
         tell_recovered(events, &recovered, begun.elapsed());
@@ -176,10 +181,28 @@ impl Reconciled<'_> {
         }
         let (log, weak) = (events.clone(), Arc::downgrade(vfs));
         let told = Arc::new(move |news| tell_checkpoint(&log, &weak, news));
-        nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, told)?);
-        volumes.serve(&engine, &stores)?;
+        nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, told)?)?;
+        volumes.serve(&engine, &stores, is_outdated)?;
+        // Nothing that is out of date counts any more, durably.
+        in_use.set_last(uuid)?;
         Ok((engine, threads))
     }
+}
+
+/// Returns true if the pool has changes that the served directories, or the volumes, may lack. The state of clients
+/// and the replies to them are no such changes. Changes nothing.
+fn holds_changes(
+    opening: &Opening,
+    vfs: &Vfs,
+    (store, stores): (&Store, &AllStores),
+    uuid: u128,
+) -> Result<bool, Error> {
+    let failed = |error: &dyn std::fmt::Display| Error::Cache(error.to_string());
+    let operations = vfs.has_operations(store, uuid as u64, opening.notes());
+    let disowned = block_on_apart(stores.disowned(uuid)).map_err(|error| failed(&error))?;
+    // A truncation that was begun without devices is carried out by this start.
+    let is_cut = |(_, what): &(_, Disowned)| matches!(what, Disowned::Cut { .. });
+    Ok(opening.holds_changes() || operations.map_err(|error| failed(&error))? || disowned.iter().any(is_cut))
 }
 
 /// Returns the error that ends the start: the engine cannot use its devices.

@@ -1,6 +1,16 @@
 //! The pool that may hold data that the served directories lack. Notes in the state directory name this pool, so that
 //! no server serves the directories without it by mistake. The notes also name the pool that the directories were
-//! served with last. A pool that was given up before that holds data older than the directories.
+//! served with last. A pool that was in use before that holds data and records older than the directories.
+//!
+//! A start with such a pool is crash-safe by the order of its steps:
+//!
+//! | step | the next start after a kill behind the step |
+//! |---|---|
+//! | the log is read, and found without changes | takes the same way |
+//! | [`InUse::set`] | the pool may hold data: the directories are not served without it. Else as before |
+//! | the log says that its records of clients count no more; copies of volumes are dropped, durably | does both again |
+//! | [`InUse::set_last`] | the log has no old state, and the volumes have no old copies |
+//! | clients are served | as after any kill |
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,13 +67,19 @@ impl InUse {
 
     /// Records that the pool may hold data from now on. Durable.
     pub(crate) fn set(&self, uuid: u128, devices: &[String]) -> Result<(), Error> {
-        replace(&self.path, &format!("{}\n{}\n", written(uuid), devices.join("\n")))?;
+        replace(&self.path, &format!("{}\n{}\n", written(uuid), devices.join("\n")))
+    }
+
+    /// Records that the directories are served with the pool from now on, and that nothing in it is out of date any
+    /// more. Durable.
+    pub(crate) fn set_last(&self, uuid: u128) -> Result<(), Error> {
         replace(&self.last, &written(uuid))
     }
 
-    /// Returns true if the directories were served without the pool since it was in use.
-    pub(crate) fn is_outdated(&self, uuid: u128) -> Result<bool, Error> {
-        Ok(read(&self.last)?.is_some_and(|last| last != written(uuid)))
+    /// Returns true if the directories were served without the pool since it was in use. So a `fresh`
+    /// pool is out of date: clients may have state that it does not know.
+    pub(crate) fn is_outdated(&self, uuid: u128, fresh: bool) -> Result<bool, Error> {
+        Ok(read(&self.last)?.map_or(fresh, |last| last != written(uuid)))
     }
 
     /// Records that the directories are served without a pool. Durable.

@@ -40,7 +40,7 @@ fn serve_watched(mode: Mode, watch: impl FnOnce(&std::path::Path) -> Option<Arc<
     let store = vfs.store(&state_dir, &[], &[]).unwrap();
     let engine = start(&store, &state_dir, mode, |pool, opening| {
         let downtime = vfs.own(&store, &state_dir, pool, true).unwrap();
-        (downtime, vfs.recover(&store, &state_dir, 1, opening.notes()).unwrap())
+        (downtime, vfs.recover(&store, &state_dir, (1, false), opening.notes()).unwrap())
     });
     let (engine, (downtime, recovery)) = engine;
     vfs.set_cache(engine, &store, downtime, recovery, Arc::new(|_| {})).unwrap();

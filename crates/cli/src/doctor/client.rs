@@ -5,7 +5,10 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
+use super::interface::MTU;
+use super::machine::Machine;
 use super::mounts::Mount;
+use super::step::Step;
 use super::{Check, host};
 
 /// The read size and write size of a mount below which large requests are split, in bytes.
@@ -18,21 +21,26 @@ const READ_AHEAD_WANTED_KIB: u64 = 16_384;
 const CONNECTIONS: u32 = 8;
 /// Port of NFS, unless a mount names another one.
 const NFS_PORT: u16 = 2049;
+/// Requests in flight that the check proposes: the kernel's default.
+const SLOTS: &str = "65536";
 /// The bytes of a segment that TCP's time stamps take.
 const TIME_STAMPS: u64 = 12;
 
+/// The reason why mounts are left to the administrator.
+const MOUNTS: &str = "options of a mount change when it is unmounted, which ends the programs that use it";
+
 /// Checks the NFS mounts and the network settings of this host.
-pub(super) fn check() -> Vec<Check> {
+pub(super) fn check(host: &Machine) -> Vec<Check> {
     let mounts: Vec<_> = Mount::all().into_iter().filter(|mount| mount.fs_type.starts_with("nfs")).collect();
     let mut checks: Vec<_> = mounts.iter().flat_map(mounted).collect();
     if mounts.is_empty() {
         let line = format!("mount -t nfs -o {} SERVER:/ /mnt", wanted("4.2"));
-        checks.push(Check::ok("NFS mounts", "none on this host").mend(line));
+        checks.push(Check::ok("NFS mounts", "none on this host").mend(line, MOUNTS));
     }
     checks.extend(host::socket_buffers("tcp_rmem", "4096 131072 16777216"));
     checks.extend(host::socket_buffers("tcp_wmem", "4096 65536 16777216"));
     checks.extend(slots());
-    checks.extend(host::time_sync());
+    checks.extend(host::time_sync(host));
     checks
 }
 
@@ -89,11 +97,14 @@ fn judge_frames(mount: &Mount, server: IpAddr, mtu: u64, segment: u64) -> Check 
     // Without time stamps a segment has more data.
     if taken >= mtu {
         let finding = format!("frames of {mtu} bytes at both ends");
-        return Check::ok(subject, finding).mend(format!("{test} shows if the switches pass them"));
+        return Check::ok(subject, finding).mend(
+            format!("{test} shows if the switches pass them"),
+            "it needs nothing, unless the switches drop such frames",
+        );
     }
     let finding = format!("{mtu} bytes here, and {taken} at the server: each frame to it has less data");
     Check::warn(subject, finding)
-        .mend(format!("give the server's interface and the switches an MTU of {mtu}; then {test}"))
+        .mend(format!("give the server's interface and the switches an MTU of {mtu}; then {test}"), MTU)
 }
 
 /// Judges the options of a mount. The remedy is a line to paste.
@@ -109,29 +120,29 @@ fn judge(mount: &Mount) -> Vec<Check> {
     let mut checks = Vec::new();
     if mount.has("soft") || mount.has("softerr") {
         let finding = "soft: programs get an error while the server restarts, and may lose data";
-        checks.push(Check::fail(subject("soft or hard"), finding).mend(&fstab));
+        checks.push(Check::fail(subject("soft or hard"), finding).mend(&fstab, MOUNTS));
     }
     if mount.value("proto").is_some_and(|proto| proto.starts_with("udp")) {
         let finding = "UDP: Forebay serves NFS over TCP only, and UDP may corrupt data on fast networks";
-        checks.push(Check::fail(subject("transport"), finding).mend(&fstab));
+        checks.push(Check::fail(subject("transport"), finding).mend(&fstab, MOUNTS));
     }
     if mount.has("noac") || mount.value("actimeo") == Some("0") {
         let finding = "attributes are not cached: each access asks the server. Few programs need that";
-        checks.push(Check::warn(subject("attribute cache"), finding).mend(&fstab));
+        checks.push(Check::warn(subject("attribute cache"), finding).mend(&fstab, MOUNTS));
     }
     if mount.has("sync") {
         let finding = "sync: each write waits for the server alone, however large the file";
-        checks.push(Check::warn(subject("sync"), finding).mend(&fstab));
+        checks.push(Check::warn(subject("sync"), finding).mend(&fstab, MOUNTS));
     }
     if let Some((name, size)) = small_size(mount) {
         let finding = format!("{name}={size}: large requests are split; without the option it is {LARGE}");
-        checks.push(Check::warn(subject("request size"), finding).mend(&fstab));
+        checks.push(Check::warn(subject("request size"), finding).mend(&fstab, MOUNTS));
     }
     let connections = mount.value("nconnect").and_then(|count| count.parse().ok()).unwrap_or(1);
     if connections < 2 && !is_local(mount) {
         let finding =
             format!("{connections}: one TCP stream limits the mount to one processor and one window");
-        checks.push(Check::warn(subject("connections"), finding).mend(&fstab));
+        checks.push(Check::warn(subject("connections"), finding).mend(&fstab, MOUNTS));
     }
     if checks.is_empty() {
         checks.push(Check::ok(
@@ -173,7 +184,8 @@ fn slots() -> Option<Check> {
         return Some(Check::ok("requests in flight", format!("up to {most} for each connection")));
     }
     let finding = format!("up to {most} for each connection of NFSv3: further requests wait");
-    Some(Check::warn("requests in flight", finding).mend_by_writing(path, "65536"))
+    let keep = Step::module_parameter("sunrpc", "tcp_max_slot_table_entries", SLOTS);
+    Some(Check::warn("requests in flight", finding).mend_by_keeping(path, SLOTS, Some(keep)))
 }
 
 #[cfg(test)]
@@ -253,7 +265,7 @@ mod tests {
         std::fs::write(&path, "128\n").unwrap();
         let check = judge_read_ahead(&mount("vers=4.2"), &path).unwrap();
         assert_eq!(check.state, State::Warn);
-        assert_eq!(check.fix.unwrap().setting, Some((path.clone(), "16384".to_owned())));
+        assert_eq!(check.fix.unwrap().steps, [Step::write(path.clone(), "16384")]);
         std::fs::write(&path, "16384\n").unwrap();
         assert_eq!(judge_read_ahead(&mount("vers=4.2"), &path).unwrap().state, State::Ok);
     }

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Check;
+use super::step::Step;
 
 /// Read-ahead in KiB below which streams from spinning disks are slow.
 const READ_AHEAD_KIB: u64 = 1024;
@@ -71,8 +72,10 @@ fn read_ahead(device: &Path) -> Check {
         None => Check::warn(subject, "cannot be read from sysfs"),
         Some(kib) if is_rotational(device) && kib < READ_AHEAD_KIB => {
             let path = device.join("queue/read_ahead_kb");
+            let wanted = READ_AHEAD_WANTED_KIB.to_string();
+            let keep = Step::device_rule(device, "read_ahead_kb", &wanted);
             Check::warn(subject, format!("{kib} KiB on spinning disks: streams wait for every rotation"))
-                .mend_by_writing(path, READ_AHEAD_WANTED_KIB.to_string())
+                .mend_by_keeping(path, wanted, keep)
         }
         Some(kib) => Check::ok(subject, format!("{kib} KiB")),
     }
@@ -90,15 +93,18 @@ fn judge_scheduler(subject: String, choice: &str, rotational: bool, disk: &Path)
     let current = choice.split(['[', ']']).nth(1).unwrap_or(choice).to_owned();
     let offered = |wanted: &str| choice.split(['[', ']', ' ']).any(|name| name == wanted);
     let path = disk.join("queue/scheduler");
+    let keep = |wanted: &str| Step::device_rule(disk, "scheduler", wanted);
     match (rotational, current.as_str()) {
         (true, "none") if offered("mq-deadline") => Check::warn(
             subject,
             "none on a spinning disk: requests are not ordered, a stream starves small reads",
         )
-        .mend_by_writing(path, "mq-deadline"),
-        (false, "bfq") => {
-            Check::warn(subject, "bfq costs more CPU than an SSD's seeks").mend_by_writing(path, "none")
-        }
+        .mend_by_keeping(path, "mq-deadline", keep("mq-deadline")),
+        (false, "bfq") => Check::warn(subject, "bfq costs more CPU than an SSD's seeks").mend_by_keeping(
+            path,
+            "none",
+            keep("none"),
+        ),
         _ => Check::ok(
             subject,
             format!("{current} on {} device", if rotational { "a rotating" } else { "a non-rotating" }),
@@ -115,7 +121,11 @@ mod tests {
     fn schedulers_are_judged_by_what_the_disk_is() {
         let judge = |choice, rotational| {
             let check = judge_scheduler("x".into(), choice, rotational, Path::new("/sys/block/sda"));
-            (check.state, check.fix.and_then(|fix| fix.setting).map(|(_, value)| value))
+            let value = match check.fix.map(|fix| fix.steps).unwrap_or_default().pop() {
+                Some(Step::Write { value, .. }) => Some(value),
+                _ => None,
+            };
+            (check.state, value)
         };
         assert_eq!(judge("[none] mq-deadline bfq", true), (State::Warn, Some("mq-deadline".into())));
         assert_eq!(judge("none [mq-deadline]", true), (State::Ok, None));

@@ -14,16 +14,26 @@ const XFS_LOG: u64 = 512 << 20;
 /// data at 32 (64 bits), and the blocks of the stripe unit and the stripe width at 80 and 84.
 const XFS_FSGEOMETRY: libc::c_ulong = 0x8070_5864;
 
+/// The reasons why `--apply` leaves a remedy to the administrator.
+const DATA: &str = "the files have to be moved";
+const FSTAB: &str = "/etc/fstab is yours, and what it says comes back at the next mount";
+const READ_ONLY: &str = "the kernel may have made it so after an error: see dmesg before you write to it";
+
 /// Checks one directory.
 pub(crate) fn check(path: &Path) -> Vec<Check> {
     let subject = path.display().to_string();
     let real = match path.canonicalize() {
         Ok(real) if real.is_dir() => real,
-        Ok(_) => return vec![Check::fail(subject, "is not a directory").mend("name the directory to serve")],
+        Ok(_) => {
+            return vec![
+                Check::fail(subject, "is not a directory")
+                    .mend("name the directory to serve", "only you know which one it is"),
+            ];
+        }
         Err(error) => {
             return vec![
                 Check::fail(&subject, format!("cannot be reached: {error}"))
-                    .mend(format!("mkdir -p {subject}")),
+                    .mend(format!("mkdir -p {subject}"), "its file system may only be unmounted"),
             ];
         }
     };
@@ -61,20 +71,20 @@ fn file_system(subject: &str, mount: &Mount) -> Check {
         }
         "tmpfs" | "ramfs" => {
             Check::warn(subject, format!("{kind} lives in memory: everything is lost when the host stops"))
-                .mend("serve a directory on XFS or ext4")
+                .mend("serve a directory on XFS or ext4", DATA)
         }
         "vfat" | "exfat" | "ntfs" | "ntfs3" | "iso9660" => Check::fail(
             subject,
             format!("{kind} keeps no owners, permissions or hard links as NFS clients expect them"),
         )
-        .mend("serve a directory on XFS or ext4"),
+        .mend("serve a directory on XFS or ext4", DATA),
         _ => Check::warn(
             subject,
             format!(
                 "Forebay was not tested on {kind}: durability and file handles depend on that file system"
             ),
         )
-        .mend("prefer XFS or ext4 directly on a block device"),
+        .mend("prefer XFS or ext4 directly on a block device", DATA),
     }
 }
 
@@ -128,9 +138,9 @@ fn stripe(subject: &str, own: Stripe, array: Stripe) -> Check {
         shown(array)
     );
     let (unit, width) = (array.unit / 512, array.width / 512);
-    Check::warn(subject, finding).mend(format!(
-        "mount it with -o sunit={unit},swidth={width} once: XFS keeps the stripe for new files"
-    ))
+    let fix =
+        format!("mount it with -o sunit={unit},swidth={width} once: XFS keeps the stripe for new files");
+    Check::warn(subject, finding).mend(fix, "the stripe changes at a mount only, which needs an outage")
 }
 
 /// Checks that the host has the memory that xfs_repair needs for a file system of this number of blocks. Returns `None`
@@ -157,7 +167,8 @@ fn judge_repair(subject: &str, (blocks, inodes): (u64, u64), memory: u64, swap: 
     );
     let more = (needed - usable).div_ceil(1 << 30);
     let fix = format!("add {more} GiB of swap on a local disk before you need it: fallocate, mkswap, swapon");
-    Some(Check::warn(format!("{subject}: repair"), finding).mend(fix))
+    let by_hand = "only you know which local disk has room that nothing else needs";
+    Some(Check::warn(format!("{subject}: repair"), finding).mend(fix, by_hand))
 }
 
 /// Returns a warning if the log of an XFS is smaller than `XFS_LOG` bytes. Its size can only be chosen when the file
@@ -168,7 +179,8 @@ fn xfs_log(subject: &str, size: u64) -> Option<Check> {
         format_size(size)
     );
     let fix = "mkfs.xfs -l size=1g when the file system is made anew; nothing to do on fast disks";
-    (size < XFS_LOG).then(|| Check::warn(format!("{subject}: log"), finding).mend(fix))
+    let by_hand = "a log of another size needs a new file system";
+    (size < XFS_LOG).then(|| Check::warn(format!("{subject}: log"), finding).mend(fix, by_hand))
 }
 
 /// Checks the mount options of a directory: a failure for those that lose data, a warning for those that slow the
@@ -183,30 +195,30 @@ fn options(subject: &str, mount: &Mount) -> Vec<Check> {
                 &subject,
                 "write barriers are off: a power cut loses writes that clients were told are stable",
             )
-            .mend(format!("take nobarrier or barrier=0 out of /etc/fstab, then remount {point}")),
+            .mend(format!("take nobarrier or barrier=0 out of /etc/fstab, then remount {point}"), FSTAB),
         );
     }
     if mount.has("data=writeback") {
         let finding = "data=writeback: after a crash files may show old contents of other files";
-        checks.push(Check::warn(&subject, finding).mend("use data=ordered, the default"));
+        checks.push(Check::warn(&subject, finding).mend("use data=ordered, the default", FSTAB));
     }
     if mount.has("ro") {
         let finding = "mounted read-only: every change of a client fails";
         checks.push(
             Check::warn(&subject, finding)
-                .mend(format!("mount -o remount,rw {point}, or serve with --read-only")),
+                .mend(format!("mount -o remount,rw {point}, or serve with --read-only"), READ_ONLY),
         );
     }
     if mount.has("sync") {
         let finding =
             "mounted with sync: every write waits for the disk on its own, group commit cannot help";
-        checks.push(Check::warn(&subject, finding).mend(format!("mount -o remount,async {point}")));
+        checks.push(Check::warn(&subject, finding).mend(format!("mount -o remount,async {point}"), FSTAB));
     }
     if !mount.has("noatime") && !mount.has("relatime") && !mount.has("ro") && mount.fs_type != "tmpfs" {
         let finding = "every read updates an access time, which costs writes";
         checks.push(
             Check::warn(&subject, finding)
-                .mend(format!("mount -o remount,noatime {point}, and in /etc/fstab")),
+                .mend(format!("mount -o remount,noatime {point}, and in /etc/fstab"), FSTAB),
         );
     }
     if checks.is_empty() {

@@ -6,9 +6,11 @@ use forebay_config::{Limits, format_size};
 use rustix::process::{Resource, getrlimit};
 
 use super::Check;
+use super::machine::Machine;
+use super::step::Step;
 
 /// Checks the host for a server with these limits.
-pub(crate) fn check(limits: &Limits) -> Vec<Check> {
+pub(crate) fn check(limits: &Limits, host: &Machine) -> Vec<Check> {
     let mut checks = vec![privileges(), open_files(limits)];
     checks.extend(socket_buffers("tcp_rmem", "4096 131072 16777216"));
     checks.extend(socket_buffers("tcp_wmem", "4096 65536 16777216"));
@@ -17,9 +19,9 @@ pub(crate) fn check(limits: &Limits) -> Vec<Check> {
     checks.extend(super::memory::check());
     checks.extend(dirty_pages());
     checks.extend(clock());
-    checks.extend(time_sync());
+    checks.extend(time_sync(host));
     checks.extend(numa_balancing());
-    checks.extend(governor());
+    checks.extend(super::governor::check(host));
     checks
 }
 
@@ -58,8 +60,10 @@ fn privileges() -> Check {
         "this user lacks {}: clients act as one user, and old file handles are found by walking the tree",
         missing.join(", ")
     );
-    Check::warn("privileges", finding)
-        .mend("run the server as root, for instance by packaging/forebay.service")
+    Check::warn("privileges", finding).mend(
+        "run the server as root, for instance by packaging/forebay.service",
+        "only you know whether this user is the one that is to serve",
+    )
 }
 
 /// Checks that the server may open as many files as its limits need, given that it raises its own limit.
@@ -75,7 +79,14 @@ fn open_files(limits: &Limits) -> Check {
         return Check::ok("open files", format!("the server may open {maximum}, and needs at most {needed}"));
     }
     let finding = format!("at most {maximum}, but connections and cached files may need {needed}");
-    Check::warn("open files", finding).mend("ulimit -Hn 1048576, or LimitNOFILE=1048576 in the systemd unit")
+    let check = Check::warn("open files", finding);
+    if may_raise {
+        return check.mend_by_writing("/proc/sys/fs/nr_open", needed.next_power_of_two().to_string());
+    }
+    check.mend(
+        "ulimit -Hn 1048576, or LimitNOFILE=1048576 in the systemd unit",
+        "a limit counts from the next start of the server on; run as root, the server raises its own",
+    )
 }
 
 /// Checks the largest buffer that TCP's autotuning may use (tcp(7)).
@@ -119,7 +130,10 @@ fn memory(limits: &Limits) -> Option<Check> {
     let finding = format!("{} available, the server may use {}", format_size(available), format_size(needed));
     Some(match available > needed {
         true => Check::ok("memory", finding),
-        false => Check::warn("memory", finding).mend("lower --memory or --metadata-memory, or free memory"),
+        false => Check::warn("memory", finding).mend(
+            "lower --memory or --metadata-memory, or free memory",
+            "only you know which program has to do with less",
+        ),
     })
 }
 
@@ -146,29 +160,47 @@ fn clock() -> Option<Check> {
         return Some(Check::ok("clock source", source));
     }
     let finding = format!("{source}: reading the time costs a microsecond or more, several times a request");
-    Some(
-        Check::warn("clock source", finding)
-            .mend("see why the kernel distrusts the TSC: dmesg | grep -i -e tsc -e clocksource"),
-    )
+    Some(Check::warn("clock source", finding).mend(
+        "see why the kernel distrusts the TSC: dmesg | grep -i -e tsc -e clocksource",
+        "a clock that the kernel has found wrong must not be forced upon it",
+    ))
 }
 
 /// Checks that the clock follows a time server. Kerberos, certificates and the times of files need that.
-pub(super) fn time_sync() -> Option<Check> {
+pub(super) fn time_sync(host: &Machine) -> Option<Check> {
     // SAFETY: zeros are a valid value, which asks for the state and sets nothing.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the value is live.
     let result = unsafe { libc::adjtimex(&raw mut state) };
-    (result >= 0).then(|| judge_time(state.status & libc::STA_UNSYNC == 0))
+    (result >= 0).then(|| judge_time(state.status & libc::STA_UNSYNC == 0, host))
 }
 
-/// Returns the finding about the host's clock.
-fn judge_time(is_synchronised: bool) -> Check {
+/// Services that keep the time, the preferred ones first. Another name of one of them comes after it.
+const CLOCKS: [&str; 5] =
+    ["chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntpsec.service", "ntpd.service"];
+
+/// Returns the finding about the host's clock. `--apply` starts a service that is installed, unless one runs.
+fn judge_time(is_synchronised: bool, host: &Machine) -> Check {
     if is_synchronised {
         return Check::ok("time", "follows a time server");
     }
     let finding =
         "follows no time server: the times of files differ between hosts, and Kerberos may refuse clients";
-    Check::warn("time", finding).mend("systemctl enable --now systemd-timesyncd, or chrony")
+    let check = Check::warn("time", finding);
+    let services: Vec<_> = CLOCKS.iter().filter_map(|name| Some((*name, host.unit(name)?))).collect();
+    if let Some((name, _)) = services.iter().find(|(_, state)| state.is_active) {
+        let command =
+            format!("see its servers with `chronyc sources` or `timedatectl timesync-status`; {name}");
+        return check.mend(command, "a time service runs, and has reached no server yet");
+    }
+    match services.first() {
+        Some((name, _)) => check
+            .mend_by(format!("systemctl enable --now {name}"), vec![Step::Unit { name: (*name).to_owned() }]),
+        None => check.mend(
+            "install chrony, then systemctl enable --now chrony",
+            "no time service is installed, or systemd does not run this host",
+        ),
+    }
 }
 
 /// Checks that the kernel can encrypt connections with TLS.
@@ -185,8 +217,10 @@ fn judge_tls(is_loaded: bool) -> Check {
     }
     let finding =
         "the kernel's module tls is not loaded: the server itself encrypts, and large READs are copied";
-    Check::warn(subject, finding)
-        .mend("modprobe tls, before the server starts; packaging/forebay.service does so")
+    Check::warn(subject, finding).mend_by(
+        "modprobe tls, before the server starts; packaging/forebay.service does so",
+        vec![Step::Module { name: "tls".to_owned() }, Step::module_at_each_start("tls")],
+    )
 }
 
 /// Checks that the kernel does not move the server's memory between NUMA nodes.
@@ -213,62 +247,39 @@ fn judge_numa(nodes: usize, is_balancing: bool, path: &str) -> Option<Check> {
     }
 }
 
-/// Checks that the CPU does not save power at the cost of latency. Returns `None` without frequency scaling, as in
-/// most virtual machines.
-fn governor() -> Option<Check> {
-    let directory = Path::new("/sys/devices/system/cpu/cpu0/cpufreq");
-    let value = |name: &str| read(directory.join(name).to_str()?);
-    let (driver, preference) = (value("scaling_driver"), value("energy_performance_preference"));
-    Some(judge_governor(&value("scaling_governor")?, driver.as_deref(), preference.as_deref()))
-}
-
-/// The drivers of CPUs that choose their clock themselves (active mode). Their governor `powersave` is the dynamic one,
-/// and the kernel's default. In passive mode the drivers have other names.
-const ACTIVE_DRIVERS: [&str; 2] = ["intel_pstate", "amd-pstate-epp"];
-
-/// Returns the finding about a governor. With an active driver the preference says whether the CPU saves power.
-fn judge_governor(governor: &str, driver: Option<&str>, preference: Option<&str>) -> Check {
-    let active = driver.filter(|driver| ACTIVE_DRIVERS.contains(driver));
-    let finding = match (governor, active, preference) {
-        ("powersave", Some(driver), Some("power")) => {
-            format!("powersave of {driver} with the preference `power`: single requests meet a slow clock")
-        }
-        ("powersave", Some(driver), _) => {
-            return Check::ok("CPU governor", format!("powersave of {driver}, which follows the load"));
-        }
-        ("powersave", None, _) => "powersave: requests that come one by one meet a slow clock".to_owned(),
-        _ => return Check::ok("CPU governor", governor),
-    };
-    Check::warn("CPU governor", finding).mend("cpupower frequency-set -g performance")
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::State;
+    use super::super::apply::tests::program;
     use super::*;
 
     #[test]
     fn encryption_without_the_module_is_a_warning() {
         assert!(judge_tls(true).state == State::Ok && judge_tls(true).fix.is_none());
         let missing = judge_tls(false);
-        assert!(missing.state == State::Warn && missing.fix.unwrap().command.contains("modprobe tls"));
+        let fix = missing.fix.unwrap();
+        assert!(missing.state == State::Warn && fix.command.contains("modprobe tls"));
+        assert_eq!(fix.steps.len(), 2, "now, and at each start");
     }
 
     #[test]
-    fn powersave_is_the_dynamic_governor_of_an_active_driver() {
-        let warns = |governor, driver, preference| {
-            let check = judge_governor(governor, driver, preference);
-            check.state == State::Warn
+    fn a_time_service_that_is_installed_is_started() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let host = Machine::below(dir.path());
+        let judged = || judge_time(false, &host).fix.unwrap();
+        assert!(judge_time(true, &host).fix.is_none());
+        assert!(judged().command.starts_with("install chrony"), "systemd does not run the host");
+        std::fs::create_dir_all(dir.path().join("run/systemd/system")).unwrap();
+        let systemctl = |active: bool| {
+            let script = format!(
+                "case \"$*\" in *LoadState*timesyncd*) echo loaded;; *LoadState*) echo not-found;; is-enabled*) exit 1;; \
+                 is-active*) {active};; esac"
+            );
+            program(dir.path(), "systemctl", &script);
         };
-        for driver in ACTIVE_DRIVERS.map(Some) {
-            assert!(!warns("powersave", driver, None), "{driver:?}");
-            assert!(!warns("powersave", driver, Some("balance_performance")), "{driver:?}");
-            assert!(warns("powersave", driver, Some("power")), "{driver:?}");
-            assert!(!warns("performance", driver, Some("power")), "{driver:?}");
-        }
-        for driver in [None, Some("acpi-cpufreq"), Some("intel_cpufreq"), Some("amd-pstate")] {
-            assert!(warns("powersave", driver, None), "{driver:?}");
-            assert!(!warns("schedutil", driver, None), "{driver:?}");
-        }
+        systemctl(false);
+        assert_eq!(judged().steps, [Step::Unit { name: "systemd-timesyncd.service".to_owned() }]);
+        systemctl(true);
+        assert!(judged().steps.is_empty(), "it runs already");
     }
 }

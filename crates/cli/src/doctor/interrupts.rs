@@ -1,52 +1,87 @@
 //! Checks which processors handle the interrupts of network interfaces, from sysfs and procfs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Check;
 use super::interface::interfaces;
+use super::machine::Machine;
+use super::step::Step;
+
+/// The directory with a directory for each interrupt.
+const IRQS: &str = "/proc/irq";
+
+/// The service that moves interrupts between processors.
+const BALANCER: &str = "irqbalance.service";
 
 /// Checks the interrupts of all interfaces that are hardware.
-pub(super) fn check() -> Vec<Check> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let judged = interfaces()
-        .into_iter()
-        .filter_map(|interface| judge(&interface, Path::new("/proc/irq"), processors));
-    judged.collect()
+pub(super) fn check(host: &Machine) -> Vec<Check> {
+    let online = host.text("/sys/devices/system/cpu/online").map(|text| cpus(&text)).unwrap_or_default();
+    interfaces().into_iter().filter_map(|interface| judge(&interface, &online, host)).collect()
 }
 
 /// Judges an interface. Returns `None` for an interface with a single interrupt, and on a host with one processor.
-fn judge(interface: &Path, irqs: &Path, processors: usize) -> Option<Check> {
+fn judge(interface: &Path, online: &BTreeSet<u32>, host: &Machine) -> Option<Check> {
     let name = interface.file_name()?.to_string_lossy().into_owned();
     let device = interface.join("device");
-    let numbers = std::fs::read_dir(device.join("msi_irqs")).ok()?.flatten().map(|entry| entry.file_name());
-    let places: Vec<BTreeSet<u32>> = numbers
+    let numbers = std::fs::read_dir(device.join("msi_irqs")).ok()?.flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let places: BTreeMap<u32, BTreeSet<u32>> = numbers
         .filter_map(|number| {
-            let text = std::fs::read_to_string(irqs.join(number).join("effective_affinity_list")).ok()?;
-            Some(cpus(&text)).filter(|cpus| !cpus.is_empty())
+            let text = host.text(format!("{IRQS}/{number}/effective_affinity_list")).ok()?;
+            Some((number, cpus(&text))).filter(|(_, cpus)| !cpus.is_empty())
         })
         .collect();
-    if places.len() < 2 || processors < 2 {
+    if places.len() < 2 || online.len() < 2 {
         return None;
     }
-    let used: BTreeSet<u32> = places.iter().flatten().copied().collect();
+    let used: BTreeSet<u32> = places.values().flatten().copied().collect();
     let near =
         std::fs::read_to_string(device.join("local_cpulist")).map(|text| cpus(&text)).unwrap_or_default();
     let (subject, count) = (format!("{name}: interrupts"), places.len());
     if used.len() == 1 {
         let finding =
             format!("all {count} on processor {}: it alone takes in what clients send", shown(&used));
-        let mend = "systemctl enable --now irqbalance, or spread them with /proc/irq/N/smp_affinity_list";
-        return Some(Check::warn(subject, finding).mend(mend));
+        return Some(spread(Check::warn(subject, finding), places.keys(), &near, online, host));
     }
     let far: BTreeSet<u32> = used.difference(&near).copied().collect();
     if !near.is_empty() && !far.is_empty() {
         let finding =
             format!("some on processors {}, which are on another NUMA node than the card", shown(&far));
-        let mend = format!("write processors of {} to /proc/irq/N/smp_affinity_list", shown(&near));
-        return Some(Check::warn(subject, finding).mend(mend));
+        return Some(spread(Check::warn(subject, finding), places.keys(), &near, online, host));
     }
     Some(Check::ok(subject, format!("{count} on {} processors", used.len())))
+}
+
+/// Sets the remedy: a service that spreads interrupts, if it is installed, or a processor near the card for each.
+fn spread<'a>(
+    check: Check,
+    irqs: impl Iterator<Item = &'a u32>,
+    near: &BTreeSet<u32>,
+    online: &BTreeSet<u32>,
+    host: &Machine,
+) -> Check {
+    match host.unit(BALANCER) {
+        Some(state) if state.is_active => {
+            let command = "see what irqbalance is told in /etc/default/irqbalance";
+            return check.mend(command, "irqbalance runs, and would move them again");
+        }
+        Some(_) => {
+            let step = Step::Unit { name: BALANCER.to_owned() };
+            return check.mend_by(format!("systemctl enable --now {BALANCER}"), vec![step]);
+        }
+        None => {}
+    }
+    let local: Vec<u32> = near.intersection(online).copied().collect();
+    let processors = if local.is_empty() { online.iter().copied().collect() } else { local };
+    let command = format!(
+        "write processors of {} to /proc/irq/N/smp_affinity_list, or install irqbalance",
+        shown(&processors.iter().copied().collect())
+    );
+    let steps = irqs.zip(processors.iter().cycle()).map(|(number, processor)| {
+        Step::write(format!("{IRQS}/{number}/smp_affinity_list"), processor.to_string())
+    });
+    check.mend_by(command, steps.collect())
 }
 
 /// Returns the processors of a list such as `0-3,8`. Skips what is no number.
@@ -65,23 +100,31 @@ fn shown(cpus: &BTreeSet<u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::State;
+    use super::super::apply::tests::program;
     use super::*;
 
-    /// Judges an interface whose interrupts are on these processors.
-    fn judged(places: &[&str], near: Option<&str>, processors: usize) -> Option<(State, String)> {
-        let dir = tempfile::TempDir::new().unwrap();
-        let (interface, irqs) = (dir.path().join("eth0"), dir.path().join("irq"));
+    /// Returns a host with an interface whose interrupts are on these processors.
+    fn host(dir: &Path, places: &[&str], near: Option<&str>) -> Machine {
+        let host = Machine::below(dir);
+        let interface = dir.join("eth0");
         std::fs::create_dir_all(interface.join("device/msi_irqs")).unwrap();
         for (number, place) in places.iter().enumerate() {
             std::fs::write(interface.join(format!("device/msi_irqs/{number}")), "msix\n").unwrap();
-            std::fs::create_dir_all(irqs.join(number.to_string())).unwrap();
-            let file = irqs.join(number.to_string()).join("effective_affinity_list");
-            std::fs::write(file, format!("{place}\n")).unwrap();
+            let irq = host.at(Path::new(IRQS)).join(number.to_string());
+            std::fs::create_dir_all(&irq).unwrap();
+            std::fs::write(irq.join("effective_affinity_list"), format!("{place}\n")).unwrap();
         }
         if let Some(near) = near {
             std::fs::write(interface.join("device/local_cpulist"), format!("{near}\n")).unwrap();
         }
-        judge(&interface, &irqs, processors).map(|check| (check.state, check.finding))
+        host
+    }
+
+    fn judged(places: &[&str], near: Option<&str>, processors: u32) -> Option<(State, String)> {
+        let dir = tempfile::TempDir::new().unwrap();
+        let host = host(dir.path(), places, near);
+        let check = judge(&dir.path().join("eth0"), &(0..processors).collect(), &host)?;
+        Some((check.state, check.finding))
     }
 
     #[test]
@@ -98,5 +141,25 @@ mod tests {
         assert_eq!(judged(&["0"], None, 8), None);
         assert_eq!(judged(&["0", "0"], None, 1), None);
         assert_eq!(judged(&["", ""], None, 8), None, "not in use yet");
+    }
+
+    #[test]
+    fn interrupts_are_spread_near_their_card_or_by_a_service_that_is_installed() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let host = host(dir.path(), &["7", "7", "7"], Some("2-3"));
+        let fix = || judge(&dir.path().join("eth0"), &(0..8).collect(), &host).unwrap().fix.unwrap();
+        let to = |number: u32, processor: &str| {
+            Step::write(format!("{IRQS}/{number}/smp_affinity_list"), processor)
+        };
+        assert_eq!(fix().steps, [to(0, "2"), to(1, "3"), to(2, "2")]);
+        std::fs::create_dir_all(dir.path().join("run/systemd/system")).unwrap();
+        let systemctl = |active: bool| {
+            let script = format!("case \"$1\" in show) echo loaded;; is-active) {active};; *) exit 1;; esac");
+            program(dir.path(), "systemctl", &script);
+        };
+        systemctl(false);
+        assert_eq!(fix().steps, [Step::Unit { name: BALANCER.to_owned() }]);
+        systemctl(true);
+        assert!(fix().by_hand.is_some_and(|reason| reason.contains("would move them again")));
     }
 }

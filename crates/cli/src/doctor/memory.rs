@@ -114,10 +114,10 @@ fn judge(slots: &[Slot]) -> Option<Check> {
         }
     };
     let finding = format!("{finding}: copies of data, which the server makes many of, get less bandwidth");
-    Some(
-        Check::warn(subject, finding)
-            .mend("put equal modules on every channel; dmidecode -t memory lists them"),
-    )
+    Some(Check::warn(subject, finding).mend(
+        "put equal modules on every channel; dmidecode -t memory lists them",
+        "the host has to be opened",
+    ))
 }
 
 #[cfg(test)]

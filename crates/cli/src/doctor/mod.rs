@@ -4,14 +4,17 @@ mod apply;
 mod client;
 mod device;
 mod directory;
+mod governor;
 mod host;
 mod interface;
 mod interrupts;
+mod machine;
 mod memory;
 pub(crate) mod mounts;
 mod network;
 mod placement;
 mod ssd;
+mod step;
 
 use std::path::PathBuf;
 
@@ -19,6 +22,8 @@ use anyhow::Context;
 use forebay_config::{Flags, Limits, Resolved, default_listen, parse_listen, resolve, state_base};
 use serde::Serialize;
 
+use self::machine::Machine;
+use self::step::Step;
 use crate::monitor_args::DoctorArgs;
 use crate::output::{self, Align, BAD, GOOD, Table, WARN, paint};
 use crate::{Exit, control, serve};
@@ -49,10 +54,30 @@ enum State {
 struct Fix {
     /// Command or instruction for the administrator.
     command: String,
-    /// File and value that `--apply` writes. Present only if the change is safe in a running host and ends with its
-    /// next start.
+    /// The steps of `--apply`. Each is taken only if the one before it succeeds.
     #[serde(skip)]
-    setting: Option<(PathBuf, String)>,
+    steps: Vec<Step>,
+    /// The reason why `--apply` leaves the remedy to the administrator; `None` if there are steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_hand: Option<&'static str>,
+}
+
+impl Fix {
+    /// Returns what `--apply` does about the finding.
+    fn applied(&self) -> String {
+        let keepers = self.steps.iter().filter_map(|step| match step {
+            Step::Keep { path, .. } => Some(path.display().to_string()),
+            Step::Unit { .. } => Some("systemd".to_owned()),
+            _ => None,
+        });
+        match (self.by_hand, keepers.collect::<Vec<_>>()) {
+            (Some(reason), _) => format!("by hand: {reason}"),
+            (None, keepers) if keepers.is_empty() => {
+                "--apply does that, until the next start of the host".to_owned()
+            }
+            (None, keepers) => format!("--apply does that; {} keeps it", keepers.join(", ")),
+        }
+    }
 }
 
 impl Check {
@@ -72,21 +97,34 @@ impl Check {
         Self::new(State::Fail, subject, finding)
     }
 
-    /// Sets the instruction for the administrator.
-    fn mend(mut self, command: impl Into<String>) -> Self {
-        self.fix = Some(Fix { command: command.into(), setting: None });
+    /// Sets the instruction for the administrator, and the reason why `--apply` does not follow it.
+    fn mend(mut self, command: impl Into<String>, by_hand: &'static str) -> Self {
+        self.fix = Some(Fix { command: command.into(), steps: Vec::new(), by_hand: Some(by_hand) });
         self
     }
 
-    /// Sets a file of /proc or /sys, and the value that `--apply` may write to it.
-    fn mend_by_writing(mut self, path: impl Into<PathBuf>, value: impl Into<String>) -> Self {
+    /// Sets the steps of `--apply`, and a command that has the same effect until the next start.
+    fn mend_by(mut self, command: impl Into<String>, steps: Vec<Step>) -> Self {
+        self.fix = Some(Fix { command: command.into(), steps, by_hand: None });
+        self
+    }
+
+    /// Sets a file of /proc or /sys, and the value that `--apply` may write to it. A value of /proc/sys is kept.
+    fn mend_by_writing(self, path: impl Into<PathBuf>, value: impl Into<String>) -> Self {
+        let (path, value) = (path.into(), value.into());
+        let keep = Step::sysctl(&path, &value);
+        self.mend_by_keeping(path, value, keep)
+    }
+
+    /// Sets a file of /proc or /sys, the value that `--apply` may write to it, and the step that keeps the value.
+    fn mend_by_keeping(self, path: impl Into<PathBuf>, value: impl Into<String>, keep: Option<Step>) -> Self {
         let (path, value) = (path.into(), value.into());
         let command = match path.strip_prefix("/proc/sys") {
             Ok(name) => format!("sysctl -w {}='{value}'", name.to_string_lossy().replace('/', ".")),
             Err(_) => format!("echo {value} > {}", path.display()),
         };
-        self.fix = Some(Fix { command, setting: Some((path, value)) });
-        self
+        let steps = [Step::write(path, value)].into_iter().chain(keep).collect();
+        self.mend_by(command, steps)
     }
 }
 
@@ -103,9 +141,10 @@ struct Subject {
 
 /// Runs the checks. With `--apply`, changes the settings that are safe to change and checks again.
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<Exit> {
+    let host = Machine::this();
     if args.undo {
         apply::require_root("--undo")?;
-        return Ok(if apply::undo(&list(args)?)? { Exit::Done } else { Exit::Failed });
+        return Ok(if apply::undo(&host, &list(args)?)? { Exit::Done } else { Exit::Failed });
     }
     let subject = match args.client {
         true => None,
@@ -114,12 +153,12 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<Exit> {
             Err(exit) => return Ok(exit),
         },
     };
-    let check = || subject.as_ref().map_or_else(client::check, check);
+    let check = || subject.as_ref().map_or_else(|| client::check(&host), |subject| check(subject, &host));
     let mut checks = check();
     let mut has_failed = false;
     if args.apply {
         apply::require_root("--apply")?;
-        has_failed = !apply::apply(&checks, &list(args)?)?;
+        has_failed = !apply::apply(&checks, &host, &list(args)?)?;
         checks = check();
     }
     if args.json {
@@ -182,17 +221,17 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
 }
 
 /// Carries out all checks of a server: its directories, cache devices, host, network, and placement.
-fn check(subject: &Subject) -> Vec<Check> {
+fn check(subject: &Subject, host: &Machine) -> Vec<Check> {
     let mut checks = Vec::new();
     for path in &subject.directories {
         checks.extend(directory::check(path));
     }
     checks.extend(subject.cache.iter().flat_map(|path| ssd::check(path)));
-    checks.extend(host::check(&subject.limits));
+    checks.extend(host::check(&subject.limits, host));
     checks.extend(subject.kernel_tls.then(host::kernel_tls));
     checks.extend(network::check(&subject.listen));
-    checks.extend(interface::check(&subject.listen));
-    checks.extend(interrupts::check());
+    checks.extend(interface::check(&subject.listen, host));
+    checks.extend(interrupts::check(host));
     checks.extend(placement::check(&subject.cache));
     checks
 }
@@ -208,7 +247,9 @@ fn describe(checks: &[Check]) -> String {
         };
         table.row([output::printable(&check.subject), state, output::printable(&check.finding)]);
         if let Some(fix) = &check.fix {
-            table.row([String::new(), String::new(), format!("  mend: {}", output::printable(&fix.command))]);
+            for line in [format!("mend: {}", fix.command), fix.applied()] {
+                table.row([String::new(), String::new(), format!("  {}", output::printable(&line))]);
+            }
         }
     }
     let count = |state| checks.iter().filter(|check| check.state == state).count();

@@ -9,6 +9,9 @@ use forebay_config::state_base;
 use super::Check;
 use crate::control;
 
+/// The reason why `--apply` does not change an address.
+const LISTEN: &str = "only you know the address that clients use";
+
 /// Checks the addresses that a server will listen on.
 pub(crate) fn check(listen: &[SocketAddr]) -> Vec<Check> {
     let mut checks: Vec<Check> = listen.iter().map(port).collect();
@@ -25,13 +28,15 @@ fn port(address: &SocketAddr) -> Check {
     match error.kind() {
         ErrorKind::AddrInUse => match forebay_on(address) {
             Some(pid) => Check::ok(subject, format!("in use by forebay (pid {pid})")),
-            None => Check::fail(subject, "in use by another program")
-                .mend(format!("ss -ltnp 'sport = :{}' names it; stop it, or use --listen", address.port())),
+            None => Check::fail(subject, "in use by another program").mend(
+                format!("ss -ltnp 'sport = :{}' names it; stop it, or use --listen", address.port()),
+                "only you know which of the two programs is to have it",
+            ),
         },
         ErrorKind::PermissionDenied => Check::fail(subject, "this user may not use ports below 1024")
-            .mend("use a port from 1024 on, such as 2049 or 12049"),
+            .mend("use a port from 1024 on, such as 2049 or 12049", LISTEN),
         ErrorKind::AddrNotAvailable => Check::fail(subject, "no interface of this host has the address")
-            .mend("ip address show; correct --listen"),
+            .mend("ip address show; correct --listen", LISTEN),
         _ => Check::fail(subject, format!("cannot be used: {error}")),
     }
 }
@@ -65,8 +70,8 @@ fn kernel_server() -> Option<Check> {
         return None;
     }
     let finding = format!("runs with {threads} threads: two servers must not export the same directory");
-    Some(
-        Check::warn("kernel NFS server", finding)
-            .mend("exportfs -v shows its exports; systemctl disable --now nfs-server"),
-    )
+    Some(Check::warn("kernel NFS server", finding).mend(
+        "exportfs -v shows its exports; systemctl disable --now nfs-server",
+        "clients may use its exports",
+    ))
 }

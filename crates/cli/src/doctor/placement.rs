@@ -40,7 +40,8 @@ fn judge(cards: &BTreeSet<u32>, devices: &BTreeSet<u32>) -> Option<Check> {
         "move the cards to slots of one processor, or bind the server to one: NUMAPolicy=preferred and NUMAMask={node} \
          under [Service] by `systemctl edit forebay`"
     );
-    Some(Check::warn(subject, finding).mend(mend))
+    let by_hand = "only you know whether cards can move, or one processor is enough for the server";
+    Some(Check::warn(subject, finding).mend(mend, by_hand))
 }
 
 #[cfg(test)]

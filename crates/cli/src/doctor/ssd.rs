@@ -15,11 +15,16 @@ const SPARE_PERCENT: u64 = 10;
 /// The block of the cache in bytes.
 const BLOCK: u64 = 4096;
 
+/// The reason why `--apply` does not format or partition an SSD.
+const ERASED: &str = "it erases what is on the device";
+
 /// Checks a cache device: a block device, or a file on one.
 pub(super) fn check(path: &Path) -> Vec<Check> {
     if let Err(error) = path.metadata() {
         let check = Check::warn(path.display().to_string(), format!("cannot be reached: {error}"));
-        return vec![check.mend("`forebay pool status` shows the devices of the running server")];
+        return vec![
+            check.mend("`forebay pool status` shows the devices of the running server", "it may come back"),
+        ];
     }
     let Some(node) = node_of(path) else { return Vec::new() };
     let Some(device) = sysfs_of(&node) else { return Vec::new() };
@@ -61,7 +66,7 @@ fn kind(device: &Path) -> Check {
             subject,
             "the cache is on a device that says it rotates: it is no faster than the disks",
         )
-        .mend("use an SSD; `lsblk -d -o NAME,ROTA,MODEL` lists the devices"),
+        .mend("use an SSD; `lsblk -d -o NAME,ROTA,MODEL` lists the devices", "the pool gets another device"),
         _ => Check::ok(subject, "does not rotate"),
     }
 }
@@ -74,7 +79,7 @@ fn alignment(node: &Path, start: u64) -> Check {
     }
     let finding = format!("begins at sector {start}, which is no multiple of 1 MiB: the SSD rewrites pages");
     Check::warn(subject, finding)
-        .mend("make the partition anew with parted -a optimal, after `forebay pool remove`")
+        .mend("make the partition anew with parted -a optimal, after `forebay pool remove`", ERASED)
 }
 
 /// Checks the size of sectors. An SSD that offers 4 KiB works with less metadata than with 512 bytes.
@@ -85,14 +90,17 @@ fn sectors(device: &Path) -> Option<Check> {
     if logical > BLOCK {
         let finding = format!("{logical} bytes: the cache works with blocks of {BLOCK} bytes");
         return Some(
-            Check::fail(subject, finding).mend("format the namespace with a smaller sector (nvme format)"),
+            Check::fail(subject, finding)
+                .mend("format the namespace with a smaller sector (nvme format)", ERASED),
         );
     }
     let finding = format!("{logical} bytes, {physical} bytes inside");
     if logical < BLOCK && physical >= BLOCK && name(device).starts_with("nvme") {
         let node = name(device);
         let fix = format!("nvme id-ns -H /dev/{node} lists formats; nvme format -l erases the SSD");
-        return Some(Check::ok(subject, format!("{finding}; a format of 4 KiB may be faster")).mend(fix));
+        return Some(
+            Check::ok(subject, format!("{finding}; a format of 4 KiB may be faster")).mend(fix, ERASED),
+        );
     }
     Some(Check::ok(subject, finding))
 }
@@ -100,13 +108,28 @@ fn sectors(device: &Path) -> Option<Check> {
 /// Checks the volatile write cache. An SSD with protection against power loss reports none, or ignores flushes.
 fn write_cache(device: &Path) -> Option<Check> {
     let subject = format!("{}: write cache", name(device));
-    Some(match queue(device, "write_cache")?.as_str() {
-        "write through" => Check::ok(subject, "none that a power cut could empty: flushes cost nothing"),
-        _ => Check::ok(
-            subject,
-            "volatile: each group of writes waits for a flush. An SSD with power-loss protection is faster",
-        ),
-    })
+    let kernel = queue(device, "write_cache")?;
+    if kernel != "write through" {
+        let finding = "volatile; nothing that was acknowledged is lost, because each group of writes waits for a flush. An SSD \
+                       with power-loss protection is faster";
+        return Some(Check::ok(subject, finding));
+    }
+    if reports_write_back(device) {
+        let finding = "the kernel sends no flushes, but the device says that its cache is volatile: a power cut loses writes \
+                       that clients were told are stable";
+        let command = format!("echo write back > {}/queue/write_cache", device.display());
+        let by_hand = "somebody has set that, and only you know whether the device has power-loss protection";
+        return Some(Check::warn(subject, finding).mend(command, by_hand));
+    }
+    Some(Check::ok(subject, "none that a power cut could empty: flushes cost nothing"))
+}
+
+/// Returns true if a SCSI or SATA device says that it has a volatile cache. `queue/write_cache` is only what the kernel
+/// assumes, and an administrator may write to it.
+fn reports_write_back(device: &Path) -> bool {
+    let disks = std::fs::read_dir(device.join("device/scsi_disk")).into_iter().flatten().flatten();
+    let kinds = disks.filter_map(|disk| std::fs::read_to_string(disk.path().join("cache_type")).ok());
+    kinds.into_iter().any(|kind| kind.trim().starts_with("write back"))
 }
 
 /// Looks for space of an SSD that is in no partition. The SSD uses it to move data, if it was never written or has been
@@ -133,7 +156,7 @@ fn spare(device: &Path) -> Option<Check> {
     let finding =
         format!("{size}, {percent} %, in no partition; more keeps long writes fast on SSDs for reading");
     let fix = format!("blkdiscard the SSD, and partition {} % of it", 100 - SPARE_PERCENT);
-    Some(Check::ok(subject, finding).mend(fix))
+    Some(Check::ok(subject, finding).mend(fix, ERASED))
 }
 
 #[cfg(test)]
@@ -176,6 +199,26 @@ mod tests {
         assert!(finding.contains(" 0 %, in no partition; more") && has_fix, "{finding}");
         assert!(spared("c", "0\n", &[]).unwrap().1, "the whole disk is in use");
         assert_eq!(spared("d", "1\n", &["1048576000"]), None);
+    }
+
+    #[test]
+    fn a_volatile_cache_that_gets_no_flushes_is_a_warning() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let judged = |name: &str, kernel: &str, kind: Option<&str>| {
+            let device = device(dir.path(), name, &[("write_cache", kernel)]);
+            if let Some(kind) = kind {
+                let disk = device.join("device/scsi_disk/0:0:0:0");
+                std::fs::create_dir_all(&disk).unwrap();
+                std::fs::write(disk.join("cache_type"), kind).unwrap();
+            }
+            write_cache(&device).unwrap()
+        };
+        assert_eq!(judged("a", "write back\n", None).state, State::Ok);
+        assert_eq!(judged("b", "write through\n", None).state, State::Ok);
+        assert_eq!(judged("c", "write through\n", Some("write through\n")).state, State::Ok);
+        let check = judged("d", "write through\n", Some("write back\n"));
+        assert_eq!(check.state, State::Warn);
+        assert!(check.fix.unwrap().by_hand.unwrap().contains("power-loss protection"));
     }
 
     #[test]

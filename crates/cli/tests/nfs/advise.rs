@@ -14,11 +14,18 @@ fn advice(server: &Server) -> Value {
 
 /// Reads the file again and again, until the server has seen enough.
 fn read_until_enough(server: &Server, file: &FileHandle) -> Value {
-    let mut c = server.connect();
-    for _ in 0..200 {
+    repeat_until_enough(server, |c| {
         for number in 0..READS {
             assert_eq!(c.read(file, number * READ, READ as u32).unwrap().data.len() as u64, READ);
         }
+    })
+}
+
+/// Repeats a load until the server has seen enough, and returns its advice.
+fn repeat_until_enough(server: &Server, mut load: impl FnMut(&mut Client)) -> Value {
+    let mut c = server.connect();
+    for _ in 0..200 {
+        load(&mut c);
         let advice = advice(server);
         if advice["curve"]["enough"] == true {
             return advice;
@@ -72,4 +79,87 @@ fn a_curve_that_is_switched_off_costs_nothing_and_says_so() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && told.contains("set `miss_ratio_curve = true`"), "{told}");
     assert!(!server.ask(&["status", "--prometheus"]).contains("miss_ratio"));
+}
+
+/// Three exports: one whose own mode makes writers wait, and two in the mode of the server.
+const EXPORTS: &str = r#"
+[[export]]
+path = "@/data/slow"
+name = "/slow"
+policy = { mode = "write-through" }
+[[export.client]]
+networks = ["127.0.0.1"]
+squash = "none"
+[[export]]
+path = "@/data/streams"
+name = "/streams"
+[[export.client]]
+networks = ["127.0.0.1"]
+squash = "none"
+[[export]]
+path = "@/data/mixed"
+name = "/mixed"
+[[export.client]]
+networks = ["127.0.0.1"]
+squash = "none"
+"#;
+
+/// Returns what the server advises about exports, in the order of their worth.
+fn about_exports(advice: &Value) -> Vec<&str> {
+    let facts = advice["facts"].as_array().unwrap().iter();
+    let sentences = std::iter::once(&advice["best"]).chain(facts).map(|sentence| sentence.as_str().unwrap());
+    sentences.filter(|sentence| sentence.contains("forebay policy")).collect()
+}
+
+#[test]
+fn exports_that_wait_or_stream_are_named_and_others_are_not() {
+    let server = Serve::new().cached().exports(EXPORTS).start_on(|data| {
+        ["slow", "streams", "mixed"].iter().for_each(|name| std::fs::create_dir(data.join(name)).unwrap());
+    });
+    let mut c = server.connect();
+    let mut file = |export: &[u8]| {
+        let root = c.mnt(export).unwrap().fhandle;
+        c.new_file(&root, b"f", 0o644)
+    };
+    let (slow, streams, mixed) = (file(b"/slow"), file(b"/streams"), file(b"/mixed"));
+    let data = vec![1; READ as usize];
+    let write = |c: &mut Client, file: &FileHandle, number: u64| {
+        c.write(file, number * READ, &data, StableHow::Unstable).unwrap();
+    };
+    // Data that is written here and there, and read back: no export is the reason that anything waits. Two blocks that
+    // follow each other are more than 16 times their length apart.
+    let scattered = |c: &mut Client| {
+        for number in (0..READS).map(|number| number * 37 % READS) {
+            write(c, &mixed, number);
+            for _ in 0..3 {
+                assert_eq!(c.read(&mixed, number * READ, READ as u32).unwrap().data.len() as u64, READ);
+            }
+        }
+    };
+    let quiet = repeat_until_enough(&server, scattered);
+    assert_eq!(about_exports(&quiet), [""; 0], "{quiet}");
+
+    // A quarter of these bytes to each of the others: a sixth of all, however many rounds there were.
+    let moved: u64 =
+        ["blocks_read", "blocks_written"].iter().map(|of| quiet["curve"][of].as_u64().unwrap()).sum();
+    for _ in 0..moved.div_ceil(4 * READS * READ / 4096) {
+        for number in 0..READS {
+            write(&mut c, &slow, number);
+            write(&mut c, &streams, number);
+        }
+    }
+    let advice = advice(&server);
+    let told = about_exports(&advice);
+    let [first, second] = told[..] else { panic!("{advice}") };
+    assert!(first.starts_with("WRITEs to /slow are ") && first.contains("in mode write-through"), "{advice}");
+    let path = server.data.join("slow");
+    assert!(first.contains(&format!("`forebay policy show {}`", path.display())), "{advice}");
+    assert!(second.starts_with("Clients write streams to /streams, "), "{advice}");
+    let path = server.data.join("streams");
+    assert!(second.contains(&format!("`forebay policy set {} --priority low`", path.display())), "{advice}");
+
+    // What the sentence proposes ends the advice.
+    server.ask(&["policy", "set", path.to_str().unwrap(), "--priority", "low"]);
+    let advice: Value = serde_json::from_str(&server.ask(&["advise", "--json"])).unwrap();
+    assert_eq!(about_exports(&advice).len(), 1, "{advice}");
 }

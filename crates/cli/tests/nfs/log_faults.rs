@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forebay_wire::nfs4::{CreateHow as Create4, Fattr, Nfsstat4, OpenHow, share};
+
 use crate::harness::*;
+use crate::nfs4::Client4;
 
 const JOURNAL_FAILS: &str = "the journal of a served file system fails";
 
@@ -188,7 +191,7 @@ fn the_changes_of_a_file_system_whose_journal_fails_do_not_fill_the_log() {
 }
 
 /// Finds the unnamed file that group commits change, through a descriptor of the server.
-fn marker(server: &Server, at: &std::path::Path) -> std::fs::File {
+pub(crate) fn marker(server: &Server, at: &std::path::Path) -> std::fs::File {
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap();
     let mut paths = descriptors.map(|entry| entry.unwrap().path());
     let nameless = format!("{}/#", at.display());
@@ -299,6 +302,30 @@ fn cache_devices_that_come_back_do_not_undo_what_was_done_without_them() {
         c.rename((&root, b"kept"), (&root, b"moved")).unwrap();
         server.restart();
         assert_eq!(server.connect().find(&root, b"moved"), kept);
+    }
+}
+
+/// The state changes without the log from the loss on. The log has the old state until its room is used again, and a
+/// kill in between must not bring that state back.
+#[test]
+fn the_state_of_clients_in_cache_devices_that_come_back_stays_forgotten() {
+    let (Some(array), Some(ssd)) = (Array::instant("ext4"), Array::instant("ext4")) else { return };
+    let mut server = with_ssd(&array, &ssd);
+    let mut one = Client4::connect(&server, b"one");
+    let make = OpenHow::Create(Create4::Unchecked(Fattr::default()));
+    one.open(b"file", make, share::WRITE).unwrap();
+    ssd.cut_power("1");
+    let mut c = server.connect();
+    let root = c.root();
+    c.new_file(&root, b"made", 0o644);
+    assert!(events(&server).contains("device-lost"));
+    server.kill();
+    assert!(ssd.power_on());
+    for round in 0..3 {
+        server.start();
+        one.reconnect(&server);
+        assert_eq!(one.session_status(), Nfsstat4::Badsession, "round {round}");
+        server.kill();
     }
 }
 

@@ -249,6 +249,13 @@ impl Client4 {
         })
     }
 
+    /// Asks for the session on its own connection. Returns the error if the server does not know it.
+    pub(crate) fn session_status(&mut self) -> Nfsstat4 {
+        self.encode(&[]);
+        let (_, bytes) = self.connection.call(COMPOUND, &self.last);
+        results(&bytes).0
+    }
+
     pub(crate) fn status(&mut self, operations: &[Op<'_>]) -> Nfsstat4 {
         self.run(operations, |status, _| status)
     }

@@ -2,7 +2,17 @@
 
 use std::os::unix::fs::FileExt;
 
+use forebay_wire::Opaque;
+use forebay_wire::nfs4::{
+    CreateHow as Create4, Fattr, LockType, Nfsstat4, Op, OpenArgs, OpenClaim, OpenHow, ReclaimCompleteArgs,
+    StateOwner, Stateid, share,
+};
+use forebay_wire::nlm4::Stats;
+
 use crate::harness::*;
+use crate::log_faults::marker;
+use crate::nfs4::{Client4, putfh};
+use crate::volumes::{FUA, Nbd};
 
 /// Makes a stopped server use the pool called `name`.
 fn use_pool(server: &mut Server, name: &str, more: &[&str]) {
@@ -39,8 +49,6 @@ fn holds(server: &Server, file: &FileHandle, byte: u8) {
 fn a_pool_does_not_believe_what_it_had_before_the_directory_was_served_with_another_or_none() {
     let (mut server, file) = server_and_file();
     for (byte, pool) in (2..).zip(["second", "first", "none", "first", "second"]) {
-        // A reply that a client may lack stays in the log of the pool, which is then refused after another one.
-        wait_for(|| server.status()["connections"] == 0);
         server.stop();
         match pool {
             "none" => server.set_flags(&["--squash", "none", "--mode", "pass-through"]),
@@ -132,4 +140,186 @@ fn changes_that_were_given_up_are_not_made_later_over_what_is_newer() {
     use_pool(&mut server, "first", &["--format-cache"]);
     server.start();
     holds(&server, &file, 3);
+}
+
+const LOCK: (u64, u64) = (0, 10);
+
+/// Makes a file and locks a part of it.
+fn locked(c: &mut Client4) -> (Vec<u8>, Stateid) {
+    let make = OpenHow::Create(Create4::Unchecked(Fattr::default()));
+    let (open, file) = c.open(b"locked", make, 0).unwrap();
+    assert_eq!(c.lock(&file, open, LockType::Write, LOCK.0, LOCK.1), Nfsstat4::Ok);
+    (file, open)
+}
+
+/// Opens the locked file as a client that has it from before.
+fn reclaims(server: &Server, name: &[u8], file: &[u8]) -> Client4 {
+    let mut c = Client4::connect_silent(server.connect(), 1, name);
+    let open = OpenArgs {
+        seqid: 0,
+        share_access: share::BOTH | share::WANT_NO_DELEG,
+        share_deny: 0,
+        owner: StateOwner { clientid: c.id, owner: Opaque(b"owner") },
+        how: OpenHow::NoCreate,
+        claim: OpenClaim::Previous(forebay_wire::nfs4::DelegationType::None),
+    };
+    assert_eq!(c.status(&[putfh(file), Op::Open(open)]), Nfsstat4::Ok, "a reclaim");
+    let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
+    assert_eq!(c.status(&[complete]), Nfsstat4::Ok);
+    c
+}
+
+/// The log of the first pool has the session, the open and the lock of a client that never went away. Other clients may
+/// have had the lock since. A kill of the server at any step of the start leads to the same end.
+#[test]
+fn the_state_of_clients_in_a_pool_counts_no_more_after_the_directory_was_served_with_another_or_none() {
+    let (mut server, _) = server_and_file();
+    let mut one = Client4::connect(&server, b"one");
+    let (file, _) = locked(&mut one);
+    for other in ["second", "none"] {
+        use_pool(&mut server, "first", &[]);
+        server.flush();
+        server.stop();
+        match other {
+            "none" => server.set_flags(&["--squash", "none", "--mode", "pass-through"]),
+            pool => use_pool(&mut server, pool, &[]),
+        }
+        server.start();
+        one.reconnect(&server);
+        assert_eq!(one.session_status(), Nfsstat4::Badsession);
+        let mut two = Client4::connect(&server, b"two");
+        assert_eq!(two.open(b"locked", OpenHow::NoCreate, 0), Err(Nfsstat4::Grace), "the first may reclaim");
+        reclaims(&server, b"one", &file).leave();
+        let (open, _) = two.open(b"locked", OpenHow::NoCreate, 0).unwrap();
+        assert_eq!(two.lock(&file, open, LockType::Write, LOCK.0, LOCK.1), Nfsstat4::Ok);
+        server.flush();
+        server.stop();
+        let last = std::fs::read(server.state.join("cache-last")).unwrap();
+        use_pool(&mut server, "first", &[]);
+        server.start();
+        // The second round is a kill before the start had forgotten the state for good, the third one a kill after it.
+        for round in 0..3 {
+            for client in [&mut one, &mut two] {
+                client.reconnect(&server);
+                assert_eq!(client.session_status(), Nfsstat4::Badsession, "round {round} after {other}");
+            }
+            server.kill();
+            if round == 0 {
+                std::fs::write(server.state.join("cache-last"), &last).unwrap();
+            }
+            server.start();
+        }
+        // The kills have not ended the grace period.
+        let mut two = Client4::connect(&server, b"two");
+        assert_eq!(two.open(b"locked", OpenHow::NoCreate, 0), Err(Nfsstat4::Grace), "after {other}");
+        one = reclaims(&server, b"one", &file);
+        locked(&mut one);
+    }
+}
+
+/// A server after the one with the reply may have carried out the request once more, so the reply is out of date.
+#[test]
+fn a_reply_in_a_pool_counts_no_more_after_the_directory_was_served_with_another() {
+    let (mut server, _) = server_and_file();
+    let mut c = server.connect();
+    let root = c.root();
+    let how = CreateHow::Guarded(mode(0o644));
+    let target = name(&root, b"made");
+    let request = call(&mut c, Procedure::Create, &CreateArgs { target, how });
+    assert_eq!(status_of(&c.exchange(&request)), Nfsstat3::Ok);
+    server.flush();
+    server.stop();
+    use_pool(&mut server, "second", &[]);
+    server.start();
+    server.connect().remove(&root, b"made").unwrap();
+    server.flush();
+    server.stop();
+    use_pool(&mut server, "first", &[]);
+    server.start();
+    let reply = server.connect().exchange(&request);
+    assert_eq!(status_of(&reply), Nfsstat3::Ok);
+    assert!(server.connect().lookup(&root, b"made").is_ok(), "the request was carried out");
+    // The log of the first pool has a reply once more, and no other server was there since.
+    server.kill();
+    server.start();
+    assert_eq!(server.connect().exchange(&request), reply);
+}
+
+/// Only the log has the new name: its file system was not asked for a commit, and no data is dirty.
+#[test]
+fn names_that_only_a_pool_has_keep_it_from_being_used_after_another() {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    for kind in ["ext4", "xfs"] {
+        let Some(array) = Array::instant(kind) else { return };
+        let mut server = Serve::unsquashed().plain().data_at(&array.at).start();
+        server.stop();
+        use_pool(&mut server, "first", &[]);
+        server.start();
+        let mut c = server.connect();
+        let root = c.root();
+        let marker = marker(&server, &array.at);
+        let flags = ioctl_getflags(&marker).unwrap();
+        // With this flag even root cannot change the file.
+        ioctl_setflags(&marker, flags | IFlags::IMMUTABLE).unwrap();
+        c.new_file(&root, b"made", 0o644);
+        server.kill();
+        ioctl_setflags(&marker, flags).unwrap();
+        drop(marker);
+        std::fs::remove_file(server.state.join("cache-in-use")).unwrap();
+        server.set_flags(&["--squash", "none", "--mode", "pass-through"]);
+        server.start();
+        server.stop();
+        use_pool(&mut server, "first", &[]);
+        for _ in 0..2 {
+            let said = server.refusal();
+            assert!(said.contains("were given up"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_pool_does_not_believe_what_it_had_of_a_volume_before_the_volume_was_served_with_another() {
+    const LEN: usize = 40_960;
+    let (mut server, _) = server_and_file();
+    let image = server.home().join("disk.img");
+    std::fs::write(&image, [9; LEN]).unwrap();
+    let open = |server: &Server| {
+        let shown = server.ask(&["volume", "show", "scratch", "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        Nbd::open(shown["nbd"].as_str().unwrap(), "scratch").unwrap()
+    };
+    for (byte, pool) in (1..).zip(["first", "second", "first", "second"]) {
+        server.stop();
+        use_pool(&mut server, pool, &["--nbd", "127.0.0.1:0"]);
+        server.start();
+        if byte == 1 {
+            server.ask(&["volume", "create", "scratch", "--backing", image.to_str().unwrap()]);
+        } else {
+            open(&server).holds(&[byte - 1; LEN]);
+        }
+        open(&server).write(FUA, 0, byte, LEN);
+        server.flush();
+    }
+}
+
+/// The log of the first pool has the locks of a host. The host is told of the start, and may have its locks back.
+#[test]
+fn locks_of_nfsv3_can_be_reclaimed_after_a_start_with_another_pool_or_none() {
+    const ALL: Bytes = (0, 0);
+    let (mut server, file) = server_and_file();
+    let mut one = Process::new(server.connect(), b"client", 1);
+    assert_eq!(one.lock(&file, ALL, true), Stats::Granted);
+    for pool in ["second", "none", "first", "second"] {
+        server.flush();
+        server.stop();
+        match pool {
+            "none" => server.set_flags(&["--squash", "none", "--mode", "pass-through"]),
+            pool => use_pool(&mut server, pool, &[]),
+        }
+        server.start();
+        let mut two = Process::new(server.connect_from([127, 0, 0, 2]), b"elsewhere", 1);
+        assert_eq!(two.lock(&file, ALL, true), Stats::DeniedGracePeriod, "with {pool}");
+        let mut one = Process::new(server.connect(), b"client", 1);
+        assert_eq!(one.reclaim(&file, ALL), Stats::Granted, "with {pool}");
+    }
 }

@@ -254,6 +254,29 @@ fn a_file_that_was_changed_after_a_clean_stop_is_read_as_it_is() {
     rig.open().unwrap().holds(&contents);
 }
 
+/// A server that ran without the device does not know what others did with it.
+#[test]
+fn a_file_that_was_changed_while_a_server_did_not_find_it_is_read_as_it_is() {
+    let mut rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(FUA, 0, 1, 2 * BLOCK);
+    drop(nbd);
+    rig.volume(&["flush", "scratch"]);
+    rig.server.stop();
+    let elsewhere = rig.server.home().join("elsewhere.img");
+    std::fs::rename(&rig.image, &elsewhere).unwrap();
+    rig.server.start();
+    assert!(rig.open().is_none(), "its file is not there");
+    rig.server.stop();
+    let mut contents = std::fs::read(&elsewhere).unwrap();
+    contents[..2 * BLOCK].fill(5);
+    // The inode stays.
+    std::fs::OpenOptions::new().write(true).open(&elsewhere).unwrap().write_all(&contents).unwrap();
+    std::fs::rename(&elsewhere, &rig.image).unwrap();
+    rig.server.start();
+    rig.open().unwrap().holds(&contents);
+}
+
 #[test]
 fn verbs_of_volumes_do_what_they_say_or_give_the_reason() {
     let rig = Rig::new();

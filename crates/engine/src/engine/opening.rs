@@ -26,9 +26,9 @@ impl Opening {
         &self.0.recovered.notes
     }
 
-    /// Returns true if the log has user records, or objects with changes. The backing store may lack both.
+    /// Returns true if the log has objects with changes that the backing store may lack.
     pub fn holds_changes(&self) -> bool {
-        !self.0.unsure.is_empty() || !self.0.recovered.notes.is_empty()
+        !self.0.unsure.is_empty()
     }
 
     /// Returns the number of objects with changes on the devices, for each volume.

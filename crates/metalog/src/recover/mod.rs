@@ -25,7 +25,7 @@ type Name = (u32, Identity, forebay_oplog::Name);
 /// The recovery of the operations in a log. The steps are, in this order:
 ///
 /// 1. [`Recovery::read`]: the contents of the log.
-/// 2. [`Recovery::give_up`] and [`Recovery::reached`]: what is known of file systems besides.
+/// 2. [`Recovery::give_up`], [`Recovery::reached`] and [`Recovery::forget_clients`]: what is known besides.
 /// 3. [`Recovery::reconcile`] for each file system, before any task reads it: it is equal to the log.
 /// 4. [`Recovery::decide`]: the changes whose result the log does not state.
 /// 5. The [`Checkpoints`] begin, with [`Recovery::replies`]. From now on the log may release its records.
@@ -42,6 +42,8 @@ pub struct Recovery {
     given_up: Vec<u32>,
     /// The decisions, until they are in the log.
     decided: Option<Decided>,
+    /// True until the log says that the clients of before are forgotten.
+    forgets: bool,
 }
 
 /// Decisions about changes whose result the log does not state.
@@ -63,7 +65,7 @@ impl Recovery {
     ) -> Option<Self> {
         let found = LogContents::read(notes)?;
         let last = found.last();
-        Some(Recovery { found, log, cut_short, last, given_up: Vec::new(), decided: None })
+        Some(Recovery { found, log, cut_short, last, given_up: Vec::new(), decided: None, forgets: false })
     }
 
     /// Returns the contents of the log.
@@ -94,9 +96,16 @@ impl Recovery {
         self.found.reached(filesystem, upto);
     }
 
-    /// Forgets the state of clients: the log was lost while a server ran, and the state changed without it.
-    pub fn drop_state(&mut self) {
-        self.found.states.clear();
+    /// Forgets the state of clients and the replies to them: clients were served without this log since.
+    /// [`Recovery::declare`] says so in the log. The reason may be removed after that: the log still has the records.
+    pub fn forget_clients(&mut self) {
+        self.forgets = self.found.replies().next().is_some();
+        self.found.forget();
+    }
+
+    /// Returns true if some file system may lack operations of the log.
+    pub fn has_operations(&self) -> bool {
+        self.found.operations.keys().any(|number| self.behind(*number).next().is_some())
     }
 
     /// Returns the operations of a file system that the last checkpoint does not cover.
@@ -176,6 +185,9 @@ impl Recovery {
     /// # Errors
     /// The log fails. The start fails then.
     pub async fn declare<L: Log, E>(&mut self, log: &L) -> Result<(), StartError<E>> {
+        if std::mem::take(&mut self.forgets) {
+            note(log, &Record::Forgotten { upto: self.found.forgotten }).await?;
+        }
         let Some(Decided { unlogged, void }) = self.decided.take() else { return Ok(()) };
         for change in unlogged {
             note(log, &Record::Change(Box::new(change))).await?;

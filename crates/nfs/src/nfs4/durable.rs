@@ -99,9 +99,14 @@ impl InSlot {
 }
 
 impl Server {
-    /// Continues from the records that the log has, in their order. If the log was lost in between, clients may reclaim
-    /// their state for the time of a lease.
-    pub(crate) fn recover<'a>(&self, logged: impl Iterator<Item = &'a [u8]>, is_lost: bool) {
+    /// Continues from the records that the log has, in their order. If clients were served without the log since, they
+    /// may reclaim their state for the time of a lease. `has_lost_locks`: so may hosts of NFSv3, which no list names.
+    pub(crate) fn recover<'a>(
+        &self,
+        logged: impl Iterator<Item = &'a [u8]>,
+        is_lost: bool,
+        has_lost_locks: bool,
+    ) {
         let mut all = Vec::new();
         let owners = self.known.owners();
         let mut carried_out = self.carried_out.lock();
@@ -114,7 +119,7 @@ impl Server {
         let mut state = self.state();
         let origin = self.origin(all.iter().map(Record::epoch).max());
         if is_lost {
-            let known = (!self.has_lost_locks && !owners.is_empty()).then_some(owners);
+            let known = (!has_lost_locks).then_some(owners);
             *state = State::without_log(self.limits.clone(), origin, known, self.now());
             state.count_in(self.counters.clone());
             return;
@@ -122,8 +127,10 @@ impl Server {
         let mut recovery = Recovery::new(self.limits.clone(), origin);
         all.iter().for_each(|record| recovery.apply(record));
         *state = recovery.finish(self.now());
-        if self.has_lost_locks {
+        if has_lost_locks {
             state.begin_grace(self.now());
+        } else if self.known.in_grace() {
+            state.resume_grace(owners, self.now());
         }
         state.count_in(self.counters.clone());
     }
@@ -132,6 +139,8 @@ impl Server {
     /// records of their clients are released only when the snapshot without them is durable. Changes of names and
     /// attributes up to `durable` need no record any more, so the snapshot has the replies that tell of them.
     pub(crate) fn snapshot(&self, number: &dyn Fn() -> u64, durable: u64) -> Vec<(u64, Vec<u8>)> {
+        // A clean stop makes a snapshot. The next start shall not resume a grace period that has ended.
+        self.forget_known();
         let clients = self.state().client_ids();
         let mut numbered = Vec::new();
         let mut put = |records: Vec<Record>| {

@@ -25,6 +25,9 @@ struct Inner {
     epoch: u32,
     /// The clients. The file names each of them, durably.
     owners: BTreeSet<Vec<u8>>,
+    /// True if the start gave the clients a grace period, and nobody has noted its end. A start after a kill gives
+    /// those that have not come back another one.
+    in_grace: bool,
     /// True if a line at the end of the file may be cut short, because a write failed.
     is_torn: bool,
 }
@@ -33,16 +36,17 @@ impl Known {
     /// Reads the file. A power cut may have left a part of the last line, which names no client.
     pub(super) fn open(path: Option<PathBuf>) -> io::Result<Self> {
         let text = path.as_deref().map_or(Ok(None), state_file::read)?.unwrap_or_default();
-        let (mut epoch, mut owners) = (None, BTreeSet::new());
+        let (mut epoch, mut owners, mut in_grace) = (None, BTreeSet::new(), false);
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         for line in whole.lines() {
             match line.split_once(' ') {
                 Some(("epoch", number)) => epoch = number.parse().ok(),
                 Some(("client", name)) => owners.extend(unhex(name)),
+                None if line == "grace" => in_grace = true,
                 _ => {}
             }
         }
-        let inner = Inner { epoch: epoch.unwrap_or(0), owners, is_torn: !text.ends_with('\n') };
+        let inner = Inner { epoch: epoch.unwrap_or(0), owners, in_grace, is_torn: !text.ends_with('\n') };
         Ok(Known { path, epoch, inner: Mutex::new(inner) })
     }
 
@@ -51,10 +55,17 @@ impl Known {
         self.inner.lock().owners.iter().filter_map(|name| OwnerName::new(name)).collect()
     }
 
-    /// Begins a start with this number, durably. The file names these clients then, or those of before.
+    /// Returns true if clients have a grace period whose end nobody has noted.
+    pub(super) fn in_grace(&self) -> bool {
+        self.inner.lock().in_grace
+    }
+
+    /// Begins a start with this number, durably. The file names these clients then. `None`: it names those of before,
+    /// and they have a grace period.
     pub(super) fn begin(&self, epoch: u32, owners: Option<&[OwnerName]>) -> io::Result<()> {
         let mut inner = self.inner.lock();
         inner.epoch = epoch;
+        inner.in_grace = owners.is_none();
         if let Some(owners) = owners {
             inner.owners = owners.iter().map(|owner| owner.as_bytes().to_vec()).collect();
         }
@@ -77,15 +88,16 @@ impl Known {
         added
     }
 
-    /// Removes all clients but those that `owners` returns, durably. Does nothing if it returns `None`. No client is
-    /// added meanwhile.
+    /// Removes all clients but those that `owners` returns, durably, and notes that no client has a grace period. Does
+    /// nothing if it returns `None`. No client is added meanwhile.
     pub(super) fn keep(&self, owners: impl FnOnce() -> Option<Vec<OwnerName>>) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let Some(owners) = owners() else { return Ok(()) };
         let owners: BTreeSet<&[u8]> = owners.iter().map(OwnerName::as_bytes).collect();
         let before = inner.owners.len();
         inner.owners.retain(|name| owners.contains(&name[..]));
-        if inner.owners.len() < before { self.write(&mut inner) } else { Ok(()) }
+        let was_in_grace = std::mem::take(&mut inner.in_grace);
+        if was_in_grace || inner.owners.len() < before { self.write(&mut inner) } else { Ok(()) }
     }
 
     /// Writes a line for a client at the end of the file, durably.
@@ -99,7 +111,8 @@ impl Known {
     /// Replaces the file, durably. Does nothing for a server that keeps no file.
     fn write(&self, inner: &mut Inner) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        let mut text = format!("epoch {}\n", inner.epoch);
+        let grace = if inner.in_grace { "grace\n" } else { "" };
+        let mut text = format!("epoch {}\n{grace}", inner.epoch);
         for name in &inner.owners {
             text += &line(name);
         }
@@ -136,14 +149,16 @@ mod tests {
         known.begin(7, None).unwrap();
         [&b"one"[..], b"two", b"one"].iter().for_each(|name| known.add(&owner(name)).unwrap());
         let text = std::fs::read_to_string(home.path().join("nfs4-clients")).unwrap();
-        assert_eq!(text, "epoch 7\nclient 6f6e65\nclient 74776f\n");
+        assert_eq!(text, "epoch 7\ngrace\nclient 6f6e65\nclient 74776f\n");
         // A line that a power cut has torn names nobody.
         std::fs::write(home.path().join("nfs4-clients"), format!("{text}client 746872")).unwrap();
         let found = Known::open(path.clone()).unwrap();
         assert_eq!((found.epoch, found.owners()), (Some(7), vec![owner(b"one"), owner(b"two")]));
         found.keep(|| None).unwrap();
+        assert!(Known::open(path.clone()).unwrap().in_grace());
         found.keep(|| Some(vec![owner(b"two"), owner(b"three")])).unwrap();
-        assert_eq!(Known::open(path).unwrap().owners(), [owner(b"two")]);
+        let found = Known::open(path).unwrap();
+        assert_eq!((found.owners(), found.in_grace()), (vec![owner(b"two")], false));
     }
 
     #[test]

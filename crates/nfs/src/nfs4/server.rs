@@ -43,8 +43,6 @@ pub struct StateNumbers {
 /// The circumstances of a start.
 pub(crate) struct Start {
     pub(crate) lease: Duration,
-    /// True if hosts lost locks with the last server: there is a grace period for them.
-    pub(crate) has_lost_locks: bool,
     /// True if clients get delegations.
     pub(crate) delegates: bool,
     /// The file of the clients that may reclaim state.
@@ -56,8 +54,6 @@ pub(crate) struct Server {
     state: Mutex<State>,
     /// Moves whenever a thread is about to change the state: see [`recent`](super::recent).
     generation: AtomicU64,
-    /// True if hosts had locks with a server without a log, and may reclaim them now.
-    pub(super) has_lost_locks: bool,
     pub(super) known: Known,
     /// True if a client is gone since the file of known clients was written.
     someone_is_gone: AtomicBool,
@@ -92,7 +88,7 @@ impl Server {
     /// # Errors
     /// The file of known clients cannot be read.
     pub(crate) fn new(vfs: &Vfs, start: Start) -> std::io::Result<Self> {
-        let Start { lease, has_lost_locks, delegates, known } = start;
+        let Start { lease, delegates, known } = start;
         let known = Known::open(known)?;
         let mut limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
         if !delegates {
@@ -100,10 +96,7 @@ impl Server {
         }
         let keys = RandomState::new();
         let counters = Arc::default();
-        let mut state = match has_lost_locks {
-            true => State::without_log(limits.clone(), origin(&keys, None), None, 0),
-            false => State::new(limits.clone(), origin(&keys, None)),
-        };
+        let mut state = State::new(limits.clone(), origin(&keys, None));
         state.count_in(Arc::clone(&counters));
         Ok(Server {
             counters,
@@ -113,7 +106,6 @@ impl Server {
             copier: Copier::new(),
             state: Mutex::new(state),
             generation: AtomicU64::new(keys.hash_one(1)),
-            has_lost_locks,
             known,
             someone_is_gone: AtomicBool::new(false),
             sessions: RwLock::default(),
@@ -147,12 +139,12 @@ impl Server {
     }
 
     /// Prepares for clients, after [`Server::recover`] if there is a log. Without one, clients that the server knew may
-    /// reclaim their state for the time of a lease.
+    /// reclaim their state for the time of a lease. `has_lost_locks`: so may hosts of NFSv3, which no list names.
     ///
     /// # Errors
     /// The state directory cannot be written.
-    pub(crate) fn begin(&self, vfs: &Vfs) -> std::io::Result<()> {
-        let known = (!self.has_lost_locks).then(|| self.known.owners());
+    pub(crate) fn begin(&self, vfs: &Vfs, has_lost_locks: bool) -> std::io::Result<()> {
+        let known = (!has_lost_locks).then(|| self.known.owners());
         let mut state = self.state();
         if !vfs.logs_state() {
             let origin = self.origin(None);
@@ -176,13 +168,14 @@ impl Server {
         Ok(())
     }
 
-    /// Removes clients that are gone from the known ones, with the next new client: the caller is a worker. In a grace
-    /// period those that have not come back yet stay.
-    fn forget_known(&self) {
+    /// Removes clients that are gone from the known ones, with the next new client or snapshot: the caller may wait for
+    /// a disk. In a grace period those that have not come back yet stay.
+    pub(super) fn forget_known(&self) {
+        let was_in_grace = self.known.in_grace();
         let owners = || {
             let state = self.state.lock();
-            let is_due = !state.in_grace(self.now()) && self.someone_is_gone.swap(false, Ordering::Relaxed);
-            is_due.then(|| state.client_owners())
+            let is_due = || self.someone_is_gone.swap(false, Ordering::Relaxed) || was_in_grace;
+            (!state.in_grace(self.now()) && is_due()).then(|| state.client_owners())
         };
         // A client that stays in the file makes a later grace period longer, and does no other harm.
         let _ = self.known.keep(owners);

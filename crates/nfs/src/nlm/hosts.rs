@@ -15,8 +15,6 @@ impl Shared {
     /// Keeps the name of a host that is about to get a lock or a share. Returns false if there are too many hosts.
     pub(super) fn knows_host(&self, address: IpAddr, name: &[u8], is_monitored: bool) -> bool {
         let Some(locks) = &self.locks else { return false };
-        // With a log the locks outlive the server, and nobody has to be told of its start.
-        let is_monitored = is_monitored && !self.vfs.logs_state();
         let (monitored, add) = (&locks.monitored, || locks.monitored.add(address, name, is_monitored));
         let added = add().and_then(|added| match added {
             Added::Full => {
@@ -33,6 +31,24 @@ impl Shared {
                 false
             }
         }
+    }
+
+    /// Begins a start with the log that has the locks of the last one.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn keep_lock_hosts(&self) -> std::io::Result<()> {
+        let Some(locks) = &self.locks else { return Ok(()) };
+        locks.monitored.begin_with_log(|address, name| self.holds_something(address, name))
+    }
+
+    /// Begins a start without the locks of the last one. Their hosts may reclaim them.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn lose_locks(&self) -> std::io::Result<()> {
+        let Some(locks) = &self.locks else { return Ok(()) };
+        locks.monitored.begin_without_log(self.vfs.logs_state())
     }
 
     /// Returns true if the clients' state has locks, shares or blocked requests of a host.

@@ -1,7 +1,8 @@
 //! The hosts with locks, in a file of the state directory: a server that starts tells them that it has started.
 //!
 //! The file has a line `state N` and a line `host NAME ADDRESS` for each host, with the name in hexadecimal digits.
-//! The state number is odd while the server is up, and grows with each start.
+//! The line is `logged NAME ADDRESS` if the locks of the host are in the log of the cache. Such a host is told only if
+//! a server starts without that log. The state number is odd while the server is up, and grows with each start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -32,12 +33,17 @@ pub(super) struct Monitored {
     inner: Mutex<Inner>,
 }
 
+#[derive(Default)]
 struct Inner {
     state: i32,
     /// The hosts of this start: by address and name, true if the host is monitored.
     hosts: BTreeMap<(IpAddr, Vec<u8>), bool>,
     /// The hosts of earlier starts that have not been told yet.
     before: BTreeSet<(IpAddr, Vec<u8>)>,
+    /// The hosts of the last start whose locks were in a log, until this start knows whether it has that log.
+    logged: BTreeSet<(IpAddr, Vec<u8>)>,
+    /// True if the locks of this start are in a log.
+    logs: bool,
 }
 
 impl Monitored {
@@ -79,6 +85,28 @@ impl Monitored {
         Ok(Added::Known)
     }
 
+    /// Begins a start that has the log with the locks of the last one. The hosts for which `has_locks` is true are
+    /// those of this start.
+    pub(super) fn begin_with_log(&self, has_locks: impl Fn(IpAddr, &[u8]) -> bool) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        let logged = std::mem::take(&mut inner.logged);
+        inner
+            .hosts
+            .extend(logged.into_iter().filter(|(at, name)| has_locks(*at, name)).map(|key| (key, true)));
+        inner.logs = true;
+        state_file::replace(&self.path, inner.text())
+    }
+
+    /// Begins a start without the locks of the last one: all its hosts are told. `logs` says if the locks of this start
+    /// are in a log.
+    pub(super) fn begin_without_log(&self, logs: bool) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        let logged = std::mem::take(&mut inner.logged);
+        inner.before.extend(logged);
+        inner.logs = logs;
+        state_file::replace(&self.path, inner.text())
+    }
+
     /// Forgets the hosts for which `is_kept` is false.
     pub(super) fn retain(&self, is_kept: impl Fn(IpAddr, &[u8]) -> bool) {
         self.inner.lock().hosts.retain(|(address, name), _| is_kept(*address, name));
@@ -111,14 +139,15 @@ impl Inner {
 
     /// Reads the text of the file. Lines that cannot be read are ignored: the host is not told.
     fn parse(text: &str) -> Self {
-        let mut inner = Inner { state: 0, hosts: BTreeMap::new(), before: BTreeSet::new() };
+        let mut inner = Inner::default();
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["state", number] => inner.state = number.parse().unwrap_or_default(),
-                ["host", name, address] => {
+                [word @ ("host" | "logged"), name, address] => {
+                    let hosts = if word == "host" { &mut inner.before } else { &mut inner.logged };
                     if let (Some(name), Ok(address)) = (from_hex(name), address.parse()) {
-                        inner.before.insert((address, name));
+                        hosts.insert((address, name));
                     }
                 }
                 _ => {}
@@ -130,11 +159,14 @@ impl Inner {
     /// Returns the text of the file: the state number, the monitored hosts, and hosts of earlier starts that have not
     /// been notified.
     fn text(&self) -> String {
-        let mut text = format!("state {}\n", self.state);
         let now = self.hosts.iter().filter(|(_, is_monitored)| **is_monitored).map(|(key, _)| key);
-        for (address, name) in now.chain(self.before.iter().filter(|key| self.hosts.get(*key) != Some(&true)))
-        {
-            text.push_str("host ");
+        let (mut told, mut logged): (BTreeSet<_>, BTreeSet<_>) =
+            (self.before.iter().collect(), self.logged.iter().collect());
+        if self.logs { &mut logged } else { &mut told }.extend(now);
+        let mut text = format!("state {}\n", self.state);
+        let lines = told.into_iter().map(|key| ("host", key));
+        for (word, (address, name)) in lines.chain(logged.into_iter().map(|key| ("logged", key))) {
+            let _ = write!(text, "{word} ");
             name.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
             let _ = writeln!(text, " {address}");
         }
@@ -187,6 +219,33 @@ mod tests {
         three.notified(four).unwrap();
         let four_again = Monitored::open(path).unwrap();
         assert_eq!(four_again.to_notify(), [four].into(), "the host has locks again");
+    }
+
+    #[test]
+    fn hosts_whose_locks_are_in_a_log_are_told_of_a_start_without_it_only() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("nlm-hosts");
+        let (four, other) = (address("192.0.2.7"), address("192.0.2.8"));
+        let open = || Monitored::open(path.clone()).unwrap();
+        let first = open();
+        first.begin_without_log(true).unwrap();
+        first.add(four, b"a", true).unwrap();
+        first.add(other, b"b", true).unwrap();
+        // A start that ends before it knows its log forgets nobody.
+        assert!(open().to_notify().is_empty());
+        let with_log = open();
+        with_log.begin_with_log(|at, _| at == four).unwrap();
+        assert!(
+            with_log.to_notify().is_empty() && with_log.at(four) == [b"a"] && with_log.at(other).is_empty()
+        );
+        let without = open();
+        without.begin_without_log(true).unwrap();
+        assert_eq!(without.to_notify(), [four].into());
+        // The host has new locks in the log of this start, and is to be told of the old ones.
+        without.add(four, b"a", true).unwrap();
+        let again = open();
+        again.begin_with_log(|_, _| true).unwrap();
+        assert_eq!((again.to_notify(), again.at(four)), ([four].into(), vec![b"a".to_vec()]));
     }
 
     #[test]

@@ -70,6 +70,7 @@ fn records() -> Vec<Record> {
         Record::Settled { upto: 7, void: Vec::new() },
         Record::Checkpoint { filesystem: 2, upto: 1 << 60 },
         Record::State { number: 1 << 40, bytes: [7; crate::STATE_MAX].into() },
+        Record::Forgotten { upto: 1 << 40 },
         largest_rename(),
         operation([], vec![object(8, Kind::File, None)]),
         operation([made(Some(identity(8)))], vec![object(8, Kind::Fifo, Some(New::Plain))]),
@@ -106,7 +107,7 @@ fn what_is_cut_short_is_no_record_and_nothing_panics() {
             }
         }
     }
-    assert_eq!(Record::decode(&[6, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+    assert_eq!(Record::decode(&[7, 0, 0, 0, 0, 0, 0, 0, 0]), None);
     assert_eq!(Record::decode(&[5, 0, 0, 0, 0, 0, 0, 0]), None);
 }
 

@@ -133,11 +133,12 @@ impl Volumes {
         }
     }
 
-    /// Puts the volumes into service, and ends the removals that a crash interrupted.
+    /// Puts the volumes into service, and ends the removals that a crash interrupted. Drops the copies of their data
+    /// if the pool `is_outdated`: the volumes were served without it since.
     ///
     /// # Errors
     /// The state directory cannot be written, or no cache device is left.
-    pub(crate) fn serve(&self, engine: &Arc<Engine>, store: &Store) -> Result<(), Error> {
+    pub(crate) fn serve(&self, engine: &Arc<Engine>, store: &Store, is_outdated: bool) -> Result<(), Error> {
         let _one = self.changing.lock();
         for removed in std::mem::take(&mut *self.removed.lock()) {
             let forgotten = forget_removed(engine, store, &removed);
@@ -151,12 +152,15 @@ impl Volumes {
                 let rest = entry.record.rest.take();
                 let is_same =
                     |rest: &Rest| rest.sign.is_some() && rest.sign == Sign::of(&entry.record.backing);
-                if rest.is_some_and(|rest| !is_same(&rest)) {
+                if is_outdated || rest.is_some_and(|rest| !is_same(&rest)) {
                     let dropping = volume.clone();
                     let dropped = block_on_apart(async move { dropping.changed_outside().await });
                     dropped.map_err(|error| Error::Cache(error.to_string()))?;
                 }
                 entry.volume = Some(volume);
+            } else if is_outdated {
+                // The start that finds the device drops the copies.
+                entry.record.rest = Some(Rest { sign: None });
             }
             served.push(entry);
         }
@@ -194,7 +198,9 @@ impl Volumes {
     /// long as no other program writes to the devices.
     pub(crate) fn rest(&self) -> std::io::Result<()> {
         for Entry { record, volume, .. } in self.all.lock().iter_mut() {
-            let is_clean = volume.as_ref().is_some_and(|volume| volume.dirty_bytes() == 0);
+            // A device that this server did not find has the sign of an earlier stop, or none.
+            let Some(volume) = volume else { continue };
+            let is_clean = volume.dirty_bytes() == 0;
             record.rest = is_clean.then(|| Rest { sign: Sign::of(&record.backing) });
         }
         self.keep()

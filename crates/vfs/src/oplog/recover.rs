@@ -27,39 +27,72 @@ pub struct Recovery {
     pub(crate) under_way: Arc<RequestJournal>,
     /// The files in the way of names in the log, which now have other names: one sentence each.
     pub set_aside: Vec<String>,
-    /// True if the log lacks changes of clients' state, because it was lost before.
+    /// True if the log lacks changes of clients' state, because clients were served without it.
     pub(crate) state_is_lost: bool,
 }
 
-/// Makes the file systems equal to the log with this identity, durably. Nobody may look at them yet, not even the
-/// cache. `cut_short` lists the requests that the former server had begun and not ended. `under_way` is their journal,
-/// which is empty once the result is in service.
+/// The log that a pool has.
+#[derive(Clone, Copy)]
+pub(crate) struct FoundLog<'a> {
+    /// The number that distinguishes the log from other logs.
+    pub(crate) identity: u64,
+    pub(crate) notes: &'a [UserRecord],
+    /// True if the file systems were served without this log since it was last in use.
+    pub(crate) is_outdated: bool,
+}
+
+impl FoundLog<'_> {
+    /// Reads the records. Also returns whether some file system has changes behind the loss of this log.
+    fn read(&self, store: &Store, cut_short: Vec<CutShort>) -> io::Result<(forebay_metalog::Recovery, bool)> {
+        let notes = self.notes.iter().map(|note| &*note.bytes);
+        let mut recovery =
+            forebay_metalog::Recovery::read(self.identity, notes, cut_short).ok_or_else(|| {
+                invalid(
+                    "the cache's log has a record of a change that this version of Forebay does not know; use the \
+                     version that wrote it",
+                )
+            })?;
+        let mut was_lost = false;
+        for (number, fs) in store.filesystems() {
+            let upto = rename_intents::lost_after(&fs.aliases, self.identity, *number);
+            if let Some(upto) = upto.map_err(io::Error::other)? {
+                recovery.reached(*number, upto);
+                was_lost = true;
+            }
+        }
+        Ok((recovery, was_lost))
+    }
+
+    /// Returns true if some file system may lack operations of the log.
+    pub(crate) fn has_operations(&self, store: &Store) -> io::Result<bool> {
+        self.read(store, Vec::new()).map(|(recovery, _)| recovery.has_operations())
+    }
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Makes the file systems equal to the log, durably. Nobody may look at them yet, not even the cache. `cut_short` lists
+/// the requests that the former server had begun and not ended. `under_way` is their journal, which is empty once the
+/// result is in service.
+///
+/// The log must have no operations that a file system lacks if the log is out of date. Its records of clients do not
+/// count then: since then others may have got their locks, and carried out their requests.
 pub(crate) fn recover(
     under_way: Arc<RequestJournal>,
     cut_short: Vec<CutShort>,
-    log: u64,
-    notes: &[UserRecord],
+    log: FoundLog<'_>,
     store: &Store,
 ) -> io::Result<Recovery> {
-    let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
     let filesystems = store.filesystems();
-    let notes = notes.iter().map(|note| &*note.bytes);
-    let mut recovery = forebay_metalog::Recovery::read(log, notes, cut_short).ok_or_else(|| {
-        invalid(
-            "the cache's log has a record of a change that this version of Forebay does not know; use the version \
-             that wrote it",
-        )
-    })?;
+    // Another server may have carried out the requests of a killed one since.
+    let cut_short = if log.is_outdated { Vec::new() } else { cut_short };
+    let (mut recovery, was_lost) = log.read(store, cut_short)?;
     give_up(&mut recovery, store)?;
-    let mut state_is_lost = false;
-    for (number, fs) in filesystems {
-        if let Some(upto) = rename_intents::lost_after(&fs.aliases, log, *number).map_err(io::Error::other)? {
-            recovery.reached(*number, upto);
-            state_is_lost = true;
-        }
-    }
+    let state_is_lost = log.is_outdated || was_lost;
     if state_is_lost {
-        recovery.drop_state();
+        recovery.forget_clients();
     }
     let served: Vec<u32> = filesystems.iter().map(|(number, _)| *number).collect();
     if recovery.has_unserved(&served) {
@@ -69,7 +102,8 @@ pub(crate) fn recover(
     }
     let mut set_aside = Vec::new();
     for (number, fs) in filesystems {
-        let outcome = recovery.reconcile(*number, &mut Files::new(fs, log)).map_err(io::Error::other)?;
+        let outcome =
+            recovery.reconcile(*number, &mut Files::new(fs, log.identity)).map_err(io::Error::other)?;
         set_aside.extend(outcome.iter().flat_map(|outcome| &outcome.set_aside).map(|aside| told(fs, aside)));
     }
     Ok(Recovery { recovery, under_way, set_aside, state_is_lost })

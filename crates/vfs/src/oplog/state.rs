@@ -45,8 +45,8 @@ impl Vfs {
         }
     }
 
-    /// Returns true if the log was lost while a server ran, and came back: the state of clients in it is out of date,
-    /// and none was returned.
+    /// Returns true if clients were served without the log since it was in use: it was lost while a server ran and came
+    /// back, or another server was there. The state of clients in it is out of date, and none was returned.
     pub fn state_is_lost(&self) -> bool {
         self.state_is_lost.load(Ordering::Acquire)
     }

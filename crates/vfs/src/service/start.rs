@@ -16,7 +16,7 @@ use crate::export::filesystem::Filesystem;
 use crate::export::vfs::Vfs;
 use crate::oplog::checkpoint::Checkpoints;
 use crate::oplog::log::CacheLog;
-use crate::oplog::recover::{Recovery, conclude, recover};
+use crate::oplog::recover::{FoundLog, Recovery, conclude, recover};
 use crate::oplog::{Checkpointed, OpLog};
 use crate::state::{Before, filesystem_numbers};
 
@@ -51,18 +51,30 @@ impl Vfs {
         Downtime::end(state_dir, pool, fresh, &owned.collect::<Vec<_>>())
     }
 
+    /// Returns true if the user records `notes` of a log have changes of names or attributes that a file system of
+    /// `store` may lack. Changes nothing.
+    ///
+    /// # Errors
+    /// A record is none of this version, or a file system cannot be read.
+    pub fn has_operations(&self, store: &Store, log: u64, notes: &[UserRecord]) -> std::io::Result<bool> {
+        FoundLog { identity: log, notes, is_outdated: true }.has_operations(store)
+    }
+
     /// Makes everything served, which is the engine's backing `store`, equal to the user records `notes` that the
     /// engine found in its log. `log` tells the logs of different pools apart. `state_dir` names the changes that were
     /// in progress when a server was killed. No thread may have read the file systems yet, not even the engine.
+    ///
+    /// `is_outdated`: everything was served without this log since. The records of clients count no more then, and
+    /// [`Vfs::has_operations`] is false.
     pub fn recover(
         &self,
         store: &Store,
         state_dir: &Path,
-        log: u64,
+        (log, is_outdated): (u64, bool),
         notes: &[UserRecord],
     ) -> std::io::Result<Recovery> {
         let (under_way, cut_short) = RequestJournal::open(state_dir, log)?;
-        let recovery = recover(under_way, cut_short, log, notes, store)?;
+        let recovery = recover(under_way, cut_short, FoundLog { identity: log, notes, is_outdated }, store)?;
         store.logged(recovery.logged());
         Ok(recovery)
     }
