@@ -19,8 +19,8 @@ pub(crate) struct Dist {
     out: Option<PathBuf>,
 }
 
-/// Variables for the makefile of jemalloc. Without them the makefile makes a second archive that nothing links, runs the
-/// compiler again for dependencies of objects that are built once, and writes ten times the debug information.
+/// Variables for the makefile of jemalloc. Without them the makefile makes a second archive that nothing links, runs
+/// the compiler again for dependencies of objects that are built once, and writes ten times the debug information.
 const MAKE: &str = "STATIC_LIBS=lib/libjemalloc_pic.a CC_MM= EXTRA_CFLAGS=-g1";
 
 /// Returns the command that builds the release binary. Its machine code is that of `cargo build --release`.

@@ -19,8 +19,8 @@ use super::{
 /// Pixels of the picture for each pixel of the drawing, for dense screens and paper.
 const SCALE: u32 = 2;
 
-/// Places of a text's base line below its anchor, as fractions of the size of its letters. The SVG back end of `plotters`
-/// writes `0.76em`, `0.5ex` and `-0.5ex`.
+/// Places of a text's base line below its anchor, as fractions of the size of its letters. The SVG back end of
+/// `plotters` writes `0.76em`, `0.5ex` and `-0.5ex`.
 const BELOW_TOP: f32 = 0.76;
 const BELOW_MIDDLE: f32 = 0.25;
 const BELOW_BOTTOM: f32 = -0.25;
