@@ -5,7 +5,10 @@ use std::{fs::File, path::Path, process::Command, time::Duration};
 
 use anyhow::{Result, bail};
 
-use super::{deb, dynamic, rpm, version};
+use super::{
+    deb::{self, Packing},
+    dynamic, rpm, version,
+};
 use crate::{
     process::{command, output, quoted, rigs_dir, run},
     suites::{Counts, asset},
@@ -19,8 +22,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub(crate) fn check() -> Result<Counts> {
     let work = tempfile::Builder::new().prefix("packages-").tempdir_in(rigs_dir()?)?;
     let (binary, version) = (dynamic()?, version()?);
-    let old = deb::make(&binary, &version, work.path())?;
-    let new = deb::make(&binary, &format!("{version}+later"), work.path())?;
+    let old = deb::make(&binary, &version, work.path(), Packing::Fast)?;
+    let new = deb::make(&binary, &format!("{version}+later"), work.path(), Packing::Light)?;
     let red_hat = rpm::make(&binary, &version, work.path())?;
     lint(&old)?;
     contains(&red_hat)?;

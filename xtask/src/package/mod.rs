@@ -16,6 +16,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 
+use self::deb::Packing;
 use crate::{
     dist,
     process::{command, output, run, target_dir},
@@ -64,7 +65,7 @@ impl Package {
         if has(&[Kind::Deb, Kind::Rpm]) {
             let binary = dynamic()?;
             if has(&[Kind::Deb]) {
-                println!("{}", deb::make(&binary, &version, &out)?.display());
+                println!("{}", deb::make(&binary, &version, &out, Packing::Small)?.display());
             }
             if has(&[Kind::Rpm]) {
                 println!("{}", rpm::make(&binary, &version, &out)?.display());
@@ -94,7 +95,7 @@ fn version() -> Result<String> {
 /// Builds the binary for packages of distributions, and returns its path. It uses the host's name service, which a
 /// static binary cannot.
 fn dynamic() -> Result<PathBuf> {
-    run(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))?;
+    run(&mut dist::build())?;
     let out = target_dir().join("dist");
     dist::split(&target_dir().join("release/forebay"), &out)?;
     let binary = out.join("forebay");
@@ -131,8 +132,7 @@ fn static_binary() -> Result<PathBuf> {
     // Parts of the binary are C, for which musl has a compiler of its own.
     let found = command("musl-gcc", ["--version"]).output().is_ok();
     ensure!(found, "musl-gcc is missing: apt-get install musl-tools");
-    run(command("cargo", ["build", "--release", "--bin", "forebay", "--target", STATIC])
-        .env("CC_x86_64_unknown_linux_musl", "musl-gcc"))?;
+    run(dist::build().args(["--target", STATIC]).env("CC_x86_64_unknown_linux_musl", "musl-gcc"))?;
     let out = target_dir().join("dist-static");
     dist::split(&target_dir().join(STATIC).join("release/forebay"), &out)?;
     Ok(out.join("forebay"))

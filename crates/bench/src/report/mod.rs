@@ -11,6 +11,7 @@ use crate::result::Report;
 pub(crate) mod charts;
 pub(crate) mod document;
 pub(crate) mod doubts;
+pub(crate) mod letters;
 pub(crate) mod markdown;
 pub(crate) mod measured;
 pub(crate) mod page;
@@ -50,8 +51,8 @@ pub(crate) fn execute(args: &ReportArgs) -> Result<()> {
     let reports = topic::label(reports?);
     match form {
         Form::Text(form) => form.write(&args.output, &measured::document(&reports)),
-        Form::Drawing => write(&args.output, drawing(&reports)?.as_bytes()),
-        Form::Picture => write(&args.output, &picture::png(&drawing(&reports)?)?),
+        Form::Drawing => write(&args.output, plot::draw(&plots(&reports), COLUMNS)?.as_bytes()),
+        Form::Picture => write(&args.output, &picture::png(&plots(&reports), COLUMNS)?),
     }
 }
 
@@ -60,10 +61,9 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).with_context(|| format!("the report {} cannot be written", path.display()))
 }
 
-/// Returns the plots of all phases as one SVG, side by side in up to `COLUMNS` columns.
-fn drawing(reports: &[topic::Labelled]) -> Result<String> {
-    let plots: Vec<plot::Plot> = topic::topics(reports).iter().flat_map(charts::plots).collect();
-    plot::draw(&plots, COLUMNS.min(plots.len()))
+/// Returns the plots of all phases.
+fn plots(reports: &[topic::Labelled]) -> Vec<plot::Plot> {
+    topic::topics(reports).iter().flat_map(charts::plots).collect()
 }
 
 /// A form that contains text.

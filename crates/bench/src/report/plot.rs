@@ -1,4 +1,4 @@
-//! One plot: lines over an axis, drawn by `plotters` as SVG.
+//! One plot: lines over an axis, drawn by `plotters` as SVG or by [`super::picture`] as PNG.
 //!
 //! CSS variables of the page replace the colours written here, so that one drawing serves a light and a dark page. A
 //! drawing in a file of its own has a white background.
@@ -14,7 +14,7 @@ pub(crate) const SIZE: (u32, u32) = (560, 340);
 /// Height of the plot's head in pixels: title and legend.
 const HEAD: u32 = 52;
 /// Factor by which `plotters` divides letter sizes when it writes SVG.
-const LETTER: f64 = 1.24;
+pub(crate) const LETTER: f64 = 1.24;
 const SMALL: f64 = 11.5;
 /// Approximate width of a letter as a fraction of its size. The reader's font is not known when the drawing is made.
 const ADVANCE: f64 = 0.56;
@@ -74,31 +74,46 @@ pub(crate) struct Plot {
     pub(crate) lines: Vec<Line>,
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>;
+type Area<B> = DrawingArea<B, Shift>;
+type Chart<'a, B> = ChartContext<'a, B, Cartesian2d<Scale, Scale>>;
+type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
+
+/// Returns the number of columns and rows for several plots.
+fn grid(plots: usize, columns: usize) -> (usize, usize) {
+    let columns = columns.clamp(1, plots.max(1));
+    (columns, plots.div_ceil(columns).max(1))
+}
+
+/// Returns width and height of a drawing of several plots, in pixels.
+pub(crate) fn size(plots: usize, columns: usize) -> (u32, u32) {
+    let (columns, rows) = grid(plots, columns);
+    (SIZE.0 * columns as u32, SIZE.1 * rows as u32)
+}
 
 /// Draws several plots below and beside each other into one SVG document.
 ///
 /// # Errors
 /// `plotters` fails, which no input should cause.
 pub(crate) fn draw(plots: &[Plot], columns: usize) -> Result<String> {
-    let columns = columns.clamp(1, plots.len().max(1));
-    let rows = plots.len().div_ceil(columns).max(1);
-    let size = (SIZE.0 * columns as u32, SIZE.1 * rows as u32);
     let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        let refused = |error| anyhow!("a plot cannot be drawn: {error}");
-        root.fill(&GROUND).map_err(refused)?;
-        for (plot, area) in plots.iter().zip(root.split_evenly((rows, columns))) {
-            plot.draw_on(&area).map_err(refused)?;
-        }
-        root.present().map_err(refused)?;
-    }
+    draw_on(SVGBackend::with_string(&mut svg, size(plots.len(), columns)), plots, columns)?;
     Ok(svg)
 }
 
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+/// Draws several plots below and beside each other on a canvas of their [`size`].
+///
+/// # Errors
+/// `plotters` fails, which no input should cause.
+pub(crate) fn draw_on<B: DrawingBackend>(canvas: B, plots: &[Plot], columns: usize) -> Result<()> {
+    let refused = |error| anyhow!("a plot cannot be drawn: {error}");
+    let (columns, rows) = grid(plots.len(), columns);
+    let root = canvas.into_drawing_area();
+    root.fill(&GROUND).map_err(refused)?;
+    for (plot, area) in plots.iter().zip(root.split_evenly((rows, columns))) {
+        plot.draw_on(&area).map_err(refused)?;
+    }
+    root.present().map_err(refused)
+}
 
 fn letters(size: f64, color: RGBColor) -> TextStyle<'static> {
     ("sans-serif", size * LETTER).into_font().color(&color)
@@ -106,7 +121,7 @@ fn letters(size: f64, color: RGBColor) -> TextStyle<'static> {
 
 impl Plot {
     /// Draws title, legend, axes and lines into an area.
-    fn draw_on(&self, area: &Area<'_>) -> Drawn {
+    fn draw_on<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn<B> {
         let (head, body) = area.split_vertically(HEAD);
         head.draw(&Text::new(self.title.clone(), (14, 8), letters(14.0, INK)))?;
         self.legend(&head)?;
@@ -137,7 +152,7 @@ impl Plot {
     }
 
     /// Draws the names, each beside a piece of its line, in a row as wide as the plot.
-    fn legend(&self, head: &Area<'_>) -> Drawn {
+    fn legend<B: DrawingBackend>(&self, head: &Area<B>) -> Drawn<B> {
         let (mut x, y) = (14, 38);
         let room = (f64::from(SIZE.0) / self.lines.len().max(1) as f64 - 44.0) / (SMALL * ADVANCE);
         for line in &self.lines {
@@ -157,7 +172,7 @@ impl Plot {
 
 impl Line {
     /// Draws the line, a bar for the spread at each point, and the marks of the points if the line has any.
-    fn draw_on(&self, chart: &mut Chart<'_, '_>) -> Drawn {
+    fn draw_on<B: DrawingBackend>(&self, chart: &mut Chart<'_, B>) -> Drawn<B> {
         let color = color(self.color);
         let places = self.points.iter().map(|point| (point.x, point.y));
         chart.draw_series(LineSeries::new(places, color.stroke_width(2)))?;
@@ -173,7 +188,7 @@ impl Line {
 }
 
 /// Returns the mark of a line, so that lines differ in more than their colour.
-fn mark<'a, C: Clone + 'static>(at: C, number: usize) -> DynElement<'static, SVGBackend<'a>, C> {
+fn mark<B: DrawingBackend, C: Clone + 'static>(at: C, number: usize) -> DynElement<'static, B, C> {
     let color = color(number);
     match number % 4 {
         0 => Circle::new(at, 4, color.filled()).into_dyn(),
