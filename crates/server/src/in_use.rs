@@ -21,6 +21,7 @@ use crate::cache::written;
 use crate::error::Error;
 
 /// The note files, which may be missing.
+#[derive(Clone)]
 pub(crate) struct InUse {
     path: PathBuf,
     last: PathBuf,
@@ -87,6 +88,15 @@ impl InUse {
         match read(&self.last)? {
             Some(last) if last != NONE => replace(&self.last, NONE),
             _ => Ok(()),
+        }
+    }
+
+    /// Records, before the log of the pool is dropped, that the pool is out of date. A start after a kill then still
+    /// knows that the state of clients is lost. Durable; an error is only reported, because the start goes on and fails
+    /// at its next note.
+    pub(crate) fn unset_last(&self) {
+        if let Err(error) = replace(&self.last, NONE) {
+            tracing::error!("{error}");
         }
     }
 
