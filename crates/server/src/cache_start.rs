@@ -183,7 +183,7 @@ impl Reconciled<'_> {
         let Reconciled { replayed, recovery } = self;
         let Replayed { context, opening, threads, begun, uuid, store, stores, downtime, is_outdated } =
             replayed;
-        let Context { vfs, nfs, events, under_way, in_use, volumes, .. } = context;
+        let Context { settings, vfs, nfs, events, under_way, in_use, volumes, .. } = context;
         under_way.step("recovering files with data that only the cache has");
         let (engine, recovered) = block_on_apart(opening.finish()).map_err(unusable)?;
         tell_recovered(events, &recovered, begun.elapsed());
@@ -194,6 +194,7 @@ impl Reconciled<'_> {
         let told = Arc::new(move |news| tell_checkpoint(&log, &weak, news));
         nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, told)?)?;
         volumes.serve(&engine, &stores, is_outdated)?;
+        nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
         // Nothing that is out of date counts any more, durably.
         in_use.set_last(uuid)?;
         Ok((engine, threads))

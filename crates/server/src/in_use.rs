@@ -9,6 +9,7 @@
 //! | the log is read, and found without changes | takes the same way |
 //! | [`InUse::set`] | the pool may hold data: the directories are not served without it. Else as before |
 //! | the log says that its records of clients count no more; copies of volumes are dropped, durably | does both again |
+//! | `nfs4-clients` says that clients have a grace period | gives it to them again |
 //! | [`InUse::set_last`] | the log has no old state, and the volumes have no old copies |
 //! | clients are served | as after any kill |
 
