@@ -500,3 +500,17 @@ fn a_port_of_nbd_in_use_stops_no_server_and_is_taken_when_it_is_free() {
     let events = rig.server.ask(&["events"]);
     assert!(events.contains(&told) && events.contains("volumes are served over NBD"), "{events}");
 }
+
+#[test]
+fn a_server_without_a_cache_says_that_it_serves_no_nbd() {
+    const TOLD: &str = "NBD is not served: a volume needs a cache";
+    let serve = || Serve::unsquashed().plain();
+    let asked = serve().flags(&["--nbd", "127.0.0.1:0"]).start();
+    let mut c = asked.connect();
+    let root = c.root();
+    c.new_file(&root, b"served", 0o644);
+    wait_for(|| asked.ask(&["events"]).contains(TOLD));
+    let not_asked = serve().start();
+    wait_for(|| not_asked.ask(&["events"]).contains("started"));
+    assert!(!not_asked.ask(&["events"]).contains(TOLD));
+}
