@@ -23,7 +23,7 @@ impl LoopXfs {
         run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(image))?;
         std::fs::create_dir_all(at)?;
         let mut mount = Command::new("mount");
-        run(mount.args(["-o", "loop,nouuid"]).args([image, at])).context("cannot mount an XFS (as root?)")?;
+        run(mount.args(["-o", "loop,nouuid,discard"]).args([image, at])).context("cannot mount an XFS (as root?)")?;
         Ok(Self(at.to_owned()))
     }
 }

@@ -506,6 +506,15 @@ fn a_clone_shares_contents_that_only_the_cache_had() {
         expected.resize(3 << 20, 0);
         expected.extend_from_slice(&contents);
         assert!(to.read(&mut c, 0, 5 << 20) == expected);
+        // The largest file, as a whole.
+        let (whole, end) = (open(&mut c, b"whole"), i64::MAX as u64 - 1);
+        whole.write(&mut c, end, &[9]);
+        for (name, len) in [(&b"rest"[..], 0), (b"all", end + 1)] {
+            let shares = open(&mut c, name);
+            assert_eq!(clone(&mut c, (&whole, 0), (&shares, 0), len), Nfsstat4::Ok, "{kind}: {len}");
+            assert_eq!(shares.attributes(&mut c).0, end + 1);
+            assert_eq!(shares.read(&mut c, end, 1), [9]);
+        }
         // Later writes to one file do not change the other.
         from.write(&mut c, 5000, &[1; 100]);
         to.write(&mut c, 9000, &[2; 100]);
