@@ -530,6 +530,30 @@ fn a_clone_shares_contents_that_only_the_cache_had() {
 }
 
 #[test]
+fn the_last_block_of_the_largest_file_is_read() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "xfs", 320 * MIB) else { return };
+    let end = i64::MAX as u64;
+    let file = std::fs::File::create(disk.at.join("file")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"x", end - 1).unwrap();
+    file.sync_all().unwrap();
+    for serve in [disk.serve().plain(), disk.serve().cached()] {
+        let server = serve.start();
+        let mut c = connect(&server, b"one");
+        let file = open(&mut c, b"file");
+        // More than there is: to a whole block, and behind all offsets that Linux has.
+        for (offset, count) in [(end + 1 - 4096, 4096), (end - 1, 100_000)] {
+            let read = file.read(&mut c, offset, count);
+            assert_eq!((read.len() as u64, read.last()), (end - offset, Some(&b'x')));
+        }
+        file.write(&mut c, end - 2, b"y");
+        server.flush();
+        assert_eq!(file.read(&mut c, end - 2, 9), b"yx");
+    }
+}
+
+#[test]
 fn a_file_system_that_cannot_clone_says_so() {
     needs_root!();
     let home = tempfile::tempdir().unwrap();
