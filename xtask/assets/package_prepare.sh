@@ -1,5 +1,5 @@
 # Runs after guest_units.sh, before systemd: the judge installs the packages later.
-# Variables: OLD, NEW, JUDGE (paths)
+# Variables: OLD, NEW, JUDGE, MANUAL (paths)
 
 mkdir -p /srv/array
 echo '/dev/disk/by-id/virtio-array /srv/array ext4 nofail 0 0' > /etc/fstab
@@ -18,7 +18,7 @@ cat > /etc/systemd/system/judge.service << END
 After=basic.target local-fs.target
 [Service]
 Environment=PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive HOME=/root
-ExecStart=/usr/bin/python3 -u $JUDGE $OLD $NEW
+ExecStart=/usr/bin/python3 -u $JUDGE $OLD $NEW $MANUAL
 StandardError=tty
 TTYPath=/dev/ttyS0
 END

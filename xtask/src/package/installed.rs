@@ -1,5 +1,6 @@
 //! The step `packages`: makes the packages, checks them with the distributions' own tools, and installs the one for
-//! Debian in a guest with real systemd. There a client writes while the package is upgraded.
+//! Debian in a guest with real systemd, by the commands of "In ten minutes" in `docs/operations.md`. There a client
+//! writes while the package is upgraded.
 
 use std::{fs::File, path::Path, process::Command, time::Duration};
 
@@ -10,7 +11,7 @@ use super::{
     dynamic, rpm, version,
 };
 use crate::{
-    process::{command, output, quoted, rigs_dir, run},
+    process::{command, output, quoted, rigs_dir, root, run},
     suites::{Counts, asset},
     vm::{Booted, Disk},
 };
@@ -63,10 +64,11 @@ fn install(old: &Path, new: &Path, work: &Path) -> Result<Counts> {
     let value = |path: &Path| quoted(&path.to_string_lossy());
     let judge = asset("package_judge.py");
     let prepare = format!(
-        "OLD={}\nNEW={}\nJUDGE={}\n{}{}",
+        "OLD={}\nNEW={}\nJUDGE={}\nMANUAL={}\n{}{}",
         value(old),
         value(new),
         value(&judge),
+        value(&root().join("docs/operations.md")),
         include_str!("../../assets/guest_units.sh"),
         include_str!("../../assets/package_prepare.sh"),
     );
