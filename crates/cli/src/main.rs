@@ -75,7 +75,7 @@ fn main() -> ExitCode {
             // The reader of the results has closed the pipe, which is not a failure.
             return Exit::Done;
         }
-        output::error(&format!("{error:#}"));
+        output::error(&output::sentence(&error));
         Exit::Failed
     });
     logging::finish();

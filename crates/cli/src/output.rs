@@ -24,6 +24,15 @@ pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// Returns the text of an error and of its causes, except for causes that the text names already.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.as_str() {
+        "" => cause,
+        told if told.contains(&cause) => told.to_owned(),
+        told => format!("{told}: {cause}"),
+    })
+}
+
 /// Prints an error on stderr.
 pub(crate) fn error(message: &str) {
     say(&format!("{} {message}\n", paint(BAD, "error:")));
@@ -192,6 +201,18 @@ mod tests {
         table.row(["longer".into(), "12345".into(), "x".into()]);
         let plain = anstream::adapter::strip_str(&table.render(1)).to_string();
         assert_eq!(plain, " NAME     SIZE\n a           1  ok\n longer  12345  x\n");
+    }
+
+    #[test]
+    fn an_error_names_each_cause_once() {
+        let cause = || std::io::Error::from_raw_os_error(rustix::io::Errno::ISDIR.raw_os_error());
+        let named = forebay_server::Error::StateDir { path: "/state".into(), source: cause() };
+        assert_eq!(
+            sentence(&named.into()),
+            "cannot use the state directory /state: Is a directory (os error 21); name another with --state-dir"
+        );
+        let context = anyhow::Error::from(cause()).context("cannot read it").context("no report");
+        assert_eq!(sentence(&context), "no report: cannot read it: Is a directory (os error 21)");
     }
 
     #[test]

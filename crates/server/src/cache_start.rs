@@ -9,6 +9,7 @@
 //! | served | the engine serves, and the answers to the last changes are known again | |
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_config::{Settings, format_size};
@@ -63,6 +64,7 @@ pub(crate) struct Replayed<'a> {
     store: Store,
     stores: AllStores,
     downtime: Downtime,
+    /// True if the directories were served without the pool since it was in use, or if its log was dropped.
     is_outdated: bool,
 }
 
@@ -110,6 +112,8 @@ impl<'a> Claimed<'a> {
         context.volumes.register(&stores);
         let (log, monitor, weak) = (events.clone(), watch.clone(), Arc::downgrade(vfs));
         let progress = under_way.clone();
+        let dropped = Arc::new(AtomicBool::new(false));
+        let (last, is_dropped) = (in_use.clone(), dropped.clone());
         let env = Env {
             clock: Arc::new(SystemClock::new()),
             spawn: threads.clone(),
@@ -117,8 +121,13 @@ impl<'a> Claimed<'a> {
             witness: Some(Arc::new(watch.roster.clone()) as Arc<dyn Witness>),
             deliver: Arc::new(|run: &mut dyn FnMut()| forebay_rpc::batch(run)),
             events: Arc::new(move |event| {
-                if let Event::DeviceLate { device, .. } = &event {
-                    progress.silent(device);
+                match &event {
+                    Event::DeviceLate { device, .. } => progress.silent(device),
+                    Event::LogDropped => {
+                        is_dropped.store(true, Ordering::Release);
+                        last.unset_last();
+                    }
+                    _ => {}
                 }
                 report(&log, &monitor, &weak, &event);
             }),
@@ -143,6 +152,8 @@ impl<'a> Claimed<'a> {
             return Err(Error::NotServed { files, filesystem });
         }
         in_use.set(uuid, names)?;
+        // The log had the state of clients. They may reclaim it, as from a pool that is out of date.
+        let is_outdated = is_outdated || dropped.load(Ordering::Acquire);
         Ok(Replayed { context, opening, threads, begun, uuid, store, stores, downtime, is_outdated })
     }
 }
@@ -172,7 +183,7 @@ impl Reconciled<'_> {
         let Reconciled { replayed, recovery } = self;
         let Replayed { context, opening, threads, begun, uuid, store, stores, downtime, is_outdated } =
             replayed;
-        let Context { vfs, nfs, events, under_way, in_use, volumes, .. } = context;
+        let Context { settings, vfs, nfs, events, under_way, in_use, volumes, .. } = context;
         under_way.step("recovering files with data that only the cache has");
         let (engine, recovered) = block_on_apart(opening.finish()).map_err(unusable)?;
         tell_recovered(events, &recovered, begun.elapsed());
@@ -183,6 +194,7 @@ impl Reconciled<'_> {
         let told = Arc::new(move |news| tell_checkpoint(&log, &weak, news));
         nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, told)?)?;
         volumes.serve(&engine, &stores, is_outdated)?;
+        nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
         // Nothing that is out of date counts any more, durably.
         in_use.set_last(uuid)?;
         Ok((engine, threads))

@@ -60,7 +60,8 @@ pub(crate) fn report(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, even
             (Severity::Warning, "dropped", message)
         }
         Event::LogDropped => {
-            let message = "the log of the only cache device is damaged: what was cached was dropped, and nothing is lost";
+            let message = "the log of the only cache device is damaged: what was cached was dropped, no data is lost, \
+                           and clients may reclaim their opens and locks";
             (Severity::Warning, "log-dropped", message.to_owned())
         }
         Event::Warm { clean_blocks } => {

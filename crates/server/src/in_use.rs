@@ -9,6 +9,7 @@
 //! | the log is read, and found without changes | takes the same way |
 //! | [`InUse::set`] | the pool may hold data: the directories are not served without it. Else as before |
 //! | the log says that its records of clients count no more; copies of volumes are dropped, durably | does both again |
+//! | `nfs4-clients` says that clients have a grace period | gives it to them again |
 //! | [`InUse::set_last`] | the log has no old state, and the volumes have no old copies |
 //! | clients are served | as after any kill |
 
@@ -21,6 +22,7 @@ use crate::cache::written;
 use crate::error::Error;
 
 /// The note files, which may be missing.
+#[derive(Clone)]
 pub(crate) struct InUse {
     path: PathBuf,
     last: PathBuf,
@@ -87,6 +89,15 @@ impl InUse {
         match read(&self.last)? {
             Some(last) if last != NONE => replace(&self.last, NONE),
             _ => Ok(()),
+        }
+    }
+
+    /// Records, before the log of the pool is dropped, that the pool is out of date. A start after a kill then still
+    /// knows that the state of clients is lost. Durable; an error is only reported, because the start goes on and fails
+    /// at its next note.
+    pub(crate) fn unset_last(&self) {
+        if let Err(error) = replace(&self.last, NONE) {
+            tracing::error!("{error}");
         }
     }
 

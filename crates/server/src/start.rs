@@ -163,7 +163,10 @@ impl Start {
             &under_way,
         )?;
         let (cache, said) = opened.unzip();
-        nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
+        // With a cache this is a step of its start.
+        if cache.is_none() {
+            nfs.begin().map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
+        }
         nfs.remove_unopened_kept().map_err(|(path, error)| {
             let reason = format!("its removed files in .forebay/unlinked cannot be read: {error}");
             Error::Export { path, reason }

@@ -9,8 +9,8 @@ use forebay_control::{COLUMNS, Client, Figures, Past, PoolRequest, StatSample, S
 use serde::Serialize;
 
 use super::{Piece, host, run};
-use crate::control;
 use crate::support_args::SupportArgs;
+use crate::{control, output};
 
 /// Time between the two samples of counters.
 const BETWEEN: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ pub(super) fn collect(args: &SupportArgs, step: &mut dyn FnMut(&str)) -> Vec<Pie
             let status = client.status().map_err(|error| error.to_string());
             (Ok(client), status)
         }
-        Err(error) => (Err(format!("{error:#}")), Err(format!("{error:#}"))),
+        Err(error) => (Err(output::sentence(&error)), Err(output::sentence(&error))),
     };
     let state_dir = args.target.state_dir.clone();
     let state_dir = state_dir.or_else(|| client.as_ref().ok().map(|client| client.state_dir().to_owned()));

@@ -323,3 +323,68 @@ fn locks_of_nfsv3_can_be_reclaimed_after_a_start_with_another_pool_or_none() {
         assert_eq!(one.reclaim(&file, ALL), Stats::Granted, "with {pool}");
     }
 }
+
+/// Damages the first frame of the log on a cache device. Later frames follow it, so the log has a hole.
+fn damage_log(device: &std::path::Path) {
+    const BLOCK: usize = 4096;
+    let file = std::fs::File::options().read(true).write(true).open(device).unwrap();
+    let mut block = [0; BLOCK];
+    for at in (0..).step_by(BLOCK) {
+        file.read_exact_at(&mut block, at).expect("the device has no frame");
+        if block.starts_with(b"FBYFRAME") {
+            block[20] ^= 1;
+            return file.write_all_at(&block, at).unwrap();
+        }
+    }
+}
+
+/// Returns a server whose only cache device is at the path.
+fn with_one_device() -> (Server, std::path::PathBuf) {
+    let mut server = Serve::unsquashed().plain().start();
+    server.stop();
+    let device = server.home().join("device");
+    let cache = ["--cache-size", "64MiB", "--cache", device.to_str().unwrap()];
+    server.set_flags(&[&["--squash", "none", "--mode", "write-through"][..], &cache].concat());
+    server.start();
+    (server, device)
+}
+
+/// A log with a hole is dropped if its pool has one device, with the state of clients.
+#[test]
+fn the_state_of_clients_can_be_reclaimed_after_the_log_of_the_only_device_was_dropped() {
+    let (mut server, device) = with_one_device();
+    let (file, _) = locked(&mut Client4::connect(&server, b"one"));
+    server.kill();
+    damage_log(&device);
+    // The start fails after it has begun a new log. So the next one finds a log without a hole.
+    let in_the_way = server.state.join("nfs4-clients.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    assert!(server.refusal().contains("state directory"));
+    std::fs::remove_dir(&in_the_way).unwrap();
+    for round in 0..2 {
+        server.start();
+        let mut two = Client4::connect(&server, b"two");
+        assert_eq!(two.open(b"locked", OpenHow::NoCreate, 0), Err(Nfsstat4::Grace), "round {round}");
+        server.kill();
+    }
+    server.start();
+    reclaims(&server, b"one", &file);
+}
+
+#[test]
+fn locks_of_nfsv3_can_be_reclaimed_after_the_log_of_the_only_device_was_dropped() {
+    const ALL: Bytes = (0, 0);
+    let (mut server, device) = with_one_device();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"file", 0o666);
+    let mut one = Process::new(c, b"client", 1);
+    assert_eq!(one.lock(&file, ALL, true), Stats::Granted);
+    server.kill();
+    damage_log(&device);
+    server.start();
+    let mut two = Process::new(server.connect_from([127, 0, 0, 2]), b"elsewhere", 1);
+    assert_eq!(two.lock(&file, ALL, true), Stats::DeniedGracePeriod);
+    let mut one = Process::new(server.connect(), b"client", 1);
+    assert_eq!(one.reclaim(&file, ALL), Stats::Granted);
+}
