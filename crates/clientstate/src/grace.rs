@@ -47,9 +47,14 @@ impl State {
         }
     }
 
+    /// Returns the time until the grace period ends, or `None` if there is none. It may end earlier.
+    pub fn grace_left(&self, now: Now) -> Option<Now> {
+        self.grace.as_ref().and_then(|grace| grace.until.checked_sub(now)).filter(|left| *left > 0)
+    }
+
     /// Returns true in a grace period. The executor refuses REMOVE and RENAME as well then.
     pub fn in_grace(&self, now: Now) -> bool {
-        self.grace.as_ref().is_some_and(|grace| now < grace.until)
+        self.grace_left(now).is_some()
     }
 
     /// Notes that a client has reclaimed its state. The grace period ends when all expected clients have; without a

@@ -177,6 +177,24 @@ fn hosts_with_locks_are_told_of_each_restart_once() {
     }
 }
 
+/// The host is in the list until the grace period ends, and no longer.
+#[test]
+fn a_host_that_has_not_reclaimed_its_locks_is_told_again_after_a_kill() {
+    needs_root!();
+    let mut site = site_of(Serve::unsquashed().flags(&["--lease", "10s"]).plain(), &[]);
+    for _ in 0..2 {
+        site.server.kill();
+        site.server.start();
+        assert_eq!(site.host.next().procedure, nsm::Procedure::Notify as u32);
+        let stranger = site.server.connect_from([127, 0, 0, 9]);
+        let mut stranger = Process::new(stranger, b"stranger", 1);
+        assert_eq!(stranger.lock(&site.file, (5, 10), true), Stats::DeniedGracePeriod);
+    }
+    let list = site.server.state.join("nlm-hosts");
+    let of_host = format!(" {}\n", std::net::Ipv4Addr::from(AT));
+    wait_for(|| !std::fs::read_to_string(&list).unwrap().contains(&of_host));
+}
+
 /// Asks the portmapper at an address for a port.
 fn port(at: &str, program: u32, protocol: u32) -> u32 {
     let mut c = Client::connect(at.parse().unwrap());

@@ -45,6 +45,8 @@ pub(crate) enum Purpose {
     Granted(u64),
     /// SM_NOTIFY.
     Notify,
+    /// No call: the host was told, and the grace period in which it reclaims its locks ends.
+    EndOfGrace,
 }
 
 /// The attempts at a call so far.
@@ -65,6 +67,8 @@ pub(crate) enum Then {
     Done,
     /// The call is repeated after a pause.
     Again,
+    /// The call is over, and [`Purpose::EndOfGrace`] follows after this time.
+    EndOfGraceIn(Duration),
 }
 
 /// The user of the queue.
@@ -73,6 +77,8 @@ pub(crate) trait Judge: Send + Sync {
     fn is_wanted(&self, purpose: Purpose) -> bool;
     /// Takes the result of an attempt.
     fn judge(&self, job: &Job, attempts: Attempts, result: Result<Vec<u8>, Failure>) -> Then;
+    /// Takes the end of the grace period in which the host reclaimed its locks.
+    fn end_of_grace(&self, to: IpAddr);
 }
 
 #[derive(Default)]
@@ -140,7 +146,9 @@ impl Calls {
     fn work(self: &Arc<Self>, judge: &Arc<dyn Judge>) {
         while let Some((job, mut attempts)) = self.take(judge) {
             let mut then = Then::Done;
-            if judge.is_wanted(job.purpose) {
+            if job.purpose == Purpose::EndOfGrace {
+                judge.end_of_grace(job.to);
+            } else if judge.is_wanted(job.purpose) {
                 let result = dial::call(&job, self.source(job.to));
                 let was_sent = result.as_ref().err() == Some(&Failure::Unanswered);
                 then = judge.judge(&job, attempts, result);
@@ -151,6 +159,9 @@ impl Calls {
             queue.busy.remove(&job.to);
             match then {
                 Then::Again => queue.put(Instant::now() + pause(attempts.made), job, attempts),
+                Then::EndOfGraceIn(left) => {
+                    queue.put(Instant::now() + left, Job { purpose: Purpose::EndOfGrace, ..job }, attempts);
+                }
                 Then::Done if job.purpose == Purpose::Answer => queue.answers -= 1,
                 Then::Done => {}
             }

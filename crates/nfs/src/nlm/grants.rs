@@ -1,5 +1,6 @@
 //! GRANTED: the call for a blocked lock that is free now, and the judgement of its answer.
 
+use std::net::IpAddr;
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ impl Judge for Weak<Shared> {
     fn is_wanted(&self, purpose: Purpose) -> bool {
         let Some(shared) = self.upgrade() else { return false };
         match purpose {
-            Purpose::Answer | Purpose::Notify => true,
+            Purpose::Answer | Purpose::Notify | Purpose::EndOfGrace => true,
             Purpose::Granted(ticket) => {
                 let Some(server) = &shared.nfs4 else { return false };
                 if server.has_revocations() {
@@ -104,11 +105,18 @@ impl Judge for Weak<Shared> {
         let Some(shared) = self.upgrade() else { return Then::Done };
         let age = attempts.since.elapsed();
         match job.purpose {
-            Purpose::Answer => Then::Done,
+            Purpose::Answer | Purpose::EndOfGrace => Then::Done,
             Purpose::Notify if result.is_err() && age < NOTIFY_LIMIT => Then::Again,
             Purpose::Notify => {
-                shared.notified(job.to);
-                Then::Done
+                let server = shared.nfs4.as_ref();
+                // If a kill comes before the host has its locks again, the next server tells it once more.
+                match server.and_then(|server| server.state().grace_left(server.now())) {
+                    Some(left) => Then::EndOfGraceIn(Duration::from_nanos(left)),
+                    None => {
+                        shared.notified(job.to);
+                        Then::Done
+                    }
+                }
             }
             Purpose::Granted(ticket) => {
                 let stat = |bytes: Vec<u8>| Res::decode(&mut Reader::new(&bytes)).ok().map(|res| res.stat);
@@ -120,6 +128,12 @@ impl Judge for Weak<Shared> {
                 let _ = shared.change_state(|state, now, fx| state.nlm_granted(ticket, is_accepted, now, fx));
                 Then::Done
             }
+        }
+    }
+
+    fn end_of_grace(&self, to: IpAddr) {
+        if let Some(shared) = self.upgrade() {
+            shared.notified(to);
         }
     }
 }

@@ -110,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// Takes the end of a notification: the host has answered, or it never will.
+    /// Forgets a host that was told, or never will be, and has had the grace period to reclaim its locks.
     pub(super) fn notified(&self, to: IpAddr) {
         if let Some(locks) = &self.locks
             && let Err(error) = locks.monitored.notified(to)
