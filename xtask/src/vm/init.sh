@@ -18,6 +18,7 @@ if [ -n "$work" ]; then
         # Programs would colour the output for a terminal.
         mkfifo /output
         cat /output > /dev/ttyS0 &
+        copier=$!
         mkdir /work
         mount -t hostfs -o "$work" none /work
         exec 3> /output 4> /work/status
@@ -35,9 +36,16 @@ else
 fi
 
 finish() {
-    # This waits until the terminal has all of the output.
     exec 3>&-
-    [ -z "$work" ] || { wait; stty -F /dev/ttyS0 -echo; }
+    if [ -n "$work" ]; then
+        # A daemon of the job may have the output open.
+        for process in /root/proc/[0-9]*; do
+            case ${process##*/} in 1 | "$copier") ;; *) kill -9 "${process##*/}" ;; esac
+        done 2> /dev/null
+        # This waits until the terminal has all of the output.
+        wait
+        stty -F /dev/ttyS0 -echo
+    fi
     echo "$1" >&4
     poweroff -f
 }
