@@ -3,12 +3,16 @@ files, and cuts the power. Every line that it writes to the port begins with a w
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 import time
 import traceback
 import zlib
 
-PORT = "/dev/virtio-ports/output"
+import confined
+
+PORT = "/run/output"
 MOUNT = "/mnt"
 # The machine is emulated: a start with a few retries takes a minute if the host is busy.
 PATIENCE = 240
@@ -151,6 +155,28 @@ def exercise():
     os.rmdir(place)
 
 
+def sandboxed(tell):
+    """Checks that systemd confines a service as the shipped unit says: calls that the host permits fail in it."""
+    program = [sys.executable, confined.__file__]
+    unit = "/run/systemd/system/confined.service"
+    os.makedirs(unit + ".d")
+    # Not a link, which would make the name an alias of the server's.
+    shutil.copy("/etc/systemd/system/forebay.service", unit)
+    with open(unit + ".d/program.conf", "w") as file:
+        file.write("[Service]\nType=oneshot\nRestart=no\nStateDirectory=\nExecReload=\nExecStart=\nExecStart=%s /run/inside\n" % " ".join(program))
+    run("systemctl", "daemon-reload")
+    code, _, error = run("systemctl", "start", "confined.service")
+    if code != 0:
+        tell("WRONG no service with the sandbox of the unit: " + error + run("journalctl", "-u", "confined", "-n", "20")[1])
+        return
+    run(*program, "/run/outside")
+    for name, (expected, setting) in confined.EXPECTED.items():
+        inside, outside = (dict(map(str.split, open(path))).get(name) for path in ("/run/inside", "/run/outside"))
+        if inside != expected or (outside == expected) != (expected == "done"):
+            tell("WRONG %s: %s ends with %s in the unit, and with %s outside" % (setting, name, inside, outside))
+    tell("CONFINED %d calls tried" % len(confined.EXPECTED))
+
+
 def mirror(tell):
     """Adds the SSD that the pool lost in an earlier boot, if both are present; waits until writes are cached again."""
     ssds = ["/dev/disk/by-id/virtio-ssd1", "/dev/disk/by-id/virtio-ssd2"]
@@ -177,6 +203,7 @@ def serve(tell, boot):
         return
     ledger = expected()
     check(tell, ledger)
+    sandboxed(tell)
     mirror(tell)
     try:
         exercise()
@@ -233,5 +260,5 @@ if __name__ == "__main__":
     tell("END")
     # Cuts the power without a sync.
     with open("/proc/sysrq-trigger", "w") as file:
-        file.write("b")
+        file.write("o")
     time.sleep(60)

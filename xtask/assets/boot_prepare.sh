@@ -38,7 +38,6 @@ After=systemd-udevd.service systemd-journald.socket
 [Service]
 ExecStart=/usr/bin/python3 -u $JUDGE
 StandardError=tty
-TTYPath=/dev/ttyS0
 END
 cat > /etc/systemd/system/late.service << END
 [Unit]
@@ -48,15 +47,20 @@ Type=oneshot
 ExecStart=/bin/sh /run/late
 END
 
-# A late disk is unbound from its driver now, and bound again after its delay.
+# A late disk is unbound from its driver now, and bound again after its delay. A disk of user-mode Linux cannot be unbound:
+# udev gives it the name that systemd and the server know after the delay.
 : > /run/late
 for late in $LATE; do
-    serial=${late%=*}
+    serial=${late%=*} delay=${late#*=}
     for disk in /sys/block/vd*; do
-        [ "$(cat "$disk/serial")" = "$serial" ] || continue
+        [ "$(cat "$disk/serial" 2> /dev/null)" = "$serial" ] || continue
         device=$(basename "$(readlink "$disk/device")")
         echo "$device" > /sys/bus/virtio/drivers/virtio_blk/unbind
-        echo "(sleep ${late#*=}; echo $device > /sys/bus/virtio/drivers/virtio_blk/bind) &" >> /run/late
+        echo "(sleep $delay; echo $device > /sys/bus/virtio/drivers/virtio_blk/bind) &" >> /run/late
     done
+    if [ -d /sys/block/ubda ]; then
+        : > "/run/late-$serial"
+        echo "(sleep $delay; rm /run/late-$serial; udevadm trigger --action=add --sysname-match='ubd*') &" >> /run/late
+    fi
 done
 echo wait >> /run/late

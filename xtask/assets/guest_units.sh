@@ -17,3 +17,19 @@ for unit in dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kern
     ln -sf /dev/null "/etc/systemd/system/$unit"
 done
 
+# Each reload of systemd runs all generators. The guests need those of /etc/fstab, of NFS and of the server only.
+mkdir -p /etc/systemd/system-generators
+for generator in /lib/systemd/system-generators/*; do
+    case ${generator##*/} in
+    systemd-fstab-generator | nfs-* | rpc-* | forebay-*) ;;
+    *) ln -sf /dev/null "/etc/systemd/system-generators/${generator##*/}" ;;
+    esac
+done
+# User-mode Linux has 600 terminals. Each would become a unit of systemd, and take time in udev and at each reload.
+mkdir -p /etc/systemd/system/systemd-udev-trigger.service.d
+cat > /etc/systemd/system/systemd-udev-trigger.service.d/rig.conf << END
+[Service]
+ExecStart=
+ExecStart=-udevadm trigger --type=subsystems --action=add
+ExecStart=-udevadm trigger --type=devices --action=add --subsystem-nomatch=tty
+END

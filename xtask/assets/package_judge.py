@@ -1,34 +1,62 @@
-"""The judge in a guest with systemd: `package_judge.py OLD.deb NEW.deb` installs, upgrades under a client that writes, and
-removes. Each case is a function below; each prints `ok NAME` or `not ok NAME: WHY` to the port."""
+"""The judge in a guest with systemd: `package_judge.py OLD.deb NEW.deb MANUAL` follows the section "In ten minutes" of the
+manual, upgrades under a client that writes, and removes. Each case is a function below; each prints `ok NAME` or `not ok
+NAME: WHY` to the port."""
 
+import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 import traceback
+import urllib.request
 
-OLD, NEW = sys.argv[1:]
-PORT = "/dev/virtio-ports/output"
-MOUNT, EXPORT, STATE = "/mnt", "/srv/array", "/var/lib/forebay"
-CONFIG = """listen = ["127.0.0.1"]
-cache = ["/dev/disk/by-id/virtio-ssd1", "/dev/disk/by-id/virtio-ssd2"]
-ram = "64MiB"
-[[export]]
-path = "/srv/array"
-name = "/"
-[[export.client]]
-networks = ["127.0.0.0/8"]
-access = "rw"
-squash = "none"
-"""
+OLD, NEW, MANUAL = sys.argv[1:]
+PORT = "/run/output"
+MOUNT, EXPORT, STATE = "/mnt", "/srv/data", "/var/lib/forebay"
+CONFIG = "/etc/forebay/forebay.toml"
+VERSION = re.search("_(.*)-1_amd64.deb", OLD).group(1)
 
 
-def run(*words, status=0):
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+def run(*words, status=0, answer="", **options):
+    done = subprocess.run(words, input=answer, **options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
     assert done.returncode == status, f"{' '.join(words)} ended with {done.returncode}: {done.stdout[-600:]}"
     return done.stdout
+
+
+def blocks():
+    """Returns the kind and the text of each block of the section."""
+    with open(MANUAL, encoding="utf-8") as file:
+        section = re.search(r"^## In ten minutes\n(.*?)^## ", file.read(), re.M | re.S).group(1)
+    section = section.replace("VERSION", VERSION)
+    return re.findall(r"^```(\w*)\n(.*?)^```$", section, re.M | re.S)
+
+
+def follow(memory, beginning):
+    """Runs the next block of the section as it stands there, and returns its output. The block begins as the case expects.
+    Like a reader of the manual, it answers yes if apt asks whether to continue."""
+    kind, text = memory["blocks"].pop(0)
+    assert not kind and text.startswith(beginning), f"the manual has {text!r} in place of {beginning}"
+    return run("sh", "-e", "-c", text, answer="y\n", cwd=os.path.dirname(OLD))
+
+
+def edit(memory):
+    """Changes the lines of the next block in the configuration, behind a `#` or not."""
+    kind, text = memory["blocks"].pop(0)
+    lines = text.splitlines()
+    assert kind == "toml" and len(lines) == 3, f"the manual has {text!r} in place of three lines"
+    with open(CONFIG, encoding="utf-8") as file:
+        config = file.read()
+    for line in lines:
+        key = line.split(" = ")[0]
+        # The first line for the key: `listen` stands under [http] as well.
+        config, count = re.subn(rf"^(# )?{key} = .*$", lambda _: line, config, count=1, flags=re.M)
+        assert count == 1, f"{CONFIG} has no line for {key}"
+    with open(CONFIG, "w", encoding="utf-8") as file:
+        file.write(config)
+    memory["config"] = config
 
 
 def unit(name):
@@ -67,6 +95,16 @@ def write(name, number):
         os.fsync(file.fileno())
 
 
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read().strip()
+
+
+def write_value(path, value):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(value)
+
+
 def check(directory, files):
     for number in range(files):
         with open(f"{directory}/file-{number}", "rb") as file:
@@ -76,7 +114,8 @@ def check(directory, files):
 def an_installation_starts_nothing_and_says_what_to_do(memory):
     # As on every machine with systemd. Otherwise the server keeps its own mount, and waits for itself when it ends.
     assert run("findmnt", "-n", "-o", "PROPAGATION", "/").strip() == "shared"
-    said = run("dpkg", "-i", OLD)
+    memory["blocks"] = blocks()
+    said = follow(memory, "apt install")
     assert "enable --now forebay" in said, said
     assert unit("ActiveState") == "inactive"
     assert run("systemctl", "is-enabled", "forebay", status=1).strip() == "disabled"
@@ -84,17 +123,61 @@ def an_installation_starts_nothing_and_says_what_to_do(memory):
 
 
 def a_configured_server_starts_after_the_mounts_of_its_exports(memory):
-    with open("/etc/forebay/forebay.toml", "w") as file:
-        file.write(CONFIG)
-    run("systemctl", "daemon-reload")
+    edit(memory)
+    said = follow(memory, "forebay config check")
+    assert "No mistakes found" in said, said
     assert EXPORT in unit("RequiresMountsFor").split(), unit("RequiresMountsFor")
-    run("systemctl", "enable", "--now", "forebay")
     assert unit("ActiveState") == "active"
     assert status()["effective_mode"] == "write-back", status()
 
 
+def the_manual_shows_the_mount_the_page_and_the_metrics(memory):
+    assert "certs" in follow(memory, "mount -t nfs")
+    address = re.search(r"http://\S+", follow(memory, "forebay web")).group()
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        page = answer.read().decode()
+    assert "<title>Forebay" in page, page[:300]
+    follow(memory, "cat >> /etc/prometheus/prometheus.yml")
+    kind, query = memory["blocks"].pop(0)
+    for _ in range(60):
+        done = subprocess.run(["sh", "-c", query], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        if "=> 1" in done.stdout:
+            break
+        # Prometheus asks the server every 15 s.
+        time.sleep(3)
+    else:
+        raise AssertionError(f"Prometheus knows no metric of the server: {query}: {done.stdout}")
+    run("systemctl", "stop", "prometheus")
+    assert not memory["blocks"], memory["blocks"]
+
+
+def what_doctor_changes_is_kept_and_taken_back(memory):
+    ahead, turns, service = "/sys/block/sda/queue/read_ahead_kb", "/sys/block/sda/queue/rotational", "chrony.service"
+
+    def files():
+        return glob.glob("/etc/*/90-forebay-*") + glob.glob("/etc/*/*/90-forebay-*")
+
+    def state():
+        enabled = subprocess.run(["systemctl", "is-enabled", service], capture_output=True, text=True).stdout
+        active = subprocess.run(["systemctl", "is-active", service], capture_output=True, text=True).stdout
+        return read(ahead), enabled.strip(), active.strip()
+
+    write_value(ahead, "128")
+    write_value(turns, "1")
+    before = state()
+    assert before == ("128", "disabled", "inactive") and not files(), (before, files())
+    done = subprocess.run(["forebay", "doctor", "--apply"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    assert state() == ("4096", "enabled", "active"), (state(), done.stdout)
+    # As at the next start of the host.
+    write_value(ahead, "128")
+    run("udevadm", "trigger", "--action=add", "--settle", "/sys/block/sda")
+    rules = [read(path) for path in files() if path.endswith(".rules")]
+    assert read(ahead) == "4096", f"a rule of udev has no effect: {rules} {done.stdout}"
+    said = run("forebay", "doctor", "--undo")
+    assert state() == before and not files(), (state(), files(), said)
+
+
 def an_upgrade_under_a_writing_client_loses_nothing(memory):
-    run("mount", "-t", "nfs", "127.0.0.1:/", MOUNT)
     writer = memory["writer"] = Writer()
     writer.start()
     while writer.files < 20 and writer.error is None:
@@ -111,8 +194,8 @@ def an_upgrade_under_a_writing_client_loses_nothing(memory):
     assert writer.error is None, writer.error
     check(MOUNT, writer.files)
     assert "+later" in run("dpkg-query", "-W", "-f", "${Version}", "forebay")
-    with open("/etc/forebay/forebay.toml") as file:
-        assert file.read() == CONFIG, "the upgrade changed the configuration"
+    with open(CONFIG, encoding="utf-8") as file:
+        assert file.read() == memory["config"], "the upgrade changed the configuration"
 
 
 def a_removal_leaves_whole_directories_and_the_state(memory):
@@ -136,6 +219,8 @@ def a_purge_keeps_the_state_unless_it_is_told_to_remove_it(memory):
 CASES = [
     an_installation_starts_nothing_and_says_what_to_do,
     a_configured_server_starts_after_the_mounts_of_its_exports,
+    the_manual_shows_the_mount_the_page_and_the_metrics,
+    what_doctor_changes_is_kept_and_taken_back,
     an_upgrade_under_a_writing_client_loses_nothing,
     a_removal_leaves_whole_directories_and_the_state,
     a_purge_keeps_the_state_unless_it_is_told_to_remove_it,

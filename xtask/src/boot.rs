@@ -18,7 +18,7 @@ use crate::{
     process::{quoted, rigs_dir, root, run},
     server,
     suites::{Counts, asset},
-    vm::{Booted, Disk},
+    vm::{Booted, Disk, Machine},
 };
 
 /// The arguments of `cargo x boot`.
@@ -36,6 +36,9 @@ pub(crate) struct Boot {
     /// Seconds after which the guest is killed
     #[arg(long, default_value_t = 420, value_name = "SECONDS")]
     timeout: u64,
+    /// Kind of machine [default: user-mode as root, if there are tap devices]
+    #[arg(long)]
+    machine: Option<Machine>,
     /// Show the server's log of every boot
     #[arg(long)]
     verbose: bool,
@@ -121,6 +124,7 @@ impl Boot {
             prepare: prepare(number, plan, work, ledger),
             limit: Duration::from_secs(self.timeout),
             memory: 1024,
+            machine: self.machine.unwrap_or_else(Machine::here),
         };
         let mut told = Told::default();
         let ended = booted.run(|line| told.take(line, ledger));

@@ -11,7 +11,11 @@ use anyhow::{Context, Result};
 use crate::process::run;
 
 /// A mounted XFS. It is unmounted when this value is dropped.
-pub(crate) struct LoopXfs(PathBuf);
+pub(crate) struct LoopXfs {
+    at: PathBuf,
+    /// The image. Its lock tells `leftovers.rs` that this program lives.
+    _image: File,
+}
 
 impl LoopXfs {
     /// Makes a file system of `size` bytes in the sparse file `image`, and mounts it at the directory `at`.
@@ -19,18 +23,22 @@ impl LoopXfs {
     /// # Errors
     /// The caller is not root, or the kernel lacks loop devices or XFS.
     pub(crate) fn mount(image: &Path, size: u64, at: &Path) -> Result<Self> {
-        File::create(image)?.set_len(size)?;
+        let file = File::create(image)?;
+        file.try_lock().with_context(|| format!("cannot lock {}", image.display()))?;
+        file.set_len(size)?;
         run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(image))?;
         std::fs::create_dir_all(at)?;
         let mut mount = Command::new("mount");
-        run(mount.args(["-o", "loop,nouuid"]).args([image, at])).context("cannot mount an XFS (as root?)")?;
-        Ok(Self(at.to_owned()))
+        // With `discard` the image gives back the space of removed files.
+        let mount = mount.args(["-o", "loop,nouuid,discard"]).args([image, at]);
+        run(mount).context("cannot mount an XFS (as root?)")?;
+        Ok(Self { at: at.to_owned(), _image: file })
     }
 }
 
 impl Drop for LoopXfs {
     fn drop(&mut self) {
         // A failure leaves a mounted directory, which is seen.
-        let _ = run(Command::new("umount").arg("--lazy").arg(&self.0));
+        let _ = run(Command::new("umount").arg("--lazy").arg(&self.at));
     }
 }

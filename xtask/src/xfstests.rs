@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
 use crate::{
+    leftovers,
     mounts::Client,
     process::{command, rigs_dir, run},
     protection::Security,
@@ -69,6 +70,7 @@ impl Xfstests {
             return self.on_volumes(&built, tests);
         }
         words.extend(tests);
+        leftovers::remove()?;
         let client = Client {
             forebay: self.forebay.as_deref(),
             kernel: self.kernel,

@@ -11,6 +11,10 @@ use crate::wait::Wait;
 /// Reads until `buf` is full or the file ends. Without permission to wait it reads only pages that are in memory.
 pub(crate) fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize> {
     let flags = if wait.allowed() { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+    // Linux refuses a read that could end behind its largest offset, also if the file ends before.
+    let most = (i64::MAX as u64).saturating_sub(offset);
+    let len = buf.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+    let buf = &mut buf[..len];
     let mut done = 0;
     while done < buf.len() {
         let mut rest = [IoSliceMut::new(&mut buf[done..])];

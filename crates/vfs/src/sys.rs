@@ -198,7 +198,7 @@ pub(crate) struct Limits {
     pub(crate) grace_ends: u64,
 }
 
-/// Lets `into` share `len` bytes of `from` (FICLONERANGE).
+/// Lets `into` share `len` bytes of `from` (FICLONERANGE); 0 means to the end of `from`.
 pub(crate) fn clone_range(
     from: impl AsFd,
     from_offset: u64,

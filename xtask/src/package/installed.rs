@@ -1,7 +1,8 @@
 //! The step `packages`: makes the packages, checks them with the distributions' own tools, and installs the one for
-//! Debian in a guest with real systemd. There a client writes while the package is upgraded.
+//! Debian in a guest with real systemd, by the commands of "In ten minutes" in `docs/operations.md`. There a client
+//! writes while the package is upgraded.
 
-use std::{fs::File, path::Path, process::Command, time::Duration};
+use std::{fs::File, path::Path, time::Duration};
 
 use anyhow::{Result, bail};
 
@@ -10,13 +11,16 @@ use super::{
     dynamic, rpm, version,
 };
 use crate::{
-    process::{command, output, quoted, rigs_dir, run},
+    process::{command, output, quoted, rigs_dir, root, run},
     suites::{Counts, asset},
-    vm::{Booted, Disk},
+    vm::{Booted, Disk, Kernel, Machine, Release},
 };
 
-/// Time for the guest, which is emulated.
+/// Time for the guest.
 const LIMIT: Duration = Duration::from_secs(600);
+
+/// The disks of the guest, by serial number. The array is a SCSI disk in its memory.
+const SSDS: [&str; 2] = ["ssd1", "ssd2"];
 
 /// Makes and checks the packages.
 pub(crate) fn check() -> Result<Counts> {
@@ -56,22 +60,24 @@ fn contains(package: &Path) -> Result<()> {
 /// Installs, upgrades and removes the package in a guest. Counts the cases that `package_judge.py` reports.
 fn install(old: &Path, new: &Path, work: &Path) -> Result<Counts> {
     let disk = |serial: &str| Disk { image: work.join(serial), serial: serial.into() };
-    for (name, mebibytes) in [("array", 256), ("ssd1", 128), ("ssd2", 128)] {
-        File::create(work.join(name))?.set_len(mebibytes << 20)?;
+    for ssd in SSDS {
+        File::create(work.join(ssd))?.set_len(128 << 20)?;
     }
-    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(work.join("array")))?;
+    let machine = Machine::UserMode;
+    let kernel = Kernel::ready(Release::default(), machine)?;
     let value = |path: &Path| quoted(&path.to_string_lossy());
-    let judge = asset("package_judge.py");
+    let modules: Vec<_> = kernel.scsi_modules().map(|module| module.to_string_lossy()).collect();
     let prepare = format!(
-        "OLD={}\nNEW={}\nJUDGE={}\n{}{}",
+        "OLD={}\nNEW={}\nJUDGE={}\nMANUAL={}\nMODULES={}\n{}{}",
         value(old),
         value(new),
-        value(&judge),
+        value(&asset("package_judge.py")),
+        value(&root().join("docs/operations.md")),
+        quoted(&modules.join(" ")),
         include_str!("../../assets/guest_units.sh"),
         include_str!("../../assets/package_prepare.sh"),
     );
-    let booted =
-        Booted { disks: ["array", "ssd1", "ssd2"].map(disk).into(), prepare, limit: LIMIT, memory: 1536 };
+    let booted = Booted { disks: SSDS.map(disk).into(), prepare, limit: LIMIT, memory: 1536, machine };
     let mut counts = Counts::default();
     let mut ended = false;
     booted.run(|line| {

@@ -9,31 +9,43 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 for module in /modules/*.ko; do insmod "$module" || echo "cannot load $module"; done
 
-# Opens 3 for the job's output and 4 for its exit status, and mounts the host's root at /lower. $work is the directory on
-# the host for user-mode Linux only, where it comes from the kernel's command line.
+# Opens 3 for the job's output and 4 for its exit status, unless systemd follows, and mounts the host's root at /lower.
+# $work is the directory on the host for user-mode Linux only, where it comes from the kernel's command line.
 if [ -n "$work" ]; then
     stty -F /dev/ttyS0 raw -echo
-    # Programs would colour the output for a terminal.
-    mkfifo /output
-    cat /output > /dev/ttyS0 &
-    mkdir /work
-    mount -t hostfs -o "$work" none /work
-    exec 3> /output 4> /work/status
+    output=/dev/ttyS0
+    if ! [ -e /systemd ]; then
+        # Programs would colour the output for a terminal.
+        mkfifo /output
+        cat /output > /dev/ttyS0 &
+        copier=$!
+        mkdir /work
+        mount -t hostfs -o "$work" none /work
+        exec 3> /output 4> /work/status
+    fi
     mount -t hostfs -o ro,/ none /lower
 else
     # The ports appear a moment after their driver is loaded.
     port() {
         until grep -lx "$1" /sys/class/virtio-ports/*/name 2> /dev/null; do :; done | cut -d / -f 5
     }
+    output=/dev/virtio-ports/output
     [ -e /systemd ] || exec 3> "/dev/$(port output)" 4> "/dev/$(port status)"
     # The host does not change files that the guest reads from this mount, so the guest may cache without limit.
     mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=262144,cache=loose root /lower
 fi
 
 finish() {
-    # This waits until the terminal has all of the output.
     exec 3>&-
-    [ -z "$work" ] || { wait; stty -F /dev/ttyS0 -echo; }
+    if [ -n "$work" ]; then
+        # A daemon of the job may have the output open.
+        for process in /root/proc/[0-9]*; do
+            case ${process##*/} in 1 | "$copier") ;; *) kill -9 "${process##*/}" ;; esac
+        done 2> /dev/null
+        # This waits until the terminal has all of the output.
+        wait
+        stty -F /dev/ttyS0 -echo
+    fi
     echo "$1" >&4
     poweroff -f
 }
@@ -64,7 +76,8 @@ hostname guest
 cp /job /root/run/job
 echo "The guest is up."
 if [ -e /systemd ]; then
-    chroot /root /bin/sh /run/job || poweroff -f
+    ln -s "$output" /root/run/output
+    chroot /root /bin/sh /run/job || { echo "The preparations failed."; poweroff -f; }
     exec switch_root /root /lib/systemd/systemd --unit=boot.target
 fi
 chroot /root /bin/sh /run/job < /root/dev/null >&3 2>&3 3>&- 4>&-

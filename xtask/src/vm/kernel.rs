@@ -84,6 +84,13 @@ const FORMER: [&str; 4] = ["crc32c_generic", "ghash-generic", "chacha_generic", 
 const BLOCK: [&str; 9] =
     ["ublk_drv", "nbd", "btrfs", "dm-mod", "md-mod", "raid1", "bcache", "dm-cache-smq", "dm-writecache"];
 
+/// Modules for a SCSI disk in memory, for user-mode Linux, whose own disks have no identity. A guest that needs them
+/// loads them itself.
+const SCSI: [&str; 2] = ["sd_mod", "scsi_debug"];
+
+/// The modules that [`SCSI`] needs.
+const BELOW_SCSI: [&str; 5] = ["scsi_common", "scsi_mod", "crc64", "crc64-rocksoft", "t10-pi"];
+
 /// The modules that only those of [`BLOCK`] need.
 const BELOW_BLOCK: [&str; 9] = [
     "blake2b_generic",
@@ -164,7 +171,7 @@ impl Release {
         let (devices, block) = match (machine, self) {
             (Machine::Emulated, Release::V6_1) => (&EMULATED[..], &[][..]),
             (Machine::Emulated, _) => (&EMULATED[..], &BLOCK[..]),
-            (Machine::UserMode, _) => (&[][..], &BLOCK[..]),
+            (Machine::UserMode, _) => (&SCSI[..], &BLOCK[..]),
         };
         let is_there = |module: &&str| {
             !(self == Release::Newest && FORMER.contains(module)
@@ -266,8 +273,8 @@ impl Kernel {
     /// Returns the modules of a guest: all but those of Kerberos, TLS and block volumes, or only
     /// those for NFSv3.
     pub(crate) fn modules(&self, all: bool) -> impl Iterator<Item = &Path> {
-        let is_special =
-            |name: &str| SECURITY.contains(&name) || BLOCK.contains(&name) || BELOW_BLOCK.contains(&name);
+        let special = [&SECURITY[..], &BLOCK, &BELOW_BLOCK, &SCSI, &BELOW_SCSI];
+        let is_special = move |name: &str| special.iter().any(|names| names.contains(&name));
         let is_wanted = move |name: &str| !is_special(name) && (all || !RARE.contains(&name));
         let wanted = move |module: &&PathBuf| name(module).is_none_or(is_wanted);
         self.modules.iter().filter(wanted).map(PathBuf::as_path)
@@ -276,6 +283,13 @@ impl Kernel {
     /// Returns the modules for block volumes.
     pub(crate) fn block_modules(&self) -> impl Iterator<Item = &Path> {
         let is_wanted = |name: &str| BLOCK.contains(&name) || BELOW_BLOCK.contains(&name);
+        let wanted = move |module: &&PathBuf| name(module).is_some_and(is_wanted);
+        self.modules.iter().filter(wanted).map(PathBuf::as_path)
+    }
+
+    /// Returns the modules for a SCSI disk in memory. The last one makes the disk.
+    pub(crate) fn scsi_modules(&self) -> impl Iterator<Item = &Path> {
+        let is_wanted = |name: &str| SCSI.contains(&name) || BELOW_SCSI.contains(&name);
         let wanted = move |module: &&PathBuf| name(module).is_some_and(is_wanted);
         self.modules.iter().filter(wanted).map(PathBuf::as_path)
     }
@@ -434,12 +448,16 @@ mod tests {
             "04-tls.ko",
             "05-xor.ko",
             "06-nbd.ko",
+            "07-scsi_mod.ko",
+            "08-scsi_debug.ko",
         ]
         .map(PathBuf::from)
         .into();
         let kernel = Kernel { image: PathBuf::new(), modules };
         let special = (kernel.security_modules().count(), kernel.block_modules().count());
         assert_eq!((kernel.modules(true).count(), special), (4, (1, 2)));
+        let scsi: Vec<_> = kernel.scsi_modules().map(|module| module.to_str().unwrap()).collect();
+        assert_eq!(scsi, ["07-scsi_mod.ko", "08-scsi_debug.ko"]);
         let few: Vec<_> = kernel.modules(false).map(|module| module.to_str().unwrap()).collect();
         assert_eq!(few, ["00-virtio.ko", "01-nfsv3.ko"]);
     }

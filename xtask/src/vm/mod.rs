@@ -144,11 +144,8 @@ impl Guest {
         let mut machine = match self.machine {
             Machine::Emulated => bounded(Some(self.limit), "qemu-system-x86_64", self.arguments(kernel)),
             Machine::UserMode => {
-                let mut arguments = user_mode::arguments(self, kernel, work)?.into_iter();
-                let mut machine = bounded(Some(self.limit), arguments.next().unwrap_or_default(), arguments);
-                // The kernel has its memory in a file there.
-                machine.env("TMPDIR", "/dev/shm").stderr(fs::File::create(work.join("console"))?);
-                machine
+                let (memory, limit, has_network) = (self.memory, self.limit, self.network.is_some());
+                user_mode::Settings { kernel, work, memory, has_network, limit }.command()?
             }
         };
         let ended = process::lines_once_begun(machine.current_dir(work), BOOT, up, each)?;

@@ -1,7 +1,7 @@
 # Runs a program in a network of its own, whose connections to 10.0.2.2 reach the loopback of this host, without privileges
 # there. Arguments: the processor, the program and its arguments. The program has the interface tap1.
 mkfifo network
-unshare --net --pid --fork --kill-child sh -c '
+setpriv --pdeathsig KILL unshare --net --pid --fork --kill-child sh -c '
     : > network
     until ip link show tap0 2> /dev/null > /dev/null; do sleep 0.01; done
     ip tuntap add tap1 mode tap

@@ -5,16 +5,18 @@ use std::{
     ffi::OsString,
     fs,
     path::Path,
+    process::Command,
     sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 
 use super::{
-    Guest, Kernel,
+    Kernel,
     kernel::{IMAGE, download, take_modules, unpack},
 };
-use crate::process::{command, run};
+use crate::process::{bounded, command, run};
 
 /// Runs the kernel with a relay of its connections to the host's loopback.
 const RELAYED: &str = include_str!("relayed.sh");
@@ -23,36 +25,60 @@ const RELAYED: &str = include_str!("relayed.sh");
 /// All of them end with the kernel.
 const ALONE: [&str; 6] = ["unshare", "--pid", "--fork", "--kill-child", "taskset", "--cpu-list"];
 
-/// Returns the program and the arguments that run a guest. Its console is stderr, its output stdout, and its exit
-/// status the file `status` in `work`.
-pub(super) fn arguments(guest: &Guest, kernel: &Kernel, work: &Path) -> Result<Vec<OsString>> {
-    let text = work.to_string_lossy();
-    ensure!(!text.contains(' '), "{text}: user-mode Linux needs a path without spaces");
-    let processor = processor().to_string();
-    let mut arguments: Vec<OsString> = Vec::new();
-    let interface = if guest.network.is_some() {
-        arguments.extend(ALONE.map(OsString::from));
-        arguments.push(processor.into());
-        "tap0"
-    } else {
-        arguments.extend(["sh", "-c", RELAYED, "sh", &processor].map(OsString::from));
-        "tap1"
-    };
-    arguments.push(kernel.image.clone().into());
-    // Without `depth` and `gro` the relayed network was seen to stop for ever. The cause is not known.
-    let network = format!("vec0:transport=tap,ifname={interface},depth=128,gro=1");
-    let settings = [
-        format!("mem={}M", guest.memory),
-        format!("work={text}"),
-        format!("initrd={text}/initramfs"),
-        network,
-    ];
-    arguments.extend(settings.map(OsString::from));
-    arguments.extend(
-        ["con=null", "con0=null,fd:2", "ssl=null", "ssl0=null,fd:1", "quiet", "panic=-1", "seccomp=auto"]
-            .map(OsString::from),
-    );
-    Ok(arguments)
+/// The settings of a guest.
+pub(super) struct Settings<'a> {
+    pub(super) kernel: &'a Kernel,
+    /// Directory with the initramfs.
+    pub(super) work: &'a Path,
+    /// Memory in MiB.
+    pub(super) memory: u32,
+    /// True if the calling thread has a network for the guest alone. Otherwise connections are relayed.
+    pub(super) has_network: bool,
+    /// Time after which the guest is killed.
+    pub(super) limit: Duration,
+}
+
+impl Settings<'_> {
+    /// Returns the command that runs the guest. Its console is the file `console` in `work`, its output is stdout, and
+    /// its exit status the file `status` in `work`. Further arguments are parameters of the kernel.
+    pub(super) fn command(&self) -> Result<Command> {
+        let mut arguments = self.arguments()?.into_iter();
+        let mut machine = bounded(Some(self.limit), arguments.next().unwrap_or_default(), arguments);
+        // The kernel has its memory in a file there.
+        machine.env("TMPDIR", "/dev/shm").stderr(fs::File::create(self.work.join("console"))?);
+        Ok(machine)
+    }
+
+    /// Returns the program and its arguments.
+    fn arguments(&self) -> Result<Vec<OsString>> {
+        let text = self.work.to_string_lossy();
+        ensure!(!text.contains(' '), "{text}: user-mode Linux needs a path without spaces");
+        let processor = processor().to_string();
+        let mut arguments: Vec<OsString> = Vec::new();
+        let interface = if self.has_network {
+            arguments.extend(ALONE.map(OsString::from));
+            arguments.push(processor.into());
+            "tap0"
+        } else {
+            arguments.extend(["sh", "-c", RELAYED, "sh", &processor].map(OsString::from));
+            "tap1"
+        };
+        arguments.push(self.kernel.image.clone().into());
+        // Without `depth` and `gro` the relayed network was seen to stop for ever. The cause is not known.
+        let network = format!("vec0:transport=tap,ifname={interface},depth=128,gro=1");
+        let settings = [
+            format!("mem={}M", self.memory),
+            format!("work={text}"),
+            format!("initrd={text}/initramfs"),
+            network,
+        ];
+        arguments.extend(settings.map(OsString::from));
+        arguments.extend(
+            ["con=null", "con0=null,fd:2", "ssl=null", "ssl0=null,fd:1", "quiet", "panic=-1", "seccomp=auto"]
+                .map(OsString::from),
+        );
+        Ok(arguments)
+    }
 }
 
 /// Returns a processor of the host. Guests of one run have different ones.

@@ -506,6 +506,15 @@ fn a_clone_shares_contents_that_only_the_cache_had() {
         expected.resize(3 << 20, 0);
         expected.extend_from_slice(&contents);
         assert!(to.read(&mut c, 0, 5 << 20) == expected);
+        // The largest file, as a whole.
+        let (whole, end) = (open(&mut c, b"whole"), i64::MAX as u64 - 1);
+        whole.write(&mut c, end, &[9]);
+        for (name, len) in [(&b"rest"[..], 0), (b"all", end + 1)] {
+            let shares = open(&mut c, name);
+            assert_eq!(clone(&mut c, (&whole, 0), (&shares, 0), len), Nfsstat4::Ok, "{kind}: {len}");
+            assert_eq!(shares.attributes(&mut c).0, end + 1);
+            assert_eq!(shares.read(&mut c, end, 1), [9]);
+        }
         // Later writes to one file do not change the other.
         from.write(&mut c, 5000, &[1; 100]);
         to.write(&mut c, 9000, &[2; 100]);
@@ -517,6 +526,30 @@ fn a_clone_shares_contents_that_only_the_cache_had() {
         server.flush();
         assert!(std::fs::read(disk.at.join("to")).unwrap() == expected);
         server.stop();
+    }
+}
+
+#[test]
+fn the_last_block_of_the_largest_file_is_read() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "xfs", 320 * MIB) else { return };
+    let end = i64::MAX as u64;
+    let file = std::fs::File::create(disk.at.join("file")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"x", end - 1).unwrap();
+    file.sync_all().unwrap();
+    for serve in [disk.serve().plain(), disk.serve().cached()] {
+        let server = serve.start();
+        let mut c = connect(&server, b"one");
+        let file = open(&mut c, b"file");
+        // More than there is: to a whole block, and behind all offsets that Linux has.
+        for (offset, count) in [(end + 1 - 4096, 4096), (end - 1, 100_000)] {
+            let read = file.read(&mut c, offset, count);
+            assert_eq!((read.len() as u64, read.last()), (end - offset, Some(&b'x')));
+        }
+        file.write(&mut c, end - 2, b"y");
+        server.flush();
+        assert_eq!(file.read(&mut c, end - 2, 9), b"yx");
     }
 }
 

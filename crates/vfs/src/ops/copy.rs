@@ -75,6 +75,15 @@ impl CopyRange<'_> {
     }
 }
 
+/// Returns the length to give to FICLONERANGE for `len` bytes that may end in the middle of a block.
+///
+/// XFS counts the bytes of whole blocks in a signed number. If that overflows, it shares them and still fails with
+/// EINVAL, unless the length is given as 0: to the end of the source. Only the largest files are that long.
+fn countable(len: u64, block: u64) -> u64 {
+    let blocks = len.checked_next_multiple_of(block);
+    if blocks.is_some_and(|blocks| i64::try_from(blocks).is_ok()) { len } else { 0 }
+}
+
 /// The buffer of a piece.
 struct Piece(Vec<u8>);
 
@@ -196,7 +205,8 @@ impl Vfs {
             let quota = space_of(offset, len);
             let from = source.object.reader(&self.budget, true)?;
             let frame = self.change_past_log(&bypass, &attr, Needs { space: 0, quota }, |fd| {
-                sys::clone_range(from, copy.source_offset, len, fd, offset)?;
+                let block = u64::from(target.export.fs.clone_block());
+                sys::clone_range(from, copy.source_offset, countable(len, block), fd, offset)?;
                 Ok(Taken { contents: &[], size: range.end, space: quota })
             })?;
             Ok(((), Some(durable(target, &range, errors, frame))))
