@@ -78,10 +78,13 @@ pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Result<Command>
 /// other features and be built again. The planted bugs are in this build, each switched off except in the test that
 /// must find it.
 pub(crate) fn cargo_test(arguments: &[&str]) -> Command {
-    let mut command = command(
-        "cargo",
-        ["test", "--workspace", "--features", "forebay-sim/plant,forebay-clientstate/plant"],
-    );
+    with_test_features("test", arguments)
+}
+
+/// Returns a command of cargo with the features of the tests. So each library is built once.
+fn with_test_features(verb: &str, arguments: &[&str]) -> Command {
+    let mut command =
+        command("cargo", [verb, "--workspace", "--features", "forebay-sim/plant,forebay-clientstate/plant"]);
     command.arg(WITHOUT_ALLOCATOR).args(arguments);
     command
 }
@@ -128,7 +131,7 @@ fn fuzz() -> Result<Counts> {
         return Ok(Counts { skipped: 1, ..Counts::default() });
     }
     // From valid messages the fuzzer gets further in a minute than without seeds.
-    run(&mut cargo_test(&["--quiet", "--no-run", "--example", "fuzz-seeds"]))?;
+    run(&mut with_test_features("build", &["--quiet", "--example", "fuzz-seeds"]))?;
     run(Command::new(target_dir().join("debug/examples/fuzz-seeds")).arg(root().join("fuzz/corpus")))?;
     let listed = output(&mut command("cargo", ["+nightly", "fuzz", "list"]))?;
     let targets: Vec<_> = listed.lines().collect();
