@@ -260,5 +260,5 @@ if __name__ == "__main__":
     tell("END")
     # Cuts the power without a sync.
     with open("/proc/sysrq-trigger", "w") as file:
-        file.write("o")
+        file.write("b")
     time.sleep(60)

@@ -126,6 +126,9 @@ class Stack:
         os.makedirs(f"{OWN}/served", exist_ok=True)
         words = [FOREBAY, "serve", f"{OWN}/served", "--listen", "127.0.0.1:2049", "--mode", "write-back"]
         words += ["--portmap=off", "--state-dir", STATE]
+        # User-mode Linux has no ublk.
+        has_ublk = os.path.exists("/dev/ublk-control")
+        words += [] if has_ublk else ["--nbd", f"{OWN}/nbd.sock"]
         words += [word for cache in self.caches for word in ("--cache", cache)]
         with open("/run/log", "ab") as log:
             subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -136,8 +139,18 @@ class Stack:
                     raise OSError("the server does not start")
                 time.sleep(0.5)
             run(FOREBAY, "volume", "create", "disk", "--backing", self.disk, "--state-dir", STATE)
-            run(FOREBAY, "volume", "attach", "disk", "--state-dir", STATE)
-        return until("/dev/ublkb0")
+            if has_ublk:
+                run(FOREBAY, "volume", "attach", "disk", "--state-dir", STATE)
+        return until("/dev/ublkb0") if has_ublk else self.connected()
+
+    def connected(self):
+        """Attaches the volume over NBD as soon as the server lists it."""
+        words, end = ["nbd-client", "-unix", f"{OWN}/nbd.sock"], time.monotonic() + PATIENCE
+        while subprocess.run([*words, "-N", "disk", "/dev/nbd0"], capture_output=True).returncode:
+            if time.monotonic() > end:
+                raise OSError("the volume is not served over NBD")
+            time.sleep(0.5)
+        return "/dev/nbd0"
 
     def mounted(self, device):
         os.makedirs(self.mount, exist_ok=True)

@@ -77,6 +77,8 @@ impl Settings<'_> {
             ["con=null", "con0=null,fd:2", "ssl=null", "ssl0=null,fd:1", "quiet", "panic=-1", "seccomp=auto"]
                 .map(OsString::from),
         );
+        // A guest that cuts its power by a reboot ends, and is not run a second time.
+        arguments.push("noreboot".into());
         Ok(arguments)
     }
 }
