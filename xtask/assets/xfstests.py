@@ -1,5 +1,6 @@
 """Runs tests of xfstests in a guest beside its server: `xfstests.py HOST SHARE TESTS VERSION MINUTES NAME...`. TESTS
-has the built tests. With `nbd:PORT:MODULE` as the version, they run on XFS on the volumes `test` and `scratch`.
+has the built tests. With `nbd:PORT:MODULE,...` as the version, they run on XFS on the volumes `test` and `scratch`, with a
+log of writes on the volume `log`.
 
 Each test prints `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY`. A test that takes longer than ten minutes is killed,
 and after MINUTES no further test is begun. SHARE/results has the output of all tests.
@@ -16,7 +17,7 @@ import time
 HOST, SHARE, TESTS, VERSION, MINUTES, *NAMES = sys.argv[1:]
 # With a shared cache a mount of one directory that is made read-only makes the other one read-only.
 OPTIONS = f"-o vers={VERSION},nosharecache"
-# With volumes: the word, the port, and the kernel's module.
+# With volumes: the word, the port, and the kernel's modules.
 NBD = VERSION.split(":") if VERSION.startswith("nbd:") else None
 USERS = {"fsgqa": 2000, "fsgqa2": 2001, "123456-fsgqa": 2002}
 LONGEST = 600
@@ -44,9 +45,10 @@ def prepare():
 
 
 def on_volumes():
-    """Attaches the two volumes, and returns the settings of the tests."""
-    must("insmod", NBD[2])
-    for number, name in enumerate(("test", "scratch")):
+    """Attaches the volumes, and returns the settings of the tests."""
+    for module in NBD[2].split(","):
+        must("insmod", module)
+    for number, name in enumerate(("test", "scratch", "log")):
         must("nbd-client", HOST, NBD[1], "-N", name, "-C", "4", f"/dev/nbd{number}")
         end = time.monotonic() + 60
         while time.monotonic() < end:
@@ -55,7 +57,14 @@ def on_volumes():
                     break
             time.sleep(0.05)
     must("mkfs.xfs", "-q", "-f", "/dev/nbd0")
-    return "export FSTYP=xfs TEST_DEV=/dev/nbd0 SCRATCH_DEV=/dev/nbd1"
+    # There is no udev, for which tests wait. The device mapper makes nodes, where udev would make links.
+    with open("/usr/bin/udevadm", "w") as udevadm:
+        udevadm.write("""#!/bin/sh
+for node in /dev/mapper/*; do
+    [ ! -b "$node" ] || [ -L "$node" ] || ln -sf "../dm-$((0x$(stat -c %T "$node")))" "$node"
+done
+""")
+    return "export FSTYP=xfs TEST_DEV=/dev/nbd0 SCRATCH_DEV=/dev/nbd1 LOGWRITES_DEV=/dev/nbd2 DM_DISABLE_UDEV=1"
 
 
 def on_nfs():

@@ -88,18 +88,20 @@ impl Xfstests {
         let port = server::free_port()?;
         let nbd = format!("127.0.0.1:{port}");
         let mut server = Server::start_with(self.forebay.as_deref(), ["--nbd".into(), nbd.into()].into())?;
-        for name in ["test", "scratch"] {
+        for name in ["test", "scratch", "log"] {
             let image = server.ssd().join(name);
             File::create(&image)?.set_len(VOLUME)?;
             server.ask(&["volume", "create", name, "--backing", &image.to_string_lossy()])?;
         }
         let kernel = Kernel::ready(Release::V6_12, Machine::here())?;
-        let module = kernel.block_modules().find(|module| module.to_string_lossy().ends_with("-nbd.ko"));
-        let module = module.context("the kernel has no module nbd")?.to_string_lossy().into_owned();
+        // Tests cut the power of a volume by a target of the device mapper.
+        let modules = kernel.block_modules().map(|module| module.to_string_lossy().into_owned());
+        let modules = modules.filter(|module| module.contains("-dm-") || module.ends_with("-nbd.ko"));
+        let modules = modules.collect::<Vec<_>>().join(",");
         let script = asset("xfstests.py").to_string_lossy().into_owned();
         let words = ["/usr/bin/python3", "-B", &script, "10.0.2.2", "/share", &built.to_string_lossy()];
         let words = words.map(str::to_owned).into_iter();
-        let words = words.chain([format!("nbd:{port}:{module}"), self.minutes.to_string()]).chain(tests);
+        let words = words.chain([format!("nbd:{port}:{modules}"), self.minutes.to_string()]).chain(tests);
         let share = tempfile::tempdir()?;
         let guest = Guest {
             nfs: None,

@@ -81,8 +81,20 @@ const FORMER: [&str; 4] = ["crc32c_generic", "ghash-generic", "chacha_generic", 
 
 /// Modules for block volumes. A guest that needs them loads them itself. The emulated kernel of Debian 12 is without
 /// them, and user-mode Linux without ublk.
-const BLOCK: [&str; 9] =
-    ["ublk_drv", "nbd", "btrfs", "dm-mod", "md-mod", "raid1", "bcache", "dm-cache-smq", "dm-writecache"];
+const BLOCK: [&str; 12] = [
+    "ublk_drv",
+    "nbd",
+    "btrfs",
+    "dm-mod",
+    "md-mod",
+    "raid1",
+    "bcache",
+    "dm-cache-smq",
+    "dm-writecache",
+    "dm-flakey",
+    "dm-log-writes",
+    "dm-thin-pool",
+];
 
 /// Modules for a SCSI disk in memory, for user-mode Linux, whose own disks have no identity. A guest that needs them
 /// loads them itself.
