@@ -14,7 +14,7 @@ import confined
 
 PORT = "/run/output"
 MOUNT = "/mnt"
-# The machine is emulated: a start with a few retries takes a minute if the host is busy.
+# In an emulated machine a start with a few retries takes a minute if the host is busy.
 PATIENCE = 240
 
 

@@ -23,7 +23,7 @@ pub(super) enum Packing {
     Small,
     /// In the format that users get, in two seconds.
     Fast,
-    /// In the format that an emulated machine unpacks fastest.
+    /// In the format that is unpacked fastest.
     Light,
 }
 

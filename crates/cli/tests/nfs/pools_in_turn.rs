@@ -324,6 +324,30 @@ fn locks_of_nfsv3_can_be_reclaimed_after_a_start_with_another_pool_or_none() {
     }
 }
 
+/// The start with the older pool fails when it records that clients have a grace period.
+#[test]
+fn a_start_that_fails_leaves_the_grace_period_to_the_next_one() {
+    let (mut server, _) = server_and_file();
+    for pool in ["second", "first"] {
+        server.flush();
+        server.stop();
+        use_pool(&mut server, pool, &[]);
+        server.start();
+    }
+    let (file, _) = locked(&mut Client4::connect(&server, b"one"));
+    server.flush();
+    server.stop();
+    use_pool(&mut server, "second", &[]);
+    let in_the_way = server.state.join("nfs4-clients.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    assert!(server.refusal().contains("state directory"));
+    std::fs::remove_dir(&in_the_way).unwrap();
+    server.start();
+    let mut two = Client4::connect(&server, b"two");
+    assert_eq!(two.open(b"locked", OpenHow::NoCreate, 0), Err(Nfsstat4::Grace));
+    reclaims(&server, b"one", &file);
+}
+
 /// Damages the first frame of the log on a cache device. Later frames follow it, so the log has a hole.
 fn damage_log(device: &std::path::Path) {
     const BLOCK: usize = 4096;
