@@ -27,10 +27,11 @@ impl State {
     fn check_clients(&self) -> Result<(), String> {
         for (id, client) in &self.clients {
             let states = self.of_client.range((*id, Ref::FIRST)..=(*id, Ref::LAST));
-            let states = states.count();
-            ensure(client.states as usize == states, || {
-                format!("{id:?} counts {} of {states} states", client.states)
-            })?;
+            let counted = (client.states, client.delegations);
+            let found = states.fold((0, 0), |(states, delegations), (_, state)| {
+                (states + 1, delegations + u32::from(matches!(state, Ref::Delegation(_))))
+            });
+            ensure(counted == found, || format!("{id:?} counts {counted:?} of {found:?} states"))?;
             let named = self.by_owner.get(&client.owner).copied().unwrap_or_default();
             let expected = if client.is_confirmed { named.confirmed } else { named.unconfirmed };
             ensure(expected == Some(*id), || format!("{id:?} is not found by its owner"))?;
@@ -149,7 +150,7 @@ impl State {
         Ok(())
     }
 
-    /// Checks the counted uses of each owner, and the locks, shares and waiters that each NLM host counts.
+    /// Checks the counted uses of each owner, and the locks, shares and waiters that each client and NLM host counts.
     fn check_owners(&self) -> Result<(), String> {
         let mut uses: BTreeMap<u32, u32> = BTreeMap::new();
         self.opens.iter().for_each(|(_, open)| *uses.entry(open.owner).or_default() += 1);
@@ -157,22 +158,20 @@ impl State {
         self.waiters.queue.values().for_each(|waiter| *uses.entry(waiter.owner).or_default() += 1);
         for (_, host) in &self.hosts {
             host.owners.iter().for_each(|owner| *uses.entry(*owner).or_default() += 1);
-            let of = |owner: &u32| Held {
-                locks: self
-                    .ranges
-                    .files_of(*owner)
-                    .iter()
-                    .map(|file| self.ranges.of(*owner, *file).count() as u32)
-                    .sum(),
-                shares: self.nlm_shares_of.range((*owner, 0)..=(*owner, u32::MAX)).count() as u32,
-                waiters: self.waiters.of(*owner).len() as u32,
-            };
-            let found = host.owners.iter().map(of).fold(Held::default(), |sum, one| Held {
-                locks: sum.locks + one.locks,
-                shares: sum.shares + one.shares,
-                waiters: sum.waiters + one.waiters,
-            });
-            ensure(found == host.held, || format!("{:?} counts {:?} of {found:?}", host.key, host.held))?;
+        }
+        let mut held: BTreeMap<Holder, Held> = BTreeMap::new();
+        for (owner, key, _) in self.owners.iter() {
+            let sum = held.entry(key.holder).or_default();
+            let files = self.ranges.files_of(owner);
+            sum.locks += files.iter().map(|file| self.ranges.of(owner, *file).count() as u32).sum::<u32>();
+            sum.shares += self.nlm_shares_of.range((owner, 0)..=(owner, u32::MAX)).count() as u32;
+            sum.waiters += self.waiters.of(owner).len() as u32;
+        }
+        let hosts = self.hosts.iter().map(|(number, host)| (Holder::Host(number as u32), host.held));
+        let clients = self.clients.iter().map(|(id, client)| (Holder::Client(*id), client.held));
+        for (holder, counted) in hosts.chain(clients) {
+            let found = held.remove(&holder).unwrap_or_default();
+            ensure(found == counted, || format!("{holder:?} counts {counted:?} of {found:?}"))?;
         }
         for (number, key, counted) in self.owners.iter() {
             let found = uses.remove(&number).unwrap_or_default();

@@ -79,7 +79,7 @@ impl State {
     /// | condition | otherwise |
     /// |---|---|
     /// | the client's back channel works | none |
-    /// | the client has no delegation of the file, and there are fewer than the limit | none |
+    /// | the client has no delegation of the file, and fewer than the limit has room for | none |
     /// | nobody holds or awaits byte-range locks of the file | none |
     /// | no open denies anything | none |
     /// | the client wishes one, or has opened the file before; in a grace period it reclaims one | none |
@@ -102,11 +102,13 @@ impl State {
         };
         let file = self.files.at(number);
         let is_quiet = file.root == EMPTY && file.waiters == 0 && file.counts[2..] == [0, 0];
+        let holder = self.clients.get(&client)?;
+        let room = self.limits.delegations.saturating_sub(self.delegations.len());
         if !wished
             || !is_quiet
-            || !self.clients.get(&client)?.lease.has_back_channel()
+            || !holder.lease.has_back_channel()
             || self.delegation_index.contains_key(&(number, client))
-            || self.delegations.len() >= self.limits.delegations
+            || holder.delegations as usize >= room
             || self.states.len() >= self.limits.states
             || self.is_recalled(number, now)
         {

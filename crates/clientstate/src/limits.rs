@@ -39,7 +39,7 @@ pub struct Limits {
     pub states: usize,
     /// The share of `states` that one client may have.
     pub states_per_client: usize,
-    /// Byte-range locks of all owners.
+    /// Byte-range locks of all owners. A client or NLM host gets a further one while it has fewer than there is room for.
     pub locks: usize,
     /// NLM hosts.
     pub hosts: usize,
@@ -49,13 +49,15 @@ pub struct Limits {
     pub shares: usize,
     /// Shares of an NLM host.
     pub shares_per_host: u32,
-    /// Blocked requests for locks, and grants that are not acknowledged.
+    /// Blocked requests for locks, and grants that are not acknowledged. A client or NLM host gets a further one while it
+    /// has fewer than there is room for.
     pub waiters: usize,
     /// Blocked requests of an NLM host.
     pub waiters_per_host: u32,
     /// Blocked requests for locks of one file.
     pub waiters_per_file: usize,
-    /// Delegations of all clients. At the bound no further one is granted.
+    /// Delegations of all clients. A client gets a further one while it has fewer than there is room for, so one client
+    /// holds at most half of them, and each of N clients at least its share of N + 1.
     pub delegations: usize,
     /// Copies that go on after the reply to their COPY, of all clients. At the bound a COPY is synchronous.
     pub copies: usize,

@@ -79,6 +79,7 @@ impl State {
     /// | the open does not allow the access that the lock implies | `OpenMode` |
     /// | another owner's lock is in the way | `Denied`; `ReclaimConflict` for a reclaim |
     /// | only locks of expired clients are in the way | these clients lose their state, then as below |
+    /// | the server has no more room for locks than the client holds | `Delay` |
     /// | else | the range gets this kind, whatever the owner held in it |
     ///
     /// If the client waits, it gets CB_NOTIFY_LOCK when the lock may be free. The hint reserves nothing.
@@ -112,6 +113,10 @@ impl State {
             return Err(Refused::Denied(self.describe_conflict(conflict)));
         }
         self.admit_state(args.client, now, fx)?;
+        let held = self.client(args.client)?.held;
+        if !self.admit_lock(held, now, fx) {
+            return Err(Error::Delay.into());
+        }
         let lock = self.put_lock_state(open, &key, None);
         let owner = self.lock_states[lock as usize].owner;
         self.stop_waiting(file, owner, args.range);
@@ -168,7 +173,8 @@ impl State {
         self.ranges.conflict(root, wanted)
     }
 
-    /// Replaces an owner's locks in a range by one of `kind`, or by none. Corrects the count of locks of an NLM host.
+    /// Replaces an owner's locks in a range by one of `kind`, or by none. Corrects the count of locks of its client
+    /// or host.
     pub(crate) fn set_range(&mut self, owner: u32, file: u32, range: Range, kind: Option<LockKind>) {
         let before = self.ranges.len();
         self.ranges.set(&mut self.files.at_mut(file).root, (owner, file), range, kind);
@@ -231,7 +237,8 @@ impl State {
         if self.files.at(at).key != *file {
             return Err(Error::BadStateid);
         }
-        if self.splits(owner, at, range) && !self.admit_lock(now, fx) {
+        let held = self.client(client)?.held;
+        if self.splits(owner, at, range) && !self.admit_lock(held, now, fx) {
             return Err(Error::Delay);
         }
         let lock = &mut self.lock_states[number as usize];

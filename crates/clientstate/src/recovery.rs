@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::client::Client;
 use crate::lease::Lease;
 use crate::locks::lock_owner;
+use crate::nlm::Held;
 use crate::opens::open_owner;
 use crate::record::{Record, SlotReply};
 use crate::session::Parts;
@@ -171,6 +172,8 @@ impl State {
             created: None,
             sessions: Vec::new(),
             states: 0,
+            delegations: 0,
+            held: Held::default(),
             lease: Arc::new(Lease::new(0)),
         };
         self.clients.insert(id, client);

@@ -106,10 +106,11 @@ impl State {
                 return true;
             }
         }
-        let of_host = self.held_mut(waiter.owner).map(|held| held.waiters);
+        let is_host = matches!(self.owners.holder(waiter.owner), Holder::Host(_));
+        let own = self.held_mut(waiter.owner).map(|held| held.waiters).unwrap_or_default();
         if self.files.at(file).waiters as usize >= self.limits.waiters_per_file
-            || self.waiters.len() >= self.limits.waiters
-            || of_host.is_some_and(|waiters| waiters >= self.limits.waiters_per_host)
+            || own as usize >= self.limits.waiters.saturating_sub(self.waiters.len())
+            || is_host && own >= self.limits.waiters_per_host
         {
             return false;
         }

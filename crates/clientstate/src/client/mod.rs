@@ -5,6 +5,7 @@ mod sessions;
 use std::sync::Arc;
 
 use crate::lease::Lease;
+use crate::nlm::Held;
 use crate::record::Record;
 use crate::state::{Named, Ref, State};
 use crate::{Action, ClientId, Durability, Effects, Error, Now, OwnerName, Principal, SessionId, StateId};
@@ -24,6 +25,9 @@ pub(crate) struct Client {
     pub(crate) created: Option<Created>,
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) states: u32,
+    /// The delegations among `states`.
+    pub(crate) delegations: u32,
+    pub(crate) held: Held,
     pub(crate) lease: Arc<Lease>,
 }
 
@@ -141,6 +145,8 @@ impl State {
             created: None,
             sessions: Vec::new(),
             states: 0,
+            delegations: 0,
+            held: Held::default(),
             lease: Arc::new(Lease::new(now)),
         };
         self.clients.insert(id, client);
@@ -284,6 +290,7 @@ impl State {
         self.of_client.insert((id, state));
         if let Some(client) = self.clients.get_mut(&id) {
             client.states += 1;
+            client.delegations += u32::from(matches!(state, Ref::Delegation(_)));
         }
     }
 
@@ -294,6 +301,8 @@ impl State {
             && let Some(client) = self.clients.get_mut(&id)
         {
             client.states = client.states.saturating_sub(1);
+            let is_delegation = u32::from(matches!(state, Ref::Delegation(_)));
+            client.delegations = client.delegations.saturating_sub(is_delegation);
         }
     }
 
@@ -302,7 +311,7 @@ impl State {
         if self.client(id)?.states as usize >= self.limits.states_per_client {
             return Err(Error::Delay);
         }
-        while self.states.len() >= self.limits.states || self.ranges.len() >= self.limits.locks {
+        while self.states.len() >= self.limits.states {
             if !self.expire_one(now, fx) {
                 return Err(Error::Delay);
             }

@@ -48,11 +48,11 @@ impl State {
         self.by_host.get(host).map(|host| self.hosts[*host as usize].held).unwrap_or_default()
     }
 
-    /// Returns the numbers of things that the host of an owner holds; `None` for an owner of NFSv4.
+    /// Returns the numbers of things that the client or host of an owner holds; `None` if it is gone.
     pub(crate) fn held_mut(&mut self, owner: u32) -> Option<&mut Held> {
         match self.owners.holder(owner) {
             Holder::Host(host) => self.hosts.get_mut(host as usize).map(|host| &mut host.held),
-            Holder::Client(_) => None,
+            Holder::Client(client) => self.clients.get_mut(&client).map(|client| &mut client.held),
         }
     }
 

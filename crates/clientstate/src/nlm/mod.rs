@@ -23,7 +23,7 @@ pub(crate) struct Host {
     pub(crate) held: Held,
 }
 
-/// The numbers of things that a host holds.
+/// The numbers of things that a client or an NLM host holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) locks: u32,
@@ -101,7 +101,8 @@ impl State {
             return NlmAnswer::DeniedGrace;
         }
         self.nlm_state(&args.owner.host, args.state, fx);
-        if !self.admit_lock(now, fx) {
+        let held = self.held_by(&args.owner.host);
+        if !self.admit_lock(held, now, fx) {
             return NlmAnswer::DeniedNoLocks;
         }
         if let Some(file) = self.files.find(&args.file)
@@ -109,7 +110,7 @@ impl State {
         {
             return NlmAnswer::Retry;
         }
-        if self.held_by(&args.owner.host).locks >= self.limits.locks_per_host {
+        if held.locks >= self.limits.locks_per_host {
             return NlmAnswer::DeniedNoLocks;
         }
         let Some(owner) = self.add_nlm_owner(&args.owner, fx) else { return NlmAnswer::DeniedNoLocks };
@@ -148,15 +149,15 @@ impl State {
         }
     }
 
-    /// Makes room for one more lock by ending expired clients. Returns false if the limit of the server leaves no
-    /// room.
-    pub(crate) fn admit_lock(&mut self, now: Now, fx: &mut Effects) -> bool {
+    /// Makes room for one more lock by ending expired clients. Returns false if there is no room, or no more of it than
+    /// the client or host already holds.
+    pub(crate) fn admit_lock(&mut self, held: Held, now: Now, fx: &mut Effects) -> bool {
         while self.ranges.len() >= self.limits.locks {
             if !self.expire_one(now, fx) {
                 return false;
             }
         }
-        true
+        (held.locks as usize) < self.limits.locks - self.ranges.len()
     }
 
     /// Returns the number of an NLM owner that has something.
@@ -197,8 +198,9 @@ impl State {
         let (Some(number), Some(at)) = (self.find_nlm_owner(owner), self.files.find(file)) else {
             return NlmAnswer::Granted;
         };
+        let held = self.held_by(&owner.host);
         if self.splits(number, at, range)
-            && (self.held_by(&owner.host).locks >= self.limits.locks_per_host || !self.admit_lock(now, fx))
+            && (held.locks >= self.limits.locks_per_host || !self.admit_lock(held, now, fx))
         {
             return NlmAnswer::DeniedNoLocks;
         }

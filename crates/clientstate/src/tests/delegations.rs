@@ -205,3 +205,29 @@ fn the_holder_of_a_write_delegation_can_be_asked_until_it_is_recalled() {
     rig.call(|state, now, fx| state.return_delegation(a, granted.stateid, now, fx)).unwrap();
     assert_eq!(holder(&mut rig, b), None);
 }
+
+#[test]
+fn a_client_leaves_room_for_delegations_of_others() {
+    let limits = Limits { delegations: 6, ..Limits::default() };
+    let mut rig = Rig::of(State::new(limits, ORIGIN));
+    let (a, b, c) = (rig.client("a"), rig.client("b"), rig.client("c"));
+    let granted = |rig: &mut Rig, client: ClientId, files: &[&str]| -> Vec<StateId> {
+        let opened = files.iter().map(|name| {
+            let args = OpenArgs { want: Want::Any, ..open_args(client, "o", name, READ, 0) };
+            rig.call(|state, now, fx| state.open(&args, now, fx)).unwrap()
+        });
+        opened.filter_map(|opened| opened.delegation).map(|delegation| delegation.stateid).collect()
+    };
+    let files = ["1", "2", "3", "4", "5", "6", "7"];
+    let of_a = granted(&mut rig, a, &files);
+    assert_eq!(of_a.len(), 3, "half of them");
+    assert_eq!(granted(&mut rig, b, &files).len(), 2);
+    assert_eq!(granted(&mut rig, c, &files).len(), 1);
+    assert_eq!(described(&rig.recovered()), described(&rig.state));
+    // A client that gives its delegations back can have new ones.
+    for stateid in of_a {
+        rig.call(|state, now, fx| state.return_delegation(a, stateid, now, fx)).unwrap();
+    }
+    assert_eq!(granted(&mut rig, a, &files).len(), 2);
+    rig.state.check().unwrap();
+}

@@ -180,3 +180,30 @@ fn freeing_the_middle_of_a_lock_does_not_pass_the_bound() {
     let freed = rig.call(|state, now, fx| state.nlm_unlock(&owner, &file("f"), range(3, 5), now, fx));
     assert_eq!(freed, NlmAnswer::DeniedNoLocks);
 }
+
+#[test]
+fn a_client_leaves_room_for_locks_and_waiters_of_others() {
+    let limits = Limits { locks: 4, waiters: 2, ..Limits::default() };
+    let mut rig = Rig::of(State::new(limits, ORIGIN));
+    let (a, b) = (rig.client("a"), rig.client("b"));
+    let open = |rig: &mut Rig, client| rig.open(client, "o", "f", 3, 0).unwrap().stateid;
+    let (of_a, of_b) = (open(&mut rig, a), open(&mut rig, b));
+    let lock = |rig: &mut Rig, client, open, owner, first| {
+        let locker = Locker::New(open, name_of(owner));
+        let args = lock_args(client, locker, "f", LockKind::Write, range(first, first));
+        rig.call(|state, now, fx| state.lock(&LockArgs { waits: true, ..args }, now, fx))
+    };
+    lock(&mut rig, a, of_a, "1", 0).unwrap();
+    let stateid = lock(&mut rig, a, of_a, "1", 10).unwrap();
+    assert_eq!(lock(&mut rig, a, of_a, "1", 20), Err(Error::Delay.into()), "half of them");
+    lock(&mut rig, b, of_b, "2", 20).unwrap();
+    // One request of a client may wait: there is room for two.
+    for first in [0, 10] {
+        assert!(matches!(lock(&mut rig, b, of_b, "2", first), Err(Refused::Denied(_))));
+    }
+    assert_eq!(rig.state.counts().waiters, 1);
+    assert!(matches!(lock(&mut rig, a, of_a, "1", 20), Err(Refused::Denied(_))));
+    assert_eq!(described(&rig.recovered()), described(&rig.state));
+    rig.call(|state, now, fx| state.unlock(a, stateid, &file("f"), range(0, 0), now, fx)).unwrap();
+    rig.state.check().unwrap();
+}
