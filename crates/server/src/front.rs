@@ -16,6 +16,7 @@ use forebay_control::{
 use forebay_http::{Format, Gathering, Web, render};
 
 use crate::control::{Control, cpu_ns, resident_bytes};
+use crate::devices::paths;
 use crate::host::Host;
 use crate::notify::Notifier;
 use crate::space::export_troubles;
@@ -87,11 +88,13 @@ impl ControlFront {
         self.control.get()
     }
 
-    /// Returns the part that answers requests that need open exports.
+    /// Returns the part that answers requests that need exports and a cache in service.
     ///
-    /// # Errors The exports are not open yet.
-    fn opened(&self) -> Result<&Arc<Control>, String> {
-        self.control.get().ok_or_else(|| refusal(&self.under_way.shown()))
+    /// # Errors
+    /// Clients are not served yet. Some parts of the server could not be changed then, and others could.
+    pub(crate) fn in_service(&self) -> Result<&Arc<Control>, String> {
+        let control = self.control.get().filter(|control| control.is_serving());
+        control.ok_or_else(|| refusal(&self.under_way.shown()))
     }
 
     /// Returns the status of an export that is not open yet.
@@ -186,7 +189,7 @@ impl Handler for ControlFront {
     }
 
     fn advise(&self) -> Result<Advice, String> {
-        self.opened()?.advise()
+        self.in_service()?.advise()
     }
 
     fn metrics(&self) -> Result<String, String> {
@@ -228,7 +231,7 @@ impl Handler for ControlFront {
     }
 
     fn trace(&self, batch: &mut dyn FnMut(TraceBatch) -> bool) -> Result<(), String> {
-        self.opened()?.trace(batch)
+        self.in_service()?.trace(batch)
     }
 
     fn reset_activity(&self) {
@@ -240,7 +243,7 @@ impl Handler for ControlFront {
     }
 
     fn serving(&self) -> Result<(), String> {
-        self.opened()?.serving()
+        self.in_service()?.serving()
     }
 
     fn config(&self) -> Vec<Entry> {
@@ -256,27 +259,28 @@ impl Handler for ControlFront {
     }
 
     fn set_mode(&self, mode: Mode) -> Result<(), String> {
-        self.opened()?.set_mode(mode)
+        self.in_service()?.set_mode(mode)
     }
 
     fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String> {
-        self.opened()?.flush(progress)
+        self.in_service()?.flush(progress)
     }
 
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String> {
-        match (self.control(), request) {
-            (Some(control), request) => control.pool(request),
-            (None, PoolRequest::Status) => Ok(PoolStatus::default()),
-            (None, _) => Err(refusal(&self.under_way.shown())),
+        match (self.in_service(), request) {
+            (Ok(control), request) => control.pool(request),
+            // A server without a cache has no devices, during its start too.
+            (Err(_), PoolRequest::Status) if paths(&self.settings).is_none() => Ok(PoolStatus::default()),
+            (Err(starting), _) => Err(starting),
         }
     }
 
     fn reload(&self) -> Result<ReloadReport, String> {
-        Ok(self.opened()?.reload())
+        Ok(self.in_service()?.reload())
     }
 
     fn volume(&self, request: VolumeRequest) -> Result<Vec<VolumeStatus>, String> {
-        self.opened()?.volume(request)
+        self.in_service()?.volume(request)
     }
 
     fn warm(
@@ -284,14 +288,14 @@ impl Handler for ControlFront {
         path: Option<&Path>,
         progress: &mut dyn FnMut(WarmReport) -> bool,
     ) -> Result<WarmReport, String> {
-        self.opened()?.warm(path, progress)
+        self.in_service()?.warm(path, progress)
     }
 
     fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
-        self.opened()?.policy(request)
+        self.in_service()?.policy(request)
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {
-        self.opened()?.cached(path, drop)
+        self.in_service()?.cached(path, drop)
     }
 }

@@ -199,8 +199,7 @@ impl Reloads {
         std::thread::Builder::new().name("forebay-reload".into()).spawn(move || {
             for () in woken {
                 // The configuration can be read again once clients are served.
-                let control = front.control().filter(|control| control.is_serving());
-                if let (Some(control), true) = (control, requested.load(Ordering::SeqCst)) {
+                if let (Ok(control), true) = (front.in_service(), requested.load(Ordering::SeqCst)) {
                     requested.store(false, Ordering::SeqCst);
                     // An event reports the result.
                     let _ = control.reload();
