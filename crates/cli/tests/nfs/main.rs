@@ -69,6 +69,7 @@ mod nlm;
 mod nlm_calls;
 mod numbers;
 mod objects;
+mod package_removed;
 mod policies;
 mod pool_errors;
 mod pools_in_turn;
