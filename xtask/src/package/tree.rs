@@ -47,7 +47,7 @@ impl Tree {
             "usr/lib/systemd/system-generators/forebay-generator",
             0o755,
         )?;
-        tree.copy(&packaging.join("removal"), "usr/share/forebay/removal", 0o755)?;
+        tree.copy(&packaging.join("servers"), "usr/share/forebay/servers", 0o755)?;
         for (from, to) in SHARED {
             tree.copy(&packaging.join(from), to, 0o644)?;
         }

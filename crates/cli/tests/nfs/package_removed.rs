@@ -43,7 +43,7 @@ impl Package {
             std::os::unix::fs::symlink(&server.state, package.at("state/main")).unwrap();
             std::fs::write(package.at("bin/pid"), server.pid().to_string()).unwrap();
         }
-        package.program("removal", &package.script("removal"));
+        package.program("servers", &package.script("servers"));
         package
     }
 
@@ -61,7 +61,7 @@ impl Package {
     fn script(&self, name: &str) -> String {
         let text = std::fs::read_to_string(Path::new("../../packaging").join(name)).unwrap();
         let path = |name| self.at(name).to_str().unwrap().to_owned();
-        text.replace("/usr/share/forebay/removal", &path("bin/removal"))
+        text.replace("/usr/share/forebay/servers", &path("bin/servers"))
             .replace("/var/lib/forebay", &path("state"))
             .replace("/run/", &format!("{}/", path("run")))
     }
