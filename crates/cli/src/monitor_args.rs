@@ -120,7 +120,8 @@ pub(crate) struct DoctorArgs {
     /// Directory that is or will be served [default: the directories of the running server]
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
-    /// Configuration file whose exports and addresses are checked
+    /// Configuration file whose exports, addresses and limits are checked [default: the settings of the running
+    /// server, or else /etc/forebay/forebay.toml]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
     /// Address the server will listen on; may be repeated

@@ -19,7 +19,11 @@ mod step;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use forebay_config::{Flags, Limits, Resolved, default_listen, parse_listen, resolve, state_base};
+use forebay_config::{
+    Flags, Limits, Resolved, Settings, default_listen, describe as describe_settings, parse_listen, resolve,
+    resolve_text, state_base,
+};
+use forebay_control::Client;
 use serde::Serialize;
 
 use self::machine::Machine;
@@ -27,6 +31,9 @@ use self::step::Step;
 use crate::monitor_args::DoctorArgs;
 use crate::output::{self, Align, BAD, GOOD, Table, WARN, paint};
 use crate::{Exit, control, serve};
+
+/// The configuration of the unit forebay.service.
+const INSTALLED: &str = "/etc/forebay/forebay.toml";
 
 /// The result of one check.
 #[derive(Debug, Clone, Serialize)]
@@ -178,8 +185,9 @@ fn list(args: &DoctorArgs) -> anyhow::Result<PathBuf> {
     Ok(base.join(apply::LIST))
 }
 
-/// Returns the directories and addresses from the arguments, or those of the running server, or neither. The inner
-/// error is a wrong configuration, which has been reported.
+/// Returns the directories, addresses and limits of `--config`, or those of the running server, or those of the
+/// installed configuration. A directory and addresses in the arguments replace them. The inner error is a wrong
+/// configuration, which has been reported.
 fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
     let listen: Result<Vec<_>, String> = args.listen.iter().map(|text| parse_listen(text)).collect();
     let listen = match listen {
@@ -190,34 +198,71 @@ fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
         }
     };
     let or_default = |default| if listen.is_empty() { default } else { listen.clone() };
+    let of_settings = |settings: Settings| Subject {
+        directories: settings.exports.into_iter().map(|export| export.path).collect(),
+        cache: settings.cache.devices,
+        listen: or_default(settings.listen),
+        limits: settings.limits,
+        kernel_tls: settings.tls.is_some() && settings.kernel_tls,
+    };
     if args.config.is_some() {
         let flags = Flags { config: args.config.clone(), dir: args.dir.clone(), ..Flags::default() };
         return Ok(match resolve(&flags) {
-            Ok(Resolved { settings, .. }) => Ok(Subject {
-                directories: settings.exports.into_iter().map(|export| export.path).collect(),
-                cache: settings.cache.devices,
-                listen: or_default(settings.listen),
-                limits: settings.limits,
-                kernel_tls: settings.tls.is_some() && settings.kernel_tls,
-            }),
+            Ok(Resolved { settings, .. }) => Ok(of_settings(settings)),
             Err(problems) => Err(serve::refuse(&problems)),
         });
     }
-    let running = control::find(&args.target).and_then(|client| Ok(client.status()?)).ok();
-    let (served, used, cache) = running.map_or((Vec::new(), default_listen(), Vec::new()), |status| {
-        let devices = status.pool.into_iter().flat_map(|pool| pool.devices);
-        let exports = status.exports.into_iter().map(|export| export.path).collect();
-        (exports, status.listen, devices.map(|device| device.path).collect())
-    });
-    let directories = match &args.dir {
-        Some(dir) => vec![dir.clone()],
-        None => served,
+    let running = control::find(&args.target).and_then(|client| Ok((client.status()?, client))).ok();
+    let settings = match &running {
+        Some((_, client)) => in_force(client),
+        None => installed(),
     };
-    if directories.is_empty() {
+    let mut subject = settings.map_or_else(
+        || Subject {
+            directories: Vec::new(),
+            cache: Vec::new(),
+            listen: or_default(default_listen()),
+            limits: Limits::default(),
+            kernel_tls: false,
+        },
+        of_settings,
+    );
+    if let Some((status, _)) = running {
+        // The server knows its default devices, and those that were added in service.
+        let devices = status.pool.into_iter().flat_map(|pool| pool.devices);
+        subject.cache = devices.map(|device| device.path).collect();
+        subject.directories = status.exports.into_iter().map(|export| export.path).collect();
+        subject.listen = or_default(status.listen);
+    }
+    subject.directories = args.dir.clone().map_or(subject.directories, |dir| vec![dir]);
+    if subject.directories.is_empty() {
         output::note("No directory was named and no server runs: checking the host only.");
     }
-    let (listen, limits) = (or_default(used), Limits::default());
-    Ok(Ok(Subject { directories, cache, listen, limits, kernel_tls: false }))
+    Ok(Ok(subject))
+}
+
+/// Returns the settings of a running server; `None` if it does not tell them.
+fn in_force(client: &Client) -> Option<Settings> {
+    let entries = client.config().inspect_err(|error| output::note(&format!("Note: {error}."))).ok()?;
+    let flags = Flags { config: Some("the server's settings".into()), ..Flags::default() };
+    resolve_text(&flags, Some(&describe_settings(&entries, false))).ok().map(|resolved| resolved.settings)
+}
+
+/// Returns the settings of the installed configuration, if there is one without mistakes.
+fn installed() -> Option<Settings> {
+    let file = PathBuf::from(INSTALLED);
+    let flags = Flags { config: file.exists().then_some(file), ..Flags::default() };
+    flags.config.as_ref()?;
+    match resolve(&flags) {
+        Ok(Resolved { settings, .. }) => {
+            output::note(&format!("No server runs: checking for the settings of {INSTALLED}."));
+            Some(settings)
+        }
+        Err(_) => {
+            output::note(&format!("Note: {INSTALLED} is not used: `forebay config check` says why."));
+            None
+        }
+    }
 }
 
 /// Carries out all checks of a server: its directories, cache devices, host, network, and placement.

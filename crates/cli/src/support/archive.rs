@@ -10,6 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::Piece;
+use super::redact::Redactor;
 
 /// Makes the file of the archive, which only its owner can read. An existing file is an error.
 pub(super) fn create(path: &Path) -> io::Result<File> {
@@ -17,9 +18,14 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
 }
 
 /// Writes the archive: `folder` with README.txt and the pieces.
-pub(super) fn write(file: File, folder: &str, pieces: &[Piece], redacted: bool) -> io::Result<()> {
+pub(super) fn write(
+    file: File,
+    folder: &str,
+    pieces: &[Piece],
+    redactor: Option<&Redactor>,
+) -> io::Result<()> {
     let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
-    add(&mut archive, folder, "README.txt", &readme(pieces, redacted))?;
+    add(&mut archive, folder, "README.txt", &readme(pieces, redactor))?;
     for piece in pieces {
         if let Ok(text) = &piece.text {
             add(&mut archive, folder, piece.name, text)?;
@@ -41,19 +47,23 @@ fn add(archive: &mut tar::Builder<impl Write>, folder: &str, name: &str, text: &
 }
 
 /// Returns the text of README.txt.
-fn readme(pieces: &[Piece], redacted: bool) -> String {
+fn readme(pieces: &[Piece], redactor: Option<&Redactor>) -> String {
     let mut text = format!(
         "Made by `forebay support`, forebay {}, for somebody who looks into a problem of this server.\n\
          No file has contents of served files, keys, certificates or tokens.\n",
         env!("CARGO_PKG_VERSION")
     );
-    text.push_str(match redacted {
-        true => {
-            "Addresses of other hosts, the name of this host, and names of users and of served files are pseudonyms. Paths of \
-             exports, of cache devices and of the state directory are as they are.\n"
+    match redactor {
+        Some(redactor) => {
+            text.push_str(
+                "Addresses of other hosts, the name of this host, and names of users and of served files are pseudonyms.\n",
+            );
+            text.push_str(redactor.about_paths());
         }
-        false => "Names of files, users and hosts are as they are: `forebay support --redact` replaces them.\n",
-    });
+        None => text.push_str(
+            "Names of files, users and hosts are as they are: `forebay support --redact` replaces them.\n",
+        ),
+    }
     text.push('\n');
     for piece in pieces {
         match &piece.text {

@@ -41,7 +41,11 @@ pub(super) fn collect(args: &SupportArgs, step: &mut dyn FnMut(&str)) -> Vec<Pie
         described(&args.config),
     ));
     step("the findings of `forebay doctor`");
-    pieces.push(Piece::new("doctor.txt", "findings of `forebay doctor` on this host", doctor(args)));
+    pieces.push(Piece::new(
+        "doctor.txt",
+        "findings of `forebay doctor` on this host",
+        doctor(args, status.is_ok()),
+    ));
     host::collect(status.as_ref().ok(), &mut pieces, step);
     pieces
 }
@@ -148,12 +152,16 @@ fn described(file: &Path) -> Result<String, String> {
 }
 
 /// Returns the findings of `forebay doctor`, which a process of its own makes: a check may wait for a file system that
-/// does not answer.
-fn doctor(args: &SupportArgs) -> Result<String, String> {
+/// does not answer. Without a server that `runs`, they are for the settings of the configuration file.
+fn doctor(args: &SupportArgs, runs: bool) -> Result<String, String> {
     let own = std::env::current_exe().map_err(|error| format!("forebay does not find itself: {error}"))?;
     let mut words = vec!["doctor".to_owned()];
     if let Some(dir) = &args.target.state_dir {
         words.extend(["--state-dir".to_owned(), dir.display().to_string()]);
+    }
+    let flags = Flags { config: Some(args.config.clone()), ..Flags::default() };
+    if !runs && resolve(&flags).is_ok() {
+        words.extend(["--config".to_owned(), args.config.display().to_string()]);
     }
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     run::output(&own.to_string_lossy(), &words)

@@ -44,9 +44,9 @@ pub(crate) fn support(args: &SupportArgs) -> anyhow::Result<Exit> {
         }
     };
     let mut pieces = collect::collect(args, &mut step);
-    if args.redact {
+    let redactor = args.redact.then(|| redact::Redactor::new(&pieces, args));
+    if let Some(redactor) = &redactor {
         step("nothing more: replacing names");
-        let redactor = redact::Redactor::new(&pieces);
         for piece in &mut pieces {
             piece.text = match &piece.text {
                 Ok(text) => Ok(redactor.redact(text)),
@@ -58,7 +58,7 @@ pub(crate) fn support(args: &SupportArgs) -> anyhow::Result<Exit> {
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
     let folder = if args.redact { "forebay-support".to_owned() } else { name };
-    archive::write(file, &folder, &pieces, args.redact)
+    archive::write(file, &folder, &pieces, redactor.as_ref())
         .with_context(|| format!("cannot write the archive {}", path.display()))?;
     for piece in &pieces {
         if let Err(reason) = &piece.text {

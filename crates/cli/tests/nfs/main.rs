@@ -83,6 +83,7 @@ mod shared_flush;
 mod slow_start;
 mod ssd_reads;
 mod start_stop;
+mod support_redacted;
 mod tls;
 mod tls_rules;
 mod unprivileged;

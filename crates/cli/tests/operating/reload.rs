@@ -257,3 +257,23 @@ fn rules_read_anew_hold_for_new_connections_and_those_there_are() {
     assert!(mount(&mut TcpStream::connect(&address).unwrap()).is_err());
     server.stop();
 }
+
+#[test]
+fn doctor_judges_the_host_by_the_settings_of_the_running_server() {
+    let server =
+        configured(TempDir::new().unwrap(), "[limits]\nmemory = \"1TiB\"\nreply_cache_memory = \"64MiB\"\n");
+    let needed = |server: &Unattended| {
+        let output = server.ask(&["doctor", "--json"]);
+        let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let memory = checks.as_array().unwrap().iter().find(|check| check["subject"] == "memory").unwrap();
+        memory["finding"].as_str().unwrap().to_owned()
+    };
+    let told = needed(&server);
+    assert!(told.contains("the server may use 1") && told.ends_with("TiB"), "{told}");
+    // Limits of a reload count.
+    write(server.dir(), "[limits]\nmemory = \"2TiB\"\n");
+    server.json(&["reload"]);
+    let told = needed(&server);
+    assert!(told.contains("the server may use 2") && told.ends_with("TiB"), "{told}");
+    server.stop();
+}

@@ -28,6 +28,14 @@ fn unpacked(archive: &Path) -> BTreeMap<String, String> {
 fn the_archive_of_a_server_has_its_state_and_a_list_of_its_files() {
     let server = Unattended::start(&["--mode", "pass-through"], std::process::Stdio::null());
     let archive = server.dir().join("s.tar.gz");
+    // The server keeps figures of whole seconds only.
+    server.wait_for(|server| {
+        let first = server.dir().join("first.tar.gz");
+        server.ask(&["support", "--output", first.to_str().unwrap()]);
+        let rows = unpacked(&first)["history.csv"].lines().count();
+        std::fs::remove_file(&first).unwrap();
+        rows > 1
+    });
     let output = server.ask(&["support", "--output", archive.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout).trim(), archive.to_str().unwrap());
@@ -38,6 +46,17 @@ fn the_archive_of_a_server_has_its_state_and_a_list_of_its_files() {
     assert_eq!(json("samples.json").as_array().map(Vec::len), Some(2));
     let history = &files["history.csv"];
     assert!(history.starts_with("time_ms,seconds,reads"), "{history}");
+    let row = history.lines().nth(1).unwrap();
+    let columns = history.lines().next().unwrap().split(',').count();
+    assert!(
+        row.split(',').count() == columns && row.split(',').all(|value| value.parse::<f64>().is_ok()),
+        "{row}"
+    );
+    assert!(json("profile.json")["files"].is_object(), "{}", files["profile.json"]);
+    // Others than root may not read the messages of the kernel.
+    if rustix::process::geteuid().is_root() {
+        assert!(files.contains_key("kernel.txt"), "{}", files["README.txt"]);
+    }
     assert_eq!(json("pool.json")["configured"], false);
     assert!(files["config.toml"].contains("mode = \"pass-through\""), "{}", files["config.toml"]);
     assert!(
