@@ -117,9 +117,12 @@ fn run(mebibytes: u64, load: &[Request]) -> Measured {
     let mut objects: HashMap<u64, Arc<CachedObject>> = HashMap::new();
     let mut block = vec![0; BLOCK];
     let (mut before, mut slept) = (engine.counters(), 0);
+    // The engine counts the reads of destaging as well.
+    let (mut reads, mut misses) = (0_u32, 0_u32);
     for (number, (name, at, kind)) in load.iter().enumerate() {
         if number == load.len() / 2 {
             before = engine.counters();
+            (reads, misses) = (0, 0);
             estimator.forget_counts();
         }
         let named = || engine.object(&Key::new(&name.to_le_bytes()).unwrap(), OBJECT);
@@ -133,7 +136,10 @@ fn run(mebibytes: u64, load: &[Request]) -> Measured {
                 }
             }
             _ => {
+                let missed = engine.counters().read_backing;
                 block_on(engine.read(object, offset, &mut block)).unwrap();
+                reads += 1;
+                misses += u32::from(engine.counters().read_backing > missed);
             }
         }
         if number % 64 == 0 {
@@ -146,11 +152,9 @@ fn run(mebibytes: u64, load: &[Request]) -> Measured {
         }
     }
     let now = engine.counters();
-    let hits = now.read_ram + now.read_ssd - before.read_ram - before.read_ssd;
-    let reads = hits + now.read_backing - before.read_backing;
     let destaged = (now.destaged - before.destaged).max(1);
     let result = Measured {
-        hit_ratio: hits as f64 / reads as f64,
+        hit_ratio: 1.0 - f64::from(misses) / f64::from(reads),
         coalescing: (now.written - before.written) as f64 / destaged as f64,
         curve: estimates.then(|| estimator.curve()),
     };

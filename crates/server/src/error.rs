@@ -102,6 +102,12 @@ pub enum Error {
         /// The file in the state directory that names the pool.
         note: PathBuf,
     },
+    /// The state directory was new, and the pool has the secret of the file handles that clients know.
+    #[error(
+        "the state directory {0} was new, and the pool has the key of the file handles that clients know: it is in the state \
+         directory now; start again"
+    )]
+    HandleKeyRestored(PathBuf),
     /// A pool has changes that are older than the changes made without the pool.
     #[error(
         "the cache on {0} holds changes that were given up when the directory was served without it; overwrite it with \

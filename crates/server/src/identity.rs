@@ -9,11 +9,12 @@ use std::sync::Arc;
 use forebay_config::{Access, Export as Configured, Settings};
 use forebay_engine::pool::{OWNER_MAX, Pool};
 use forebay_vfs::{
-    Adoption, Difference, Export, ExportIdentity, How, KnownExport, KnownExports, Recorded, Stamp, Store,
-    Vfs, compare, decode_owner, encode_owner,
+    Adoption, Difference, Export, ExportIdentity, How, KnownExport, KnownExports, Owner, Recorded, Stamp,
+    Store, Vfs, compare, decode_owner, encode_owner,
 };
 
 use crate::error::Error;
+use crate::handle_key::HandleSecret;
 use crate::under_way::UnderWay;
 
 /// The identities of the exports, as found and as recorded.
@@ -24,6 +25,7 @@ pub(crate) struct Identities {
     adopted: BTreeMap<u32, How>,
     /// The pool's record of each export that it knows.
     recorded: BTreeMap<u32, Recorded>,
+    secret: HandleSecret,
     /// Records which export is being asked: its file system may not answer.
     under_way: Arc<UnderWay>,
 }
@@ -51,9 +53,9 @@ impl Identities {
         let failed = state_error(state_dir);
         let known = KnownExports::read(state_dir).map_err(&failed)?;
         let said = Adoption::read(state_dir).map_err(&failed)?;
-        let (adopted, recorded) = Default::default();
+        let (adopted, recorded, secret) = Default::default();
         let under_way = under_way.clone();
-        let mut identities = Identities { known, said, adopted, recorded, under_way };
+        let mut identities = Identities { known, said, adopted, recorded, secret, under_way };
         for export in exports {
             identities.under_way.waits_for(&export.path);
             let expected = identities.known.0.get(&export.id).map(|known| known.identity.clone());
@@ -82,6 +84,14 @@ impl Identities {
         Ok(())
     }
 
+    /// Takes the secret of file handles. If it is from the pool, so are the salts of the exports.
+    pub(crate) fn take_secret(&mut self, mut secret: HandleSecret) {
+        for Recorded { export, salt, identity, .. } in std::mem::take(&mut secret.owner.records) {
+            self.known.0.entry(export).or_insert(KnownExport { salt, identity });
+        }
+        self.secret = secret;
+    }
+
     /// Returns the salts for the handles of exports that were other directories before.
     pub(crate) fn salts(&mut self, random: impl Fn() -> u64) -> Vec<(u32, u64)> {
         for (id, known) in &mut self.known.0 {
@@ -95,6 +105,11 @@ impl Identities {
             .filter(|(_, known)| known.salt != 0)
             .map(|(id, known)| (*id, known.salt))
             .collect()
+    }
+
+    /// Returns the salt of an export's handles; 0: none.
+    fn salt(&self, export: u32) -> u64 {
+        self.known.0.get(&export).map_or(0, |known| known.salt)
     }
 
     /// Checks that the served directories are still the examined ones: they may have been opened since.
@@ -115,9 +130,10 @@ impl Identities {
     }
 
     /// Compares the exports with the pool's records. `may_hold`: the pool may hold changes that the directories lack.
-    /// Writes nothing.
+    /// Writes nothing but the secret of file handles into the state directory, if that had none.
     ///
-    /// # Errors [`Error::OtherDirectory`]; the pool's record is of a later version; the directory cannot be examined.
+    /// # Errors [`Error::OtherDirectory`]; [`Error::HandleKeyRestored`]; the pool's record is of a later version; the
+    /// directory cannot be examined.
     pub(crate) fn check_pool(
         &mut self,
         settings: &Settings,
@@ -125,11 +141,12 @@ impl Identities {
         vfs: &Vfs,
         may_hold: bool,
     ) -> Result<(), Error> {
-        let records = decode_owner(pool.owner()).ok_or_else(|| {
+        let Owner { secret, records } = decode_owner(pool.owner()).ok_or_else(|| {
             Error::Cache(
                 "the pool says what it belongs to in words of a later version of Forebay; use that".into(),
             )
         })?;
+        self.secret.keep(&settings.state_dir, secret)?;
         self.recorded = records.into_iter().map(|recorded| (recorded.export, recorded)).collect();
         for export in vfs.exports() {
             let Some(recorded) = self.record_of(export, vfs).cloned() else { continue };
@@ -205,14 +222,15 @@ impl Identities {
                 && export.set_stamp(Stamp { start: next, pool: id }).map_err(failed)?;
             let start = if written { next } else { there.map_or(0, |stamp| stamp.start) };
             let (number, identity) = (vfs.number_of(store, export), export.identity.clone());
-            records.insert(export.id, Recorded { export: export.id, number, start, identity });
+            let salt = self.salt(export.id);
+            records.insert(export.id, Recorded { export: export.id, number, start, salt, identity });
         }
         self.under_way.waits_for_none();
         // Records of served exports come first: records without room are left out.
         let served = |record: &Recorded| vfs.exports().iter().any(|export| export.id == record.export);
         let (mut all, others): (Vec<_>, Vec<_>) = records.into_values().partition(served);
         all.extend(others);
-        pool.set_owner(encode_owner(&all, OWNER_MAX));
+        pool.set_owner(encode_owner(&self.secret.bytes, &all, OWNER_MAX));
         Ok(())
     }
 
@@ -221,8 +239,7 @@ impl Identities {
     pub(crate) fn keep(mut self, settings: &Settings, vfs: &Vfs) -> Result<BTreeMap<u32, Recorded>, Error> {
         let failed = state_error(&settings.state_dir);
         for export in vfs.exports() {
-            let salt = self.known.0.get(&export.id).map_or(0, |known| known.salt);
-            let identity = export.identity.clone();
+            let (salt, identity) = (self.salt(export.id), export.identity.clone());
             self.known.0.insert(export.id, KnownExport { salt, identity });
         }
         self.known.write(&settings.state_dir).map_err(&failed)?;

@@ -13,6 +13,7 @@ mod epochs;
 mod error;
 mod event_report;
 mod front;
+mod handle_key;
 mod health;
 mod host;
 mod identity;

@@ -108,7 +108,8 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         decided: decided.clone(),
     };
     let served = serve(start, &mut signals, &front, &decided);
-    if decided.get().is_some() {
+    // The next start needs the key that this one has restored.
+    if decided.get().is_some() || matches!(served, Err(Error::HandleKeyRestored(_))) {
         state.keep();
     }
     let Some(served) = served? else {

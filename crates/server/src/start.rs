@@ -23,6 +23,7 @@ use crate::control::{Control, Parts, credentials};
 use crate::error::Error;
 use crate::event_report::tell_elsewhere;
 use crate::front::ControlFront;
+use crate::handle_key::HandleSecret;
 use crate::health::Asker;
 use crate::host::Host;
 use crate::identity::Identities;
@@ -283,7 +284,9 @@ fn open_vfs(
     under_way: &UnderWay,
 ) -> Result<Vfs, Error> {
     let failed = |source: io::Error| Error::StateDir { path: settings.state_dir.clone(), source };
-    let key = HandleKey::new(&forebay_vfs::handle_secret(&settings.state_dir).map_err(failed)?);
+    let secret = HandleSecret::find(settings)?;
+    let key = HandleKey::new(&secret.bytes);
+    identities.take_secret(secret);
     let key = key.salted(identities.salts(|| cache::random() as u64));
     let verifier = Arc::new(Verifier::open(&settings.state_dir).map_err(failed)?);
     let specs: Vec<_> = settings

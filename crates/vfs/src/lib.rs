@@ -56,7 +56,7 @@ pub use handle::{HANDLE_MAX, Handle, HandleKey};
 pub use identity::compare::{Difference, compare};
 pub use identity::export_identity::ExportIdentity;
 pub use identity::known::{Adoption, How, KnownExport, KnownExports};
-pub use identity::record::{Recorded, decode_owner, encode_owner};
+pub use identity::record::{Owner, Recorded, decode_owner, encode_owner};
 pub use identity::stamp::Stamp;
 pub use open_files::OpenFiles;
 pub use oplog::Checkpointed;
@@ -84,8 +84,8 @@ pub use service::policy::PolicyRoot;
 pub use service::served::ServedFilesystem;
 pub use service::stop::Stopped;
 pub use service::warm::{Warming, WarmingStep};
-pub use state::handle_secret;
 pub use state::lost::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
+pub use state::{handle_secret, keep_handle_secret};
 pub use wait::Wait;
 
 #[cfg(test)]

@@ -128,8 +128,8 @@ fn a_removed_file_is_stale_even_when_its_inode_lives_on() {
 }
 
 #[test]
-fn another_state_directory_has_other_handles() {
-    let mut server = Serve::new().start();
+fn without_a_cache_another_state_directory_has_other_handles() {
+    let mut server = Serve::new().flags(&["--mode", "pass-through"]).start();
     let root = server.connect().root();
     server.stop();
     std::fs::remove_file(server.state.join("handle.key")).unwrap();

@@ -1,6 +1,8 @@
 //! NFSv4 clients over crashes of the server: what they hold is there again, without a grace period, and each request
 //! happens once.
 
+use std::os::unix::fs::FileExt;
+
 use forebay_wire::Opaque;
 use forebay_wire::nfs4::{
     Bitmap, CloseArgs, CreateArgs, CreateHow, CreateType, Fattr, GetattrArgs, LockType, NameArgs, Nfsstat4,
@@ -59,6 +61,41 @@ fn a_clean_stop_keeps_the_state_of_clients_as_well() {
     for _ in 0..2 {
         server.stop();
         server.start();
+        one.reconnect(&server);
+        two.reconnect(&server);
+        let (other, _) = two.open(b"file", OpenHow::NoCreate, 0).unwrap();
+        assert_eq!(two.lock(&file, other, LockType::Write, 9, 1), Nfsstat4::Denied);
+        assert_eq!(one.lock(&file, open, LockType::Write, 9, 1), Nfsstat4::Ok);
+    }
+}
+
+/// The pool has the key of file handles and the clients' state, so another host can go on with both.
+#[test]
+fn handles_locks_and_sessions_survive_the_loss_of_the_state_directory() {
+    let mut server = served();
+    let root = server.connect().root();
+    let (mut one, mut two) = (Client4::connect(&server, b"one"), Client4::connect(&server, b"two"));
+    let (open, file) = one.open(b"file", make(), 0).unwrap();
+    assert_eq!(one.lock(&file, open, LockType::Write, 0, 10), Nfsstat4::Ok);
+    for is_readable in [true, false] {
+        server.kill();
+        let key = std::fs::read(server.state.join("handle.key")).unwrap();
+        std::fs::remove_dir_all(&server.state).unwrap();
+        if !is_readable {
+            // The start finds no key before it opens the pool, which needs one copy of the superblock only.
+            for cache in server.caches() {
+                let file = std::fs::File::options().write(true).open(cache).unwrap();
+                file.write_all_at(b"rot", 700).unwrap();
+            }
+            let said = server.refusal();
+            assert!(
+                said.contains("has the key of the file handles") && said.contains("start again"),
+                "{said}"
+            );
+        }
+        server.start();
+        assert_eq!(std::fs::read(server.state.join("handle.key")).unwrap(), key);
+        server.connect().attr(&root);
         one.reconnect(&server);
         two.reconnect(&server);
         let (other, _) = two.open(b"file", OpenHow::NoCreate, 0).unwrap();

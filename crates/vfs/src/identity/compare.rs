@@ -82,7 +82,7 @@ mod tests {
 
     /// Compares with a record of start 10. `change` turns the recorded directory into the one that is there.
     fn against(change: impl FnOnce(&mut ExportIdentity), stamp: Option<(u64, u64)>) -> Option<Difference> {
-        let recorded = Recorded { export: 1, number: 1, start: 10, identity: identity() };
+        let recorded = Recorded { export: 1, number: 1, start: 10, salt: 0, identity: identity() };
         let mut here = identity();
         change(&mut here);
         compare(&recorded, &here, stamp.map(|(start, pool)| Stamp { start, pool }), POOL)
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn i2_without_a_count_the_directory_is_enough() {
-        let recorded = Recorded { export: 1, number: 1, start: 0, identity: identity() };
+        let recorded = Recorded { export: 1, number: 1, start: 0, salt: 0, identity: identity() };
         let other_pool = Stamp { start: 99, pool: 8 };
         for stamp in [None, Some(other_pool)] {
             assert_eq!(compare(&recorded, &identity(), stamp, POOL), None);

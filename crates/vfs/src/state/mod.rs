@@ -10,18 +10,22 @@ use std::path::Path;
 
 use forebay_common::state_file;
 
-/// Returns the secret of this state directory for file handles, which is created at the first start.
-pub fn handle_secret(state_dir: &Path) -> io::Result<[u8; 16]> {
-    let path = state_dir.join("handle.key");
+/// The file with the secret for file handles.
+const HANDLE_KEY: &str = "handle.key";
+
+/// Returns the secret for file handles that this state directory has.
+pub fn handle_secret(state_dir: &Path) -> io::Result<Option<[u8; 16]>> {
+    let Some(mut file) = state_file::existing(File::open(state_dir.join(HANDLE_KEY)))? else {
+        return Ok(None);
+    };
     let mut secret = [0; 16];
-    match state_file::existing(File::open(&path))? {
-        Some(mut file) => file.read_exact(&mut secret)?,
-        None => {
-            rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
-            state_file::replace(&path, secret)?;
-        }
-    }
-    Ok(secret)
+    file.read_exact(&mut secret)?;
+    Ok(Some(secret))
+}
+
+/// Writes the secret for file handles into the state directory, durably.
+pub fn keep_handle_secret(state_dir: &Path, secret: [u8; 16]) -> io::Result<()> {
+    state_file::replace(&state_dir.join(HANDLE_KEY), secret)
 }
 
 /// Facts about the numbers of file systems besides the state directory.
@@ -134,11 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_made_once_and_is_private() {
+    fn the_secret_is_private() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
-        let first = super::handle_secret(dir.path()).unwrap();
-        assert_eq!(super::handle_secret(dir.path()).unwrap(), first);
+        assert_eq!(super::handle_secret(dir.path()).unwrap(), None);
+        super::keep_handle_secret(dir.path(), [7; 16]).unwrap();
+        assert_eq!(super::handle_secret(dir.path()).unwrap(), Some([7; 16]));
         let mode = std::fs::metadata(dir.path().join("handle.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
