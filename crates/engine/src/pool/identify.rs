@@ -1,6 +1,6 @@
 //! Identifies the contents of a device.
 
-use super::geometry::{Copy, MARGIN, whole_blocks};
+use super::geometry::Copy;
 use super::signature::{Ends, known};
 use super::superblock::{Superblock, Unusable};
 use crate::buffer::{BLOCK, Buffer};
@@ -74,7 +74,7 @@ pub(super) async fn look(device: &dyn Device) -> Result<(Contents, Copy), Device
         (_, Ok(Ok(b))) => Ok((Contents::Pool(b), Copy::A)),
         _ if unfinished => Ok((Contents::Unfinished, Copy::A)),
         _ if damaged => Ok((Contents::Damaged, Copy::A)),
-        _ if is_zero(&ends?.front) => Ok((Contents::Blank, Copy::A)),
+        _ if is_zero(ends?.front()) => Ok((Contents::Blank, Copy::A)),
         _ => Ok((Contents::Foreign("data of an unknown kind"), Copy::A)),
     }
 }
@@ -82,7 +82,7 @@ pub(super) async fn look(device: &dyn Device) -> Result<(Contents, Copy), Device
 /// Returns true if the first MiB holds zeros, apart from what Forebay has written in place of superblock copy A.
 fn has_no_other_data(ends: &Ends, first: &Read) -> bool {
     let is_own = !matches!(first, Ok(Err(Unusable::None)));
-    ends.front.get(if is_own { BLOCK } else { 0 }..).is_some_and(is_zero)
+    ends.front().get(if is_own { BLOCK } else { 0 }..).is_some_and(is_zero)
 }
 
 type Read = Result<Result<Superblock, Unusable>, DeviceError>;
@@ -96,14 +96,13 @@ async fn superblock(device: &dyn Device, copy: Copy) -> Read {
     done.map(|()| Superblock::decode(&block))
 }
 
-/// Reads the first and the last MiB, or less on a smaller device.
+/// Reads both ends of a device.
 async fn ends(device: &dyn Device) -> Result<Ends, DeviceError> {
-    let len = whole_blocks(device.size()).min(MARGIN);
-    let end_start = whole_blocks(device.size()) - len;
-    let blocks = len as usize / BLOCK;
-    let (front, done) = device.read(0, Buffer::zeroed(blocks)).await;
+    let [front, end] = Ends::ranges(device.size());
+    let blocks = (front.end - front.start) as usize / BLOCK;
+    let (front, done) = device.read(front.start, Buffer::zeroed(blocks)).await;
     done?;
-    let (end, done) = device.read(end_start, Buffer::zeroed(blocks)).await;
+    let (end, done) = device.read(end.start, Buffer::zeroed(blocks)).await;
     done?;
-    Ok(Ends { size: device.size(), front, end_start, end })
+    Ok(Ends::new(device.size(), [front, end]))
 }

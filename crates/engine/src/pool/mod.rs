@@ -46,5 +46,6 @@ pub use geometry::{DEVICE_MAX, DEVICE_MIN, SEGMENTS_START, segment_offset};
 pub use identify::{Contents, identify};
 pub(crate) use make::discard;
 pub use patience::Patience;
+pub use signature::{Ends, Part, part};
 pub use superblock::{Entry, OWNER_MAX, State, Superblock, Unusable};
 pub use table::{Member, Pool};

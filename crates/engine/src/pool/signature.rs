@@ -1,31 +1,43 @@
 //! Signatures that other programs leave on devices. Offsets and magic numbers are from libblkid and the programs'
 //! headers.
 
+use std::ops::Range;
+
+use super::geometry::{Copy, MARGIN, whole_blocks};
+use super::superblock::MAGIC;
 use crate::buffer::{BLOCK, Buffer};
 
 const KIB: u64 = 1024;
 
 /// The data at both ends of a device.
-pub(super) struct Ends {
+pub struct Ends {
     /// The size of the device in bytes.
-    pub(super) size: u64,
+    size: u64,
     /// The data from the device's first byte on.
-    pub(super) front: Buffer,
+    front: Buffer,
     /// The offset of `end`, in bytes.
-    pub(super) end_start: u64,
+    end_start: u64,
     /// The data up to the device's last whole block.
-    pub(super) end: Buffer,
+    end: Buffer,
+}
+
+/// The owner of a device that is a part of something larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The device is a member of a pool of cache devices.
+    OfPool {
+        /// False if only the superblock at the end says so.
+        is_whole: bool,
+    },
+    /// The device is a part of another program's array, pool or group, with the name of that part.
+    Foreign(&'static str),
 }
 
 /// A magic number in a fixed place: its meaning, its offset, its bytes.
 type Fixed = (&'static str, u64, &'static [u8]);
 
-const FIXED: &[Fixed] = &[
-    ("an XFS file system", 0, b"XFSB"),
-    ("an ext2, ext3 or ext4 file system", 0x438, &[0x53, 0xef]),
-    ("a Btrfs file system", 64 * KIB + 0x40, b"_BHRfS_M"),
-    ("an F2FS file system", 0x400, &[0x10, 0x20, 0xf5, 0xf2]),
-    ("an encrypted volume (LUKS)", 0, b"LUKS\xba\xbe"),
+/// Signatures of parts of something larger.
+const PARTS: &[Fixed] = &[
     ("a member of an MD RAID array", 0, MD),
     ("a member of an MD RAID array", 4 * KIB, MD),
     (
@@ -33,6 +45,14 @@ const FIXED: &[Fixed] = &[
         4 * KIB + 24,
         &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81],
     ),
+];
+
+const FIXED: &[Fixed] = &[
+    ("an XFS file system", 0, b"XFSB"),
+    ("an ext2, ext3 or ext4 file system", 0x438, &[0x53, 0xef]),
+    ("a Btrfs file system", 64 * KIB + 0x40, b"_BHRfS_M"),
+    ("an F2FS file system", 0x400, &[0x10, 0x20, 0xf5, 0xf2]),
+    ("an encrypted volume (LUKS)", 0, b"LUKS\xba\xbe"),
     (
         "a bcachefs file system",
         4 * KIB + 24,
@@ -59,13 +79,29 @@ const GPT: &[u8] = b"EFI PART";
 
 /// Returns the user of the device, if a signature names one.
 pub(super) fn known(ends: &Ends) -> Option<&'static str> {
-    let fixed = FIXED.iter().find(|(_, offset, magic)| ends.has(*offset, magic)).map(|(what, ..)| *what);
-    fixed
+    foreign_part(ends)
+        .or_else(|| ends.any(FIXED))
+        .or_else(|| gpt_at_the_end(ends).then_some("a partition table (GPT)"))
+        .or_else(|| ends.any(&[BOOT_SECTOR]))
+}
+
+/// Returns the owner of the device if the device is a part of something larger, whether that is in use or not. The
+/// superblock of a pool at the end does not count if another signature says that the device was used since.
+pub fn part(ends: &Ends) -> Option<Part> {
+    if let Some(name) = foreign_part(ends) {
+        return Some(Part::Foreign(name));
+    }
+    let has = |copy: Copy| ends.has(copy.offset(ends.size), &MAGIC);
+    let is_whole = has(Copy::A);
+    (is_whole || has(Copy::B) && known(ends).is_none()).then_some(Part::OfPool { is_whole })
+}
+
+/// Returns the name of a part of another program's array, pool or group.
+fn foreign_part(ends: &Ends) -> Option<&'static str> {
+    ends.any(PARTS)
         .or_else(|| lvm(ends).then_some("an LVM physical volume"))
         .or_else(|| md_at_the_end(ends).then_some("a member of an MD RAID array"))
         .or_else(|| zfs(ends).then_some("a member of a ZFS pool"))
-        .or_else(|| gpt_at_the_end(ends).then_some("a partition table (GPT)"))
-        .or_else(|| ends.has(BOOT_SECTOR.1, BOOT_SECTOR.2).then_some(BOOT_SECTOR.0))
 }
 
 /// Detects a label in one of the first four sectors.
@@ -104,6 +140,29 @@ fn gpt_at_the_end(ends: &Ends) -> bool {
 }
 
 impl Ends {
+    /// Returns the ranges of bytes at both ends of a device of `size` bytes: the first and the last MiB, or less on a
+    /// smaller device. They are whole blocks.
+    pub fn ranges(size: u64) -> [Range<u64>; 2] {
+        let (whole, len) = (whole_blocks(size), whole_blocks(size).min(MARGIN));
+        [0..len, whole - len..whole]
+    }
+
+    /// Makes the value from the data in the [`Ends::ranges`] of a device of `size` bytes.
+    pub fn new(size: u64, [front, end]: [Buffer; 2]) -> Self {
+        let [_, Range { start: end_start, .. }] = Ends::ranges(size);
+        Ends { size, front, end_start, end }
+    }
+
+    /// Returns the data from the device's first byte on.
+    pub(super) fn front(&self) -> &Buffer {
+        &self.front
+    }
+
+    /// Returns the meaning of the first of these signatures that the device has.
+    fn any(&self, signatures: &[Fixed]) -> Option<&'static str> {
+        signatures.iter().find(|(_, offset, magic)| self.has(*offset, magic)).map(|(what, ..)| *what)
+    }
+
     /// Blanks Forebay's superblocks, so that nothing in them looks like a signature.
     pub(super) fn forget_own(&mut self, first: bool, last: bool) {
         if let Some(block) = self.front.first_chunk_mut::<BLOCK>().filter(|_| first) {

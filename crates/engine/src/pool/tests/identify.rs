@@ -1,5 +1,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::buffer::Buffer;
+
 use super::*;
 
 #[test]
@@ -68,6 +70,30 @@ fn signatures_of_two_parts() {
     fat.poke(82, b"FAT32   ");
     fat.poke(510, &[0x55, 0xaa]);
     assert_eq!(contents(&fat), Contents::Foreign("a FAT file system"), "the more telling one");
+}
+
+#[test]
+fn a_part_of_something_larger_is_known_and_a_file_system_is_none() {
+    let part_of = |pokes: &[(u64, &[u8])]| {
+        let ram = Ram::new("a", 64 * MIB);
+        pokes.iter().for_each(|(offset, bytes)| ram.poke(*offset, bytes));
+        let read = |range: std::ops::Range<u64>| {
+            let blocks = (range.end - range.start) as usize / BLOCK;
+            block_on(ram.read(range.start, Buffer::zeroed(blocks))).0
+        };
+        part(&Ends::new(64 * MIB, Ends::ranges(64 * MIB).map(read)))
+    };
+    let md: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
+    assert_eq!(part_of(&[]), None);
+    assert_eq!(part_of(&[(1080, &[0x53, 0xef]), (510, &[0x55, 0xaa])]), None, "ext4");
+    assert_eq!(part_of(&[(512, b"EFI PART")]), None);
+    assert_eq!(
+        part_of(&[(0, b"XFSB"), (64 * MIB - 8192, md)]),
+        Some(Part::Foreign("a member of an MD RAID array"))
+    );
+    assert_eq!(part_of(&[(0, b"FOREBAY\0")]), Some(Part::OfPool { is_whole: true }));
+    assert_eq!(part_of(&[(0, b"other"), (LAST, b"FOREBAY\0")]), Some(Part::OfPool { is_whole: false }));
+    assert_eq!(part_of(&[(0, b"XFSB"), (LAST, b"FOREBAY\0")]), None, "a file system that was made since");
 }
 
 #[test]
