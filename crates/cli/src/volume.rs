@@ -34,6 +34,7 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<Exit> {
                     "Volume {name} is {} ({size}); `forebay volume attach {name}` makes a device of it.",
                     volume.backing.display()
                 ));
+                volume.caution.iter().for_each(|caution| output::note(&format!("Caution: {caution}.")));
                 Ok(())
             })?;
         }

@@ -105,6 +105,9 @@ pub struct VolumeStatus {
     /// In the answer to a request to attach: why the server's host has no block device of the volume, a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_device: Option<String>,
+    /// In the answer to a request to create: a danger that the backing device has, a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caution: Option<String>,
     /// Address of the NBD server, if the volume is exported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<String>,

@@ -1,29 +1,31 @@
 //! The changes of volumes that the administrator asks for in service.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use forebay_common::nbd_url::NbdUrl;
 use forebay_config::{Export, Mode, format_size};
-use forebay_control::{VolumeRequest, VolumeStatus};
+use forebay_control::{Severity, VolumeRequest, VolumeStatus};
 use forebay_engine::buffer::{BLOCK, Buffer};
+use forebay_engine::pool::Ends;
 use forebay_runtime::block_on_apart;
 use forebay_volume::device::BackingDevice as _;
 
 use super::device::resolved;
-use super::identity::{Identity, Taken, refusal, refusal_of_export};
+use super::identity::Identity;
 use super::open::{self, OpenDevice, Told};
 use super::record::{Record, Removed};
+use super::refusal::{Taken, refusal, refusal_of_export};
 use super::unopened::unopened;
 use super::{Entry, Served, Serving, Volumes, forget_removed, new_volume, shown, unwritten};
 use crate::cache::{engine_mode, random};
 
 /// A backing device and its identity.
 type Examined = (Arc<dyn OpenDevice>, Identity);
-
-/// The bytes at the front of a device in which signatures are looked for.
-const FRONT: u64 = 64 << 10;
 
 impl Volumes {
     /// Carries out a request of the control socket. Returns the volumes that it is about, after the change.
@@ -36,7 +38,9 @@ impl Volumes {
             VolumeRequest::List { name: Some(name) } => name,
             VolumeRequest::Create { name, backing, mode, read_only } => {
                 self.create(name.clone(), &backing, mode, read_only)?;
-                name
+                let entry = self.known(&name)?;
+                let caution = entry.record.identity.is_ambiguous(&backing).then(|| ambiguous(&backing));
+                return Ok(vec![VolumeStatus { caution, ..self.status(&entry) }]);
             }
             VolumeRequest::Remove { name, give_up } => return self.remove(&name, give_up),
             VolumeRequest::Resize { name, size } => self.resize(name, size)?,
@@ -69,6 +73,10 @@ impl Volumes {
             true => self.examine_export(backing, read_only, &told)?,
             false => self.examine_local(backing, read_only, &told)?,
         };
+        if identity.is_ambiguous(backing) {
+            let message = ambiguous(backing);
+            self.events.add(Severity::Warning, "volume-ambiguous", message, &[("volume", &name)]);
+        }
         let record = Record {
             name,
             uuid: random(),
@@ -89,8 +97,8 @@ impl Volumes {
     fn examine_local(&self, backing: &Path, read_only: bool, told: &Told<'_>) -> Result<Examined, String> {
         let path = resolved(backing)?;
         Identity::of(&path, 0)?;
-        let (front, size) = front_of(&path)?;
-        match refusal(&path, &front, size, &self.taken()) {
+        let (size, ends) = ends_of(&path)?;
+        match refusal(&path, size, &ends, &self.taken()) {
             Some(reason) => Err(reason),
             None => open::open(backing, read_only, None, told),
         }
@@ -108,9 +116,15 @@ impl Volumes {
             return Err(format!("{url} is a volume of this server itself; name another device"));
         }
         let device = open::open_export(&url, read_only, None, told)?;
-        let (front, read) = block_on_apart(device.read(0, Buffer::zeroed(FRONT as usize / BLOCK)));
-        let read = read.map_err(|error| format!("{url} cannot be read: {error}"))?;
-        if let Some(reason) = refusal_of_export(&url, &front[..read], device.size(), &self.taken()) {
+        let size = device.size();
+        let read = |range: Range<u64>| {
+            let blocks = (range.end - range.start) as usize / BLOCK;
+            let (part, read) = block_on_apart(device.read(range.start, Buffer::zeroed(blocks)));
+            read.map(|_| part).map_err(|error| format!("{url} cannot be read: {error}"))
+        };
+        let [front, end] = Ends::ranges(size);
+        let ends = Ends::new(size, [read(front)?, read(end)?]);
+        if let Some(reason) = refusal_of_export(&url, size, &ends, &self.taken()) {
             return Err(reason);
         }
         let identity = open::identity_of(&url, &device);
@@ -298,12 +312,24 @@ impl Volumes {
     }
 }
 
-/// Returns the first bytes of a device, and its size in bytes. The device is not claimed.
-fn front_of(path: &Path) -> Result<(Vec<u8>, u64), String> {
+/// Returns the sentence about a device that another one of its size cannot be told from.
+fn ambiguous(backing: &Path) -> String {
+    format!(
+        "{} has no serial number or UUID: another disk of its size at its place would be taken for it at a start, and \
+         get its dirty data; give the disk a serial number, or use LVM or a partition of a disk that has one",
+        backing.display()
+    )
+}
+
+/// Returns the size of a device in bytes, and the data at its ends. The device is not claimed.
+fn ends_of(path: &Path) -> Result<(u64, Ends), String> {
     let failed = |error: std::io::Error| unopened(path, &error);
-    let mut file = std::fs::File::open(path).map_err(failed)?;
-    let mut front = Vec::new();
-    (&mut file).take(FRONT).read_to_end(&mut front).map_err(failed)?;
+    let mut file = File::open(path).map_err(failed)?;
     let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
-    Ok((front, size))
+    let read = |range: Range<u64>| {
+        let mut part = Buffer::zeroed((range.end - range.start) as usize / BLOCK);
+        file.read_exact_at(&mut part, range.start).map(|()| part).map_err(failed)
+    };
+    let [front, end] = Ends::ranges(size);
+    Ok((size, Ends::new(size, [read(front)?, read(end)?])))
 }

@@ -1,15 +1,16 @@
-//! The identity of a volume's backing device, and its use by others.
+//! The identity of a volume's backing device.
 //!
 //! The device holds the user's data from its first byte to its last, so Forebay writes no mark of its own on it. The
 //! identity is what the system reports: the serial number of the disk, the place of the partition, the UUID of a device
-//! mapper or MD device; of a file its inode and the time of its creation. A copy of a file is another file.
+//! mapper or MD device; of a file its file system, its inode and the time of its creation. A copy of a file is another
+//! file. The identity of a loop device is that of the file below.
 
-use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use forebay_common::nbd_url::NbdUrl;
 use forebay_disk::whereabouts;
+use forebay_vfs::ExportIdentity;
 use rustix::fs::{AtFlags, CWD, Dev, StatxFlags, major, minor};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,12 @@ pub(crate) struct Identity {
     /// Of an NBD export: the unit of requests in bytes, which are then possible before the server is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unit: Option<u32>,
+    /// Of a loop device: the file below. Absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) image: Option<Box<Image>>,
+    /// Of a file: its file system, if that has a UUID, and the subvolume. Absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file_system: Option<String>,
     /// Of a file: its inode number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) inode: Option<u64>,
@@ -45,15 +52,36 @@ pub(crate) struct Identity {
     pub(crate) born_ns: Option<i128>,
 }
 
-/// The devices and directories that no volume may be on.
-#[derive(Default)]
-pub(crate) struct Taken {
-    /// Exported directories, and the state directory.
-    pub(crate) directories: Vec<PathBuf>,
-    /// Cache devices.
-    pub(crate) cache: Vec<PathBuf>,
-    /// The backing devices of other volumes: name and path.
-    pub(crate) volumes: Vec<(String, PathBuf)>,
+/// The part of a file or device that is under a loop device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Image {
+    /// The file or device, with 0 as its size.
+    below: Identity,
+    /// The offset of the part in bytes.
+    offset: u64,
+    /// The length of the part in bytes; 0: up to the end.
+    limit: u64,
+}
+
+impl Image {
+    /// Examines what is under the block device with this directory of sysfs. `None` if that is no loop device, or its
+    /// file cannot be reached.
+    fn under(disk: &Path) -> Option<Image> {
+        let place = disk.join("loop");
+        let number = |name: &str| text(&place.join(name))?.parse().ok();
+        let path = PathBuf::from(text(&place.join("backing_file"))?);
+        let below = Identity::of(&path, 0).ok()?;
+        Some(Image { below, offset: number("offset")?, limit: number("sizelimit")? })
+    }
+
+    /// Returns what of `here` differs from this one, as the end of a sentence.
+    fn difference(&self, here: &Image) -> Option<String> {
+        if (self.offset, self.limit) != (here.offset, here.limit) {
+            return Some("another part of the file is under the loop device".to_owned());
+        }
+        let below = self.below.difference(&here.below)?;
+        Some(format!("the loop device has another file below: {below}"))
+    }
 }
 
 impl Identity {
@@ -70,7 +98,16 @@ impl Identity {
             let serial = whereabouts(path).map_err(failed)?.serial;
             let mapped = text(&sys.join("dm/uuid")).or_else(|| text(&sys.join("md/uuid")));
             let partition = number("partition").zip(number("start"));
-            return Ok(Identity { is_block: true, size, serial, mapped, partition, ..Identity::default() });
+            let image = disk_of(meta.rdev()).and_then(|disk| Image::under(&disk)).map(Box::new);
+            return Ok(Identity {
+                is_block: true,
+                size,
+                serial,
+                mapped,
+                partition,
+                image,
+                ..Identity::default()
+            });
         }
         if !meta.is_file() {
             return Err(format!(
@@ -84,7 +121,27 @@ impl Identity {
         let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
         let birth = i128::from(found.stx_btime.tv_sec) * 1_000_000_000 + i128::from(found.stx_btime.tv_nsec);
         let (inode, born_ns) = (Some(found.stx_ino), has_birth.then_some(birth));
-        Ok(Identity { is_block: false, size, inode, born_ns, ..Identity::default() })
+        Ok(Identity { size, inode, born_ns, file_system: file_system(path), ..Identity::default() })
+    }
+
+    /// Returns true if the system reports nothing by which the device at `path` differs from another one of its size.
+    /// A serial number under a loop or device mapper device is that of a disk, which may be under several of these.
+    pub(crate) fn is_ambiguous(&self, path: &Path) -> bool {
+        if !self.is_block || self.mapped.is_some() || self.image.is_some() {
+            return false;
+        }
+        let number = std::fs::metadata(path).map(|meta| meta.rdev());
+        let disk = number.ok().and_then(disk_of);
+        self.serial.is_none()
+            || disk.is_none_or(|disk| ["loop", "dm"].iter().any(|kind| disk.join(kind).exists()))
+    }
+
+    /// Takes over the facts of the recorded device as the system reports them now: a larger size, and facts that an
+    /// earlier version did not record. [`Identity::difference`] has found none.
+    pub(crate) fn learn(&mut self, here: Identity) {
+        let file_system = self.file_system.take();
+        *self = here;
+        self.file_system = self.file_system.take().or(file_system);
     }
 
     /// Returns what of `here` differs from this identity, as the end of a sentence. A larger device is the same one.
@@ -116,6 +173,24 @@ impl Identity {
         if self.partition != here.partition {
             return Some("another partition of the disk is there".to_owned());
         }
+        match (&self.image, &here.image) {
+            (Some(image), Some(here)) => {
+                if let Some(difference) = image.difference(here) {
+                    return Some(difference);
+                }
+            }
+            (Some(_), None) => {
+                return Some("expected is a loop device over a file, and there is none".to_owned());
+            }
+            (None, _) => {}
+        }
+        if let (Some(expected), Some(here)) = (&self.file_system, &here.file_system)
+            && expected != here
+        {
+            return Some(format!(
+                "another file is there, perhaps a copy: expected is one on {expected}, and it is on {here}"
+            ));
+        }
         if (self.inode, self.born_ns) != (here.inode, here.born_ns) {
             return Some("another file is there, perhaps a copy".to_owned());
         }
@@ -124,126 +199,12 @@ impl Identity {
     }
 }
 
-/// Returns why a device must not become a volume's, as a sentence; `None` if it may.
-pub(crate) fn refusal(path: &Path, front: &[u8], size: u64, taken: &Taken) -> Option<String> {
-    let shown = path.display();
-    let meta = match std::fs::metadata(path) {
-        Ok(meta) => meta,
-        Err(error) => return Some(unopened(path, &error)),
-    };
-    let is = |other: &Path| std::fs::metadata(other).is_ok_and(|other| same(&meta, &other));
-    if let Some((name, _)) = taken.volumes.iter().find(|(_, other)| is(other)) {
-        return Some(format!("{shown} is the backing device of volume {name} already"));
-    }
-    if taken.cache.iter().any(|other| is(other)) {
-        return Some(format!("{shown} is a cache device; name another device"));
-    }
-    if let Some(directory) = taken.directories.iter().find(|directory| path.starts_with(directory)) {
-        return Some(format!(
-            "{shown} is inside of {}, which Forebay uses; name a file elsewhere",
-            directory.display()
-        ));
-    }
-    if let Some(reason) = unusable(&shown.to_string(), front, size) {
-        return Some(reason);
-    }
-    if is_swap(&meta) {
-        return Some(format!("{shown} is swap space; end that with `swapoff {shown}`"));
-    }
-    if meta.file_type().is_block_device() { device_user(path, meta.rdev()) } else { loop_user(path, &meta) }
-}
-
-/// Returns true if the kernel swaps to a device or file. It does not lock a file that it swaps to.
-fn is_swap(meta: &Metadata) -> bool {
-    let table = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let mut places = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    // The kernel writes a space in a name as its octal number.
-    places.any(|place| std::fs::metadata(place.replace("\\040", " ")).is_ok_and(|other| same(meta, &other)))
-}
-
-/// Returns why an NBD export must not become a volume's, as a sentence; `None` if it may.
-pub(crate) fn refusal_of_export(url: &NbdUrl, front: &[u8], size: u64, taken: &Taken) -> Option<String> {
-    let is = |other: &Path| NbdUrl::of(other).as_ref() == Some(url);
-    if let Some((name, _)) = taken.volumes.iter().find(|(_, other)| is(other)) {
-        return Some(format!("{url} is the backing device of volume {name} already"));
-    }
-    if taken.cache.iter().any(|other| is(other)) {
-        return Some(format!("{url} is a cache device; name another device"));
-    }
-    unusable(&url.to_string(), front, size)
-}
-
-/// Returns why the contents of a device must not become a volume's.
-fn unusable(shown: &str, front: &[u8], size: u64) -> Option<String> {
-    if front.starts_with(b"FOREBAY\0") {
-        return Some(format!("{shown} is a cache device; name another device"));
-    }
-    if let Some(user) = signature(front) {
-        return Some(format!("{shown} is {user}; name the device that is made of it"));
-    }
-    (!size.is_multiple_of(512) || size < 4096)
-        .then(|| format!("{shown} has {size} bytes; a volume needs a multiple of 512 bytes, 4096 or more"))
-}
-
-/// Returns true if both are one block device, under whatever names, or one file.
-fn same(one: &Metadata, other: &Metadata) -> bool {
-    match (one.file_type().is_block_device(), other.file_type().is_block_device()) {
-        (true, true) => one.rdev() == other.rdev(),
-        (false, false) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
-        _ => false,
-    }
-}
-
-/// Returns the use of a device as a part of another one, by the signatures of libblkid.
-fn signature(front: &[u8]) -> Option<&'static str> {
-    const MD: [u8; 4] = [0xfc, 0x4e, 0x2b, 0xa9];
-    const BCACHE: [u8; 8] = [0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca];
-    let at = |offset: usize, magic: &[u8]| front.get(offset..).is_some_and(|rest| rest.starts_with(magic));
-    let is_lvm = (0..4).any(|sector| at(sector * 512, b"LABELONE") && at(sector * 512 + 24, b"LVM2"));
-    if is_lvm {
-        Some("a physical volume of LVM")
-    } else if at(0, &MD) || at(4096, &MD) {
-        Some("a member of an MD array")
-    } else if at(4096 + 24, &BCACHE) {
-        Some("a device of bcache")
-    } else {
-        None
-    }
-}
-
-/// Returns the use of a block device that the kernel knows.
-fn device_user(path: &Path, number: Dev) -> Option<String> {
-    let sys = sys_of(number);
-    let parts = std::fs::read_dir(&sys).into_iter().flatten().flatten().map(|entry| entry.path());
-    let parts: Vec<_> = parts.filter(|part| part.join("partition").exists()).collect();
-    for place in parts.iter().chain([&sys]) {
-        let holders = std::fs::read_dir(place.join("holders")).into_iter().flatten().flatten();
-        if let Some(holder) = holders.map(|entry| entry.file_name()).next() {
-            return Some(format!("{} is a part of /dev/{}", path.display(), holder.to_string_lossy()));
-        }
-        let number = text(&place.join("dev"))?;
-        if let Some(mount) = mounted(&number) {
-            return Some(format!("{} is mounted at {mount}; unmount it", path.display()));
-        }
-    }
-    None
-}
-
-/// Returns where the block device with this number is mounted.
-fn mounted(number: &str) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mut lines = table.lines().map(|line| line.split(' '));
-    let mut line = lines.find(|line| line.clone().nth(2) == Some(number))?;
-    line.nth(4).map(str::to_owned)
-}
-
-/// Returns the loop device that a file is under.
-fn loop_user(path: &Path, meta: &Metadata) -> Option<String> {
-    let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let mut loops = devices
-        .filter_map(|device| Some((device.file_name(), text(&device.path().join("loop/backing_file"))?)));
-    let found = loops.find(|(_, image)| std::fs::metadata(image).is_ok_and(|image| same(meta, &image)));
-    found.map(|(name, _)| format!("{} is under /dev/{}; detach that", path.display(), name.to_string_lossy()))
+/// Returns the file system of a file for people and for comparison: its type, its UUID, and the subvolume. `None` if it
+/// has no UUID that survives a mount.
+fn file_system(path: &Path) -> Option<String> {
+    let here = ExportIdentity::at(path.parent()?).ok()?;
+    let subvolume = here.subvolume().map(|number| format!(", subvolume {number}")).unwrap_or_default();
+    Some(format!("{} {}{subvolume}", here.fs_type(), here.uuid()?))
 }
 
 /// Returns true if the disks of a device are slow at random access.
@@ -267,10 +228,7 @@ impl Sign {
         if !meta.file_type().is_block_device() {
             return Some(Sign(format!("{} {}.{:09}", meta.size(), meta.ctime(), meta.ctime_nsec())));
         }
-        let mut disk = sys_of(meta.rdev()).canonicalize().ok()?;
-        if disk.join("partition").exists() {
-            disk.pop();
-        }
+        let disk = disk_of(meta.rdev())?;
         // Sectors written and discarded since the system started (Documentation/block/stat.rst).
         let counters = text(&disk.join("stat"))?;
         let counters: Vec<_> = counters.split_whitespace().collect();
@@ -278,6 +236,15 @@ impl Sign {
         let sequence = text(&disk.join("diskseq")).unwrap_or_default();
         Some(Sign(format!("{boot} {sequence} {} {}", counters.get(6)?, counters.get(13).unwrap_or(&"0"))))
     }
+}
+
+/// Returns the directory of sysfs of a block device, or of its disk if the device is a partition.
+pub(super) fn disk_of(number: Dev) -> Option<PathBuf> {
+    let mut disk = sys_of(number).canonicalize().ok()?;
+    if disk.join("partition").exists() {
+        disk.pop();
+    }
+    Some(disk)
 }
 
 pub(super) fn sys_of(number: Dev) -> PathBuf {
@@ -313,33 +280,40 @@ mod tests {
         assert!(device.difference(&moved).unwrap().contains("partition"));
         assert!(device.difference(&own).unwrap().contains("a file"));
         assert!(Identity::of(dir.path(), 0).unwrap_err().contains("neither"));
+        let snapshot = Identity { file_system: Some("btrfs X, subvolume 257".into()), ..own.clone() };
+        let expected = Identity { file_system: Some("btrfs X, subvolume 256".into()), ..own.clone() };
+        assert!(expected.difference(&snapshot).unwrap().contains("perhaps a copy"));
+        let recorded = Identity { file_system: None, ..own };
+        assert_eq!(recorded.difference(&expected), None, "a record of an earlier version");
     }
 
     #[test]
-    fn a_device_that_another_use_needs_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("image");
-        std::fs::write(&path, [0; 8192]).unwrap();
-        let refused = |front: &[u8], size, taken: &Taken| refusal(&path, front, size, taken).unwrap();
-        let none = Taken::default();
-        assert_eq!(refusal(&path, &[0; 8192], 8192, &none), None);
-        assert!(refused(b"FOREBAY\0", 8192, &none).contains("cache device"));
-        let mut front = vec![0; 8192];
-        front[512..520].copy_from_slice(b"LABELONE");
-        front[536..540].copy_from_slice(b"LVM2");
-        assert!(refused(&front, 8192, &none).contains("LVM"));
-        let mut front = vec![0; 8192];
-        front[4096..4100].copy_from_slice(&[0xfc, 0x4e, 0x2b, 0xa9]);
-        assert!(refused(&front, 8192, &none).contains("MD array"));
-        assert!(refused(&[0; 8192], 8191, &none).contains("multiple of 512"));
-        let inside = Taken { directories: vec![dir.path().to_owned()], ..Taken::default() };
-        assert!(refused(&[0; 8192], 8192, &inside).contains("inside of"));
-        let cache = Taken { cache: vec![path.clone()], ..Taken::default() };
-        assert!(refused(&[0; 8192], 8192, &cache).contains("cache device"));
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        let volumes = Taken { volumes: vec![("scratch".to_owned(), link)], ..Taken::default() };
-        assert!(refused(&[0; 8192], 8192, &volumes).contains("volume scratch already"));
+    fn a_loop_device_is_its_file_wherever_it_is() {
+        let below = |inode| Identity { inode: Some(inode), ..Identity::default() };
+        let device = |inode, offset| {
+            let image = Image { below: below(inode), offset, limit: 0 };
+            Identity {
+                is_block: true,
+                serial: Some("A".into()),
+                image: Some(Box::new(image)),
+                ..Identity::default()
+            }
+        };
+        assert_eq!(device(5, 0).difference(&device(5, 0)), None);
+        assert!(device(5, 0).difference(&device(6, 0)).unwrap().contains("another file"));
+        assert!(device(5, 0).difference(&device(5, 4096)).unwrap().contains("another part"));
+        let earlier = Identity { image: None, ..device(5, 0) };
+        assert_eq!(earlier.difference(&device(5, 0)), None, "a record of an earlier version");
+        assert!(device(5, 0).difference(&earlier).unwrap().contains("a loop device"));
+        let text = serde_json::to_string(&device(5, 4096)).unwrap();
+        assert_eq!(serde_json::from_str::<Identity>(&text).unwrap(), device(5, 4096));
+        let text = r#"{"is_block": true, "size": 8192, "serial": "A"}"#;
+        assert_eq!(
+            serde_json::from_str::<Identity>(text)
+                .unwrap()
+                .difference(&Identity { size: 8192, ..device(5, 0) }),
+            None
+        );
     }
 
     #[test]

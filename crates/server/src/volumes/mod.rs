@@ -10,6 +10,7 @@ pub(crate) mod door;
 mod identity;
 mod open;
 mod record;
+mod refusal;
 mod remote;
 mod report;
 mod unopened;
@@ -333,6 +334,6 @@ fn open_recorded(record: &mut Record, events: &Arc<EventLog>) -> Opened {
         let sync = device.sync();
         block_on_apart(sync).map_err(|error| format!("{path} cannot be synced: {error}"))?;
     }
-    (record.identity.size, record.identity.unit) = (here.size, here.unit);
+    record.identity.learn(here);
     Ok(device)
 }

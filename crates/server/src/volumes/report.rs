@@ -43,6 +43,7 @@ impl Volumes {
             dirty_bytes: volume.as_ref().map_or_else(|| self.dirty_of(record), |volume| volume.dirty_bytes()),
             device: self.devices.number(&record.name).map(forebay_block::ublk::block_device),
             no_device: None,
+            caution: None,
             nbd: self.door.get().filter(|_| volume.is_some()).cloned(),
             reads: counted.reads,
             read_bytes: counted.read_bytes,
