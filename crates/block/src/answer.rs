@@ -64,14 +64,13 @@ impl Job {
                 }
                 let read = self.export.disk.read(self.request.offset, &mut payload.spare_mut()[..len]).await;
                 payload.set_len(len);
-                read.map(|()| encode_data_head(style, id, len as u64, reply.head()))
+                read.map(|()| encode_data_head(style, id, len as u64, reply.head())).map_err(error_code)
             }
-            Action::Status { is_one } => self.status(is_one, reply.head()).await,
+            Action::Status { is_one } => self.status(is_one, reply.head()).await.map_err(error_code),
             _ => self.change().await.map(|()| encode_done(style, id.0, id.1, reply.head())),
         };
         self.count(done.is_ok());
-        if let Err(error) = done {
-            let (code, text) = error_code(error);
+        if let Err((code, text)) = done {
             reply.clear();
             encode_error(style, id, code, text, reply.head());
         }
@@ -82,20 +81,24 @@ impl Job {
     }
 
     /// Carries out a request whose reply has no data.
-    async fn change(&self) -> Result<(), DiskError> {
+    async fn change(&self) -> Result<(), Refused> {
         let (disk, Request { offset, length, .. }) = (&self.export.disk, self.request);
-        match self.action {
+        let done = match self.action {
             Action::Write { fua } => {
                 disk.write(offset, &self.record[self.payload..], Stability::of_write(fua)).await
             }
             Action::Flush => disk.flush().await,
             Action::Discard { fua } => disk.discard(offset, length, Stability::of_discard(fua)).await,
-            Action::WriteZeroes { keep, fua } => {
+            Action::WriteZeroes { keep, fast, fua } => {
+                if fast && !disk.zeroes_fast().await.map_err(error_code)? {
+                    return Err((ErrorCode::NotSup, "zeros are not faster than a write on this device"));
+                }
                 disk.write_zeroes(offset, length, keep, Stability::of_write(fua)).await
             }
             Action::Prefetch => disk.prefetch(offset, length).await,
             Action::Read { .. } | Action::Status { .. } | Action::Disconnect => Ok(()),
-        }
+        };
+        done.map_err(error_code)
     }
 
     /// Appends the status of the range in each selected context.

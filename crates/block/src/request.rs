@@ -11,7 +11,7 @@ pub(crate) enum Action {
     Write { fua: bool },
     Flush,
     Discard { fua: bool },
-    WriteZeroes { keep: bool, fua: bool },
+    WriteZeroes { keep: bool, fast: bool, fua: bool },
     Prefetch,
     Status { is_one: bool },
     Disconnect,
@@ -49,11 +49,11 @@ pub(crate) fn check(export: &Export, size: u64, request: &Request) -> Result<Act
         Command::Write => Action::Write { fua },
         Command::Trim => Action::Discard { fua },
         Command::WriteZeroes => {
-            let keep = has(command_flags::NO_HOLE);
-            if keep && has(command_flags::FAST_ZERO) {
+            let (keep, fast) = (has(command_flags::NO_HOLE), has(command_flags::FAST_ZERO));
+            if keep && fast {
                 return Err((ErrorCode::NotSup, "zeros with allocated space are not faster than a write"));
             }
-            Action::WriteZeroes { keep, fua }
+            Action::WriteZeroes { keep, fast, fua }
         }
         Command::Cache => Action::Prefetch,
         Command::BlockStatus if export.contexts.is_empty() => {

@@ -48,6 +48,12 @@ fn every_command_reaches_the_volume() {
         assert_eq!(client.call(Command::Cache, 0, (0, 4096)), 0);
         let noisy = command_flags::NO_HOLE | command_flags::FAST_ZERO;
         assert_eq!(client.call(Command::WriteZeroes, noisy, (0, 4096)), ErrorCode::NotSup as u32);
+        for (is_slow, error) in [(true, ErrorCode::NotSup as u32), (false, 0)] {
+            rig.disk.zeroes_slowly.store(is_slow, SeqCst);
+            assert_eq!(client.write(0, 0, &[7; 4096]), 0);
+            assert_eq!(client.call(Command::WriteZeroes, command_flags::FAST_ZERO, (0, 4096)), error);
+            assert_eq!(client.read(0, 4096), [if is_slow { 7 } else { 0 }; 4096]);
+        }
     }
     let disk = &rig.disk;
     let counted = [&disk.flushes, &disk.fua, &disk.prefetched].map(|count| count.load(SeqCst));

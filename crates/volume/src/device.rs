@@ -32,7 +32,13 @@ pub trait BackingDevice: Send + Sync + 'static {
     fn discard(&self, offset: u64, len: u64) -> Io<BackingResult<()>>;
     /// Makes the range read as zeros. With `keep` its space stays allocated. Durable after [`BackingDevice::sync`].
     fn write_zeroes(&self, offset: u64, len: u64, keep: bool) -> Io<BackingResult<()>>;
-    /// Returns the parts of the range that have space allocated, in order. Other parts read as zeros. A remote device
-    /// may forget a change that the cache still has, so it returns the whole range.
-    fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>>;
+    /// Returns true if [`BackingDevice::write_zeroes`] without `keep` is faster than a write of zeros. A
+    /// device that cannot tell, such as an NBD export, returns false.
+    fn zeroes_fast(&self) -> Io<bool> {
+        Box::pin(std::future::ready(false))
+    }
+    /// Returns the parts of the range that have space allocated, in order. Other parts read as zeros. There are `most`
+    /// parts at most, and `most` is above 0. With that number, nothing is known of what follows the last one. A
+    /// remote device may forget a change that the cache still has, so it returns the whole range.
+    fn allocated(&self, offset: u64, len: u64, most: usize) -> Io<BackingResult<Vec<Range<u64>>>>;
 }

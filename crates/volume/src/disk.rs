@@ -29,6 +29,8 @@ pub trait Disk: Send + Sync + 'static {
     fn discard(&self, offset: u64, len: u64, stability: Stability) -> DiskFuture<'_, ()>;
     /// Makes the range read as zeros. With `keep` the backing device must keep the space allocated.
     fn write_zeroes(&self, offset: u64, len: u64, keep: bool, stability: Stability) -> DiskFuture<'_, ()>;
+    /// Returns true if [`Disk::write_zeroes`] of a long range without `keep` is faster than a write of zeros.
+    fn zeroes_fast(&self) -> DiskFuture<'_, bool>;
     /// Brings the range into the cache.
     fn prefetch(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;
     /// Returns the extents from `offset` on, at most `most`, that together cover at most `len` bytes.

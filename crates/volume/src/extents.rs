@@ -16,8 +16,11 @@ impl Volume {
     pub(crate) async fn extents_now(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>> {
         // A dirty block may be destaged meanwhile. It then counts as dirty or as allocated, and never as a hole,
         // because the dirty blocks are found first.
+        let most = most.max(1);
         let (mut dirty, end) = self.dirty_runs(offset..offset + len, most);
-        let allocated = self.device.allocated(offset, end - offset).await?;
+        let allocated = self.device.allocated(offset, end - offset, most).await?;
+        // The device does not look for parts that no extent would show.
+        let end = allocated.get(most - 1).map_or(end, |last| last.end);
         if planted_bugs::active("a map finds the dirty blocks after the holes") {
             dirty = self.dirty_runs(offset..end, most).0;
         }
@@ -49,7 +52,7 @@ impl Volume {
         {
             return Ok(false);
         }
-        Ok(self.device.allocated(range.start, range.end - range.start).await?.is_empty())
+        Ok(self.device.allocated(range.start, range.end - range.start, 1).await?.is_empty())
     }
 
     /// Returns the first `most` runs of dirty bytes that touch the range, in order. Returns also the end of the part of
@@ -72,7 +75,7 @@ impl Volume {
 
 /// Returns true if `at` is in a hole of the device, and the end of that hole or of the allocated part, at most `end`.
 fn part_of(allocated: &[Range<u64>], at: u64, end: u64) -> (bool, u64) {
-    match allocated.iter().find(|part| part.end > at) {
+    match allocated.get(allocated.partition_point(|part| part.end <= at)) {
         Some(part) if part.start <= at => (false, part.end.min(end)),
         Some(part) => (true, part.start.min(end)),
         None => (true, end),

@@ -292,6 +292,10 @@ impl Disk for Volume {
         self.request((offset, len, true), self.write_zeroes_now(offset, len, keep, stability))
     }
 
+    fn zeroes_fast(&self) -> DiskFuture<'_, bool> {
+        self.request((0, 0, false), async { Ok(self.device.zeroes_fast().await) })
+    }
+
     fn prefetch(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
         self.request((offset, len, false), self.prefetch_now(offset, len))
     }

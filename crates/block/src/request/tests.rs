@@ -47,6 +47,10 @@ impl Disk for Empty {
         Box::pin(async { Ok(()) })
     }
 
+    fn zeroes_fast(&self) -> DiskFuture<'_, bool> {
+        Box::pin(async { Ok(true) })
+    }
+
     fn prefetch(&self, _: u64, _: u64) -> DiskFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
@@ -85,10 +89,10 @@ fn every_command_has_its_action() {
         (Flush, 0, (0, 0), Action::Flush),
         (Flush, FUA, (0, 0), Action::Flush),
         (Trim, FUA, range, Action::Discard { fua: true }),
-        (WriteZeroes, 0, range, Action::WriteZeroes { keep: false, fua: false }),
-        (WriteZeroes, NO_HOLE | FUA, range, Action::WriteZeroes { keep: true, fua: true }),
-        (WriteZeroes, FAST_ZERO, range, Action::WriteZeroes { keep: false, fua: false }),
-        (WriteZeroes, 0, (0, 1 << 20), Action::WriteZeroes { keep: false, fua: false }),
+        (WriteZeroes, 0, range, Action::WriteZeroes { keep: false, fast: false, fua: false }),
+        (WriteZeroes, NO_HOLE | FUA, range, Action::WriteZeroes { keep: true, fast: false, fua: true }),
+        (WriteZeroes, FAST_ZERO, range, Action::WriteZeroes { keep: false, fast: true, fua: false }),
+        (WriteZeroes, 0, (0, 1 << 20), Action::WriteZeroes { keep: false, fast: false, fua: false }),
         (Cache, 0, range, Action::Prefetch),
         (BlockStatus, 0, (0, 1 << 20), Action::Status { is_one: false }),
         (BlockStatus, REQ_ONE, range, Action::Status { is_one: true }),

@@ -26,6 +26,8 @@ pub(crate) struct Memory {
     pub(crate) prefetched: AtomicUsize,
     /// True if no read is answered from memory.
     pub(crate) is_slow: AtomicBool,
+    /// True if zeros are no faster than writes.
+    pub(crate) zeroes_slowly: AtomicBool,
     pub(crate) gate: Gate,
     /// The time that a flush sleeps on the engine's clock.
     pub(crate) delay: Mutex<Option<Duration>>,
@@ -96,6 +98,7 @@ impl Memory {
             fua: AtomicUsize::new(0),
             prefetched: AtomicUsize::new(0),
             is_slow: AtomicBool::new(false),
+            zeroes_slowly: AtomicBool::new(false),
             gate: Gate::default(),
             delay: Mutex::new(None),
             fails: Mutex::new(None),
@@ -204,6 +207,10 @@ impl Disk for Memory {
             }
             Ok(())
         })
+    }
+
+    fn zeroes_fast(&self) -> DiskFuture<'_, bool> {
+        Box::pin(async { Ok(!self.zeroes_slowly.load(SeqCst)) })
     }
 
     fn prefetch(&self, _: u64, _: u64) -> DiskFuture<'_, ()> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::*;
-use crate::volumes::{FLUSH, FUA, Nbd, TRIM, WRITE_ZEROES};
+use crate::volumes::{FAST_ZERO, FLUSH, FUA, NOT_SUPPORTED, Nbd, TRIM, WRITE_ZEROES};
 
 const BLOCK: usize = 4096;
 /// The size of a cache device in bytes.
@@ -18,6 +18,8 @@ const SIZE: usize = (16 << 20) + 3 * 512;
 type Words = [&'static [&'static str]; 2];
 
 const PLAIN: Words = [&[], &[]];
+/// A filter that takes WRITE_ZEROES away.
+const NO_ZEROES: Words = [&["--filter=nozero"], &["zeromode=none"]];
 /// A filter that keeps writes in memory until a FLUSH.
 const FORGETFUL: Words = [&["--filter=cache"], &["cache=writeback"]];
 
@@ -150,6 +152,23 @@ fn an_nbd_server_that_dies_under_load_costs_nothing_and_comes_back() {
 }
 
 #[test]
+fn an_nbd_server_that_hangs_is_given_up_as_a_cache_device_and_no_change_fails() {
+    let (home, export) = (tempfile::tempdir().unwrap(), Export::start(PLAIN, LEG));
+    let server = with_leg(&export.url(), home.path());
+    let mut copies = Copies::new(74);
+    copies.change(&mut server.connect(), 50);
+    assert_eq!(effective(&server), "write-back");
+    export.signal(Signal::STOP);
+    copies.change(&mut server.connect(), 50);
+    wait_for(|| effective(&server) == "write-through");
+    let events = server.ask(&["events"]);
+    assert!(events.contains("device-late") && events.contains(&export.url()), "{events}");
+    copies.check(&mut server.connect());
+    server.flush();
+    copies.check_directory(&server.data);
+}
+
+#[test]
 fn the_leg_on_an_nbd_server_is_enough_after_the_loss_of_the_other() {
     let (home, export) = (tempfile::tempdir().unwrap(), Export::start(PLAIN, LEG));
     let mut server = with_leg(&export.url(), home.path());
@@ -259,6 +278,23 @@ fn a_volume_in_front_of_an_export_is_there_after_a_kill_and_reaches_the_export()
     rig.check_image();
 }
 
+/// A client that clears a whole disk first asks for zeros with FAST_ZERO, and goes without them if that is refused.
+#[test]
+fn fast_zeros_are_refused_where_the_device_would_get_them_as_data() {
+    let mut rig = Rig::new(NO_ZEROES);
+    let mut nbd = rig.open();
+    rig.write(&mut nbd, FUA, 0, 1, 1 << 20);
+    for len in [BLOCK, 1 << 20] {
+        assert_eq!(nbd.call(WRITE_ZEROES, FAST_ZERO, 0, len, &[]).0, NOT_SUPPORTED);
+    }
+    nbd.holds(&rig.expected);
+    nbd.change(WRITE_ZEROES, FUA, 0, 1 << 20, &[]);
+    rig.expected[..1 << 20].fill(0);
+    nbd.holds(&rig.expected);
+    rig.server.ask(&["volume", "remove", "far"]);
+    rig.check_image();
+}
+
 #[test]
 fn a_server_that_forgets_unflushed_writes_gets_them_again() {
     let mut rig = Rig::new(FORGETFUL);
@@ -350,6 +386,26 @@ fn a_removal_that_cannot_be_recorded_leaves_the_volume_in_service() {
     rig.server.start();
     rig.open().holds(&rig.expected);
     rig.server.ask(&["volume", "remove", "far"]);
+    rig.check_image();
+}
+
+#[test]
+fn cached_blocks_of_a_volume_are_served_while_its_nbd_server_hangs() {
+    let mut rig = Rig::new(PLAIN);
+    let mut nbd = rig.open();
+    rig.write(&mut nbd, FUA, 0, 1, 8 * BLOCK);
+    rig.export.signal(Signal::STOP);
+    let asker = rig.server.asker();
+    let flush = std::thread::spawn(move || asker.try_ask(&["volume", "flush", "far"]));
+    wait_for(|| rig.server.ask(&["events"]).contains("backing-late"));
+    assert!(health(&rig.server).contains("does not answer"), "{}", health(&rig.server));
+    assert!(nbd.read(0, 8 * BLOCK) == rig.expected[..8 * BLOCK]);
+    rig.write(&mut nbd, FUA, BLOCK, 2, BLOCK);
+    rig.export.signal(Signal::CONT);
+    // The flush may report the delay.
+    flush.join().unwrap();
+    wait_for(|| rig.server.try_ask(&["volume", "flush", "far"]).status.success());
+    nbd.holds(&rig.expected);
     rig.check_image();
 }
 

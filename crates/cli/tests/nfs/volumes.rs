@@ -16,6 +16,9 @@ pub(crate) const FLUSH: u16 = 3;
 pub(crate) const TRIM: u16 = 4;
 pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const FUA: u16 = 1;
+pub(crate) const FAST_ZERO: u16 = 1 << 4;
+/// The error ENOTSUP of the protocol.
+pub(crate) const NOT_SUPPORTED: u32 = 95;
 
 /// A client of NBD: fixed newstyle negotiation with NBD_OPT_GO, and simple replies.
 pub(crate) struct Nbd {
@@ -354,6 +357,44 @@ fn a_device_that_cannot_be_opened_is_refused_with_the_reason_and_what_to_do() {
     create("immutable", "cannot be opened: the system forbids it; of a file remove the attribute immutable");
     ioctl_setflags(&immutable, flags).unwrap();
     rig.volume(&["create", "other", "--backing", path("immutable").to_str().unwrap()]);
+}
+
+/// Only the array or pool that a device is a part of may write to the device, whether it is assembled or not. MD 0.90
+/// and 1.0, ZFS and Forebay's own pools may have a signature at the end only.
+#[test]
+fn a_part_of_an_array_or_pool_is_refused_wherever_its_signature_is() {
+    const END: usize = 8 << 20;
+    const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
+    const BCACHE: &[u8] =
+        &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81];
+    const UBERBLOCK: &[u8] = &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0];
+    let rig = Rig::new();
+    let lvm = [&b"LABELONE"[..], &[0; 16], b"LVM2 001"].concat();
+    let parts: [(usize, &[u8], &str); 9] = [
+        (END - (64 << 10), MD, "a member of an MD RAID array"),
+        (512, &lvm, "an LVM physical volume"),
+        (END - (8 << 10), MD, "a member of an MD RAID array"),
+        (0, MD, "a member of an MD RAID array"),
+        (4096, MD, "a member of an MD RAID array"),
+        (4096 + 24, BCACHE, "a bcache device"),
+        (128 << 10, UBERBLOCK, "a member of a ZFS pool"),
+        (END - (128 << 10), UBERBLOCK, "a member of a ZFS pool"),
+        (END - 4096, b"FOREBAY\0", "the superblock of a cache device"),
+    ];
+    let image = rig.server.home().join("part");
+    let create = ["create", "other", "--backing", image.to_str().unwrap()];
+    for (at, magic, says) in parts {
+        let mut contents = vec![0; END];
+        contents[at..at + magic.len()].copy_from_slice(magic);
+        std::fs::write(&image, contents).unwrap();
+        rig.refused(&create, says);
+    }
+    // A file system is there to be used.
+    let mut contents = vec![0; END];
+    contents[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
+    contents[510..512].copy_from_slice(&[0x55, 0xaa]);
+    std::fs::write(&image, contents).unwrap();
+    rig.volume(&create);
 }
 
 #[test]

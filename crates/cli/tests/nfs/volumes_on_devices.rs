@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::*;
-use crate::volumes::{FUA, Nbd, TRIM, WRITE_ZEROES};
+use crate::volumes::{FAST_ZERO, FUA, Nbd, TRIM, WRITE_ZEROES};
 
 const BLOCK: usize = 4096;
 const SIZE: usize = 32 << 20;
@@ -17,9 +17,7 @@ struct LoopDevice(PathBuf);
 impl LoopDevice {
     /// Returns `None`, and says so, if this process may not make one.
     fn new(image: &Path, sector: usize) -> Option<Self> {
-        // One at a time: a search for a free device may briefly claim a device that another process has just taken.
-        let search = std::fs::File::open("/dev/loop-control").ok();
-        search.iter().for_each(|search| search.lock().unwrap());
+        let _alone = LoopDevice::alone();
         let sector = sector.to_string();
         let made = Command::new("losetup").args(["--find", "--show", "-b", &sector]).arg(image).output();
         match made {
@@ -30,6 +28,23 @@ impl LoopDevice {
                 eprintln!("skipped, no loop device: {other:?}");
                 None
             }
+        }
+    }
+
+    /// Holds off the other tests that make loop devices. A search for a free device may briefly claim a device that
+    /// another process has just taken.
+    fn alone() -> Option<File> {
+        let search = File::open("/dev/loop-control").ok();
+        search.iter().for_each(|search| search.lock().unwrap());
+        search
+    }
+
+    /// Gives each of two devices the file of the other, as a restart of the host may.
+    fn swap(one: &Self, one_image: &Path, other: &Self, other_image: &Path) {
+        let _alone = LoopDevice::alone();
+        assert!(succeeds("losetup", &["-d", one.path(), other.path()]));
+        for (device, image) in [(one, other_image), (other, one_image)] {
+            wait_for(|| succeeds("losetup", &[device.path(), image.to_str().unwrap()]));
         }
     }
 
@@ -86,7 +101,8 @@ fn exercise(sector: usize) {
         nbd.write(flags, offset, byte, len);
         expected[offset..offset + len].fill(byte);
     }
-    nbd.change(WRITE_ZEROES, 0, 1 << 20, 1 << 20, &[]);
+    // The device zeroes ranges without data.
+    nbd.change(WRITE_ZEROES, FAST_ZERO, 1 << 20, 1 << 20, &[]);
     expected[1 << 20..2 << 20].fill(0);
     nbd.change(TRIM, 0, 8 << 20, 8 << 20, &[]);
     let trimmed = nbd.read(8 << 20, 8 << 20);
@@ -179,4 +195,44 @@ fn a_read_only_device_is_refused_until_the_volume_is_read_only_too() {
     server.ask(&[&create[..], &["--read-only"]].concat());
     equal(&open(&server).read(0, BLOCK), &[7; BLOCK]);
     server.ask(&["volume", "remove", "disk"]);
+}
+
+#[test]
+fn a_loop_device_with_another_file_is_refused_and_keeps_its_contents() {
+    needs_root!();
+    let mut server = server();
+    let images = ["image", "other"].map(|name| server.home().join(name));
+    images.iter().zip([7, 8]).for_each(|(image, byte)| std::fs::write(image, vec![byte; SIZE]).unwrap());
+    let [Some(device), Some(other)] = [0, 1].map(|n: usize| LoopDevice::new(&images[n], 512)) else { return };
+    server.ask(&["volume", "create", "disk", "--backing", device.path()]);
+    // The write is in the log only.
+    open(&server).write(FUA, 0, 1, BLOCK);
+    server.kill();
+    // A record of an earlier version has no file of the loop device. A start adds it.
+    let path = server.state.join("volumes.json");
+    let read =
+        || serde_json::from_str::<serde_json::Value>(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let mut record = read();
+    let image = record["volumes"][0]["identity"].as_object_mut().unwrap().remove("image").unwrap();
+    std::fs::write(&path, record.to_string()).unwrap();
+    server.start();
+    assert_eq!(read()["volumes"][0]["identity"]["image"], image);
+    server.kill();
+    LoopDevice::swap(&device, &images[0], &other, &images[1]);
+    server.start();
+    let shown = server.ask(&["volume", "show", "disk"]);
+    let flushed = server.try_ask(&["volume", "flush", "disk"]).status.success();
+    server.stop();
+    equal(&std::fs::read(device.path()).unwrap(), &[8; SIZE]);
+    assert!(!flushed && shown.contains("another file"), "{shown}");
+
+    LoopDevice::swap(&device, &images[1], &other, &images[0]);
+    server.start();
+    let mut expected = vec![7; SIZE];
+    expected[..BLOCK].fill(1);
+    open(&server).holds(&expected);
+    server.ask(&["volume", "remove", "disk"]);
+    drop((device, other));
+    equal(&std::fs::read(&images[0]).unwrap(), &expected);
+    equal(&std::fs::read(&images[1]).unwrap(), &[8; SIZE]);
 }

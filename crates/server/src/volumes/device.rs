@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,7 @@ use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom as 
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Setter, ioctl, opcode};
 
+use super::identity::{disk_of, text};
 use super::unopened::{is_write_protected, unopened, write_protected};
 
 const BLKSSZGET: rustix::ioctl::Opcode = opcode::none(0x12, 104);
@@ -273,15 +274,27 @@ impl Open {
         }
     }
 
-    /// Returns the parts of a range, in bytes, that may hold data. A block device, and a file system without
-    /// SEEK_DATA, counts as full.
-    fn allocated(&self, offset: u64, len: u64) -> Result<Vec<Range<u64>>, Errno> {
+    /// Returns true if a range can be zeroed without data. Asks a file system by a hole behind the end of the file,
+    /// where nothing is.
+    fn zeroes_fast(&self) -> bool {
+        match self.is_block {
+            true => {
+                let disk = self.file.metadata().ok().and_then(|meta| disk_of(meta.rdev()));
+                disk.is_some_and(|disk| zeroes_fast(&disk.join("queue")))
+            }
+            false => self.punch(self.size().next_multiple_of(BLOCK as u64), BLOCK as u64).is_ok(),
+        }
+    }
+
+    /// Returns the parts of a range, in bytes, that may hold data: the first `most` of them. A block device, and a file
+    /// system without SEEK_DATA, counts as full.
+    fn allocated(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Range<u64>>, Errno> {
         let end = offset + len;
         if self.is_block {
             return Ok(std::iter::once(offset..end).collect());
         }
         let (mut found, mut at) = (Vec::new(), offset);
-        while at < end {
+        while at < end && found.len() < most {
             let data = match rustix::fs::seek(&self.file, Place::Data(at)) {
                 Ok(data) => data,
                 Err(Errno::NXIO) => break,
@@ -331,9 +344,20 @@ impl BackingDevice for DeviceFile {
         self.run(move |open| open.write_zeroes(offset, len, keep).map_err(backing))
     }
 
-    fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>> {
-        self.run(move |open| open.allocated(offset, len).map_err(backing))
+    fn zeroes_fast(&self) -> Io<bool> {
+        self.run(Open::zeroes_fast)
     }
+
+    fn allocated(&self, offset: u64, len: u64, most: usize) -> Io<BackingResult<Vec<Range<u64>>>> {
+        self.run(move |open| open.allocated(offset, len, most).map_err(backing))
+    }
+}
+
+/// Returns true if a device with these limits zeroes a range faster than it writes one. A rotating disk without
+/// discards carries the zeros out as writes of its own.
+fn zeroes_fast(queue: &Path) -> bool {
+    let is_set = |name: &str| text(&queue.join(name)).is_some_and(|value| value != "0");
+    is_set("write_zeroes_max_bytes") && (!is_set("rotational") || is_set("discard_max_bytes"))
 }
 
 /// Returns the path of a backing device as the system resolves it.
@@ -345,88 +369,4 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use forebay_runtime::block_on;
-
-    use super::*;
-
-    fn device(dir: &Path, contents: &[u8]) -> DeviceFile {
-        let path = dir.join("image");
-        std::fs::write(&path, contents).unwrap();
-        DeviceFile::open(&path, false, false).unwrap()
-    }
-
-    fn get(device: &DeviceFile, blocks: usize) -> Vec<u8> {
-        let (buffer, read) = block_on(device.read(0, Buffer::zeroed(blocks)));
-        buffer[..read.unwrap()].to_vec()
-    }
-
-    #[test]
-    fn unaligned_writes_leave_the_bytes_around_them() {
-        let dir = tempfile::tempdir_in(".").unwrap();
-        for size in [5 * BLOCK, 5 * BLOCK + 512] {
-            let mut expected = vec![7; size];
-            let device = device(dir.path(), &expected);
-            for (offset, len) in [(0, 1), (511, 2), (4095, 2), (5000, 9000), (size - 3, 3)] {
-                let data = Slice::new(Arc::new(Buffer::from_bytes(&vec![9; len])), 0..len);
-                block_on(device.write(offset as u64, data)).unwrap();
-                expected[offset..offset + len].fill(9);
-            }
-            block_on(device.sync()).unwrap();
-            assert!(
-                get(&device, 6) == expected && std::fs::read(dir.path().join("image")).unwrap() == expected
-            );
-            let beyond = Slice::new(Arc::new(Buffer::from_bytes(&[1; 2])), 0..2);
-            assert_eq!(block_on(device.write(size as u64 - 1, beyond)), Err(BackingError::NoSpace));
-            assert_eq!(device.measure().unwrap(), size as u64, "a write never makes it longer");
-        }
-    }
-
-    #[test]
-    fn a_size_that_direct_writes_would_pass_is_not_taken_over() {
-        let dir = tempfile::tempdir_in(".").unwrap();
-        let device = device(dir.path(), &[7; 2 * BLOCK]);
-        let path = dir.path().join("image");
-        let lengthen =
-            |size: usize| File::options().write(true).open(&path).unwrap().set_len(size as u64).unwrap();
-        let length = || path.metadata().unwrap().len() as usize;
-        let odd = 2 * BLOCK + if device.open.align > 1 { 512 } else { 100 };
-        lengthen(odd);
-        assert!(device.measure().unwrap_err().to_string().contains("not a multiple"));
-        let end = Slice::new(Arc::new(Buffer::from_bytes(&[9])), 0..1);
-        assert_eq!(block_on(device.write(odd as u64 - 1, end.clone())), Err(BackingError::NoSpace));
-        block_on(device.write(2 * BLOCK as u64 - 1, end)).unwrap();
-        assert_eq!((device.size(), length()), (2 * BLOCK as u64, odd), "neither has changed");
-        assert!(device.grow(2 * BLOCK as u64).is_err() && length() == odd, "the file is not cut");
-        device.grow(3 * BLOCK as u64).unwrap();
-        lengthen(5 * BLOCK);
-        assert_eq!((device.measure().unwrap(), length()), (5 * BLOCK as u64, 5 * BLOCK));
-    }
-
-    #[test]
-    fn zeroed_and_discarded_ranges_read_as_zeros_and_the_rest_stays() {
-        let dir = tempfile::tempdir_in(".").unwrap();
-        let device = device(dir.path(), &[7; 8 * BLOCK]);
-        block_on(device.write_zeroes(BLOCK as u64, BLOCK as u64, true)).unwrap();
-        block_on(device.write_zeroes(3 * BLOCK as u64, BLOCK as u64, false)).unwrap();
-        block_on(device.discard(5 * BLOCK as u64, BLOCK as u64)).unwrap();
-        let zeroed = |block: usize| get(&device, 8)[block * BLOCK..][..BLOCK].iter().all(|byte| *byte == 0);
-        assert_eq!(
-            [0, 1, 2, 3, 4, 5, 6, 7].map(zeroed),
-            [false, true, false, true, false, true, false, false]
-        );
-        let allocated = block_on(device.allocated(0, 8 * BLOCK as u64)).unwrap();
-        assert!(allocated.iter().all(|part| part.start < part.end) && !allocated.is_empty());
-    }
-
-    #[test]
-    fn a_device_in_use_is_not_opened_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = device(dir.path(), &[0; BLOCK]);
-        let second = DeviceFile::open(&dir.path().join("image"), true, false);
-        assert!(second.err().unwrap().contains("in use"));
-        drop(first);
-        // The threads of the first opening end with it, and hold nothing.
-        assert!(DeviceFile::open(&dir.path().join("image"), true, false).is_ok());
-    }
-}
+mod tests;

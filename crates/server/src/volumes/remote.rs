@@ -117,7 +117,7 @@ impl BackingDevice for RemoteDevice {
         Box::pin(async move { zero(&link, offset, len, keep).await.map_err(backing) })
     }
 
-    fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>> {
+    fn allocated(&self, offset: u64, len: u64, _: usize) -> Io<BackingResult<Vec<Range<u64>>>> {
         Box::pin(std::future::ready(Ok(std::iter::once(offset..offset + len).collect())))
     }
 }

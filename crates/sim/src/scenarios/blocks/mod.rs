@@ -112,7 +112,7 @@ impl BackingDevice for Virtual {
         self.store.write(&self.file, offset, Slice::new(zeros, 0..len as usize))
     }
 
-    fn allocated(&self, offset: u64, len: u64) -> Io<BackingResult<Vec<Range<u64>>>> {
+    fn allocated(&self, offset: u64, len: u64, most: usize) -> Io<BackingResult<Vec<Range<u64>>>> {
         if self.is_remote() {
             return Box::pin(async move { Ok(std::iter::once(offset..offset + len).collect()) });
         }
@@ -121,7 +121,7 @@ impl BackingDevice for Virtual {
         let part = |at: u64| (at * block).max(offset)..((at + 1) * block).min(offset + len);
         let content = self.store.current(&self.file).unwrap_or_default();
         let is_hole = |at: u64| content.page(at).iter().all(|byte| *byte == 0);
-        let found = blocks.filter(|at| !is_hole(*at)).map(part).collect();
+        let found = blocks.filter(|at| !is_hole(*at)).map(part).take(most).collect();
         // The answer may be old, and blocks may be destaged meanwhile.
         let late = Duration::from_millis(10 * (self.asked.fetch_add(1, Ordering::Relaxed) % 4));
         let sleep = self.is_mapped.then(|| self.executor.sleep(late));
