@@ -44,6 +44,7 @@ errors! {
     RetryUncachedRep = 10068, "NFS4ERR_RETRY_UNCACHED_REP: the reply to this retransmission was not kept.";
     TooManyOps = 10070, "NFS4ERR_TOO_MANY_OPS: the request has more operations than the channel allows.";
     ClientidBusy = 10074, "NFS4ERR_CLIENTID_BUSY: the client has sessions or state.";
+    WrongCred = 10082, "NFS4ERR_WRONG_CRED: the client belongs to another principal.";
     SeqFalseRetry = 10076, "NFS4ERR_SEQ_FALSE_RETRY: a retransmission differs from the request.";
     BadHighSlot = 10077, "NFS4ERR_BAD_HIGH_SLOT: the highest slot in use is above the session's slots.";
     DelegRevoked = 10087, "NFS4ERR_DELEG_REVOKED: the client did not return this delegation in time.";

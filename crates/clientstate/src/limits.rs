@@ -35,10 +35,9 @@ pub struct Limits {
     pub cached_reply: u32,
     /// Operations of a request.
     pub operations: u32,
-    /// Opens, lock states and delegations of all clients, and of one client.
+    /// Opens, lock states and delegations of all clients. A client gets a further one while it has fewer than there is room
+    /// for.
     pub states: usize,
-    /// The share of `states` that one client may have.
-    pub states_per_client: usize,
     /// Byte-range locks of all owners. A client or NLM host gets a further one while it has fewer than there is room for.
     pub locks: usize,
     /// NLM hosts.
@@ -80,7 +79,6 @@ impl Default for Limits {
             cached_reply: REPLY_MAX as u32,
             operations: 64,
             states: 2_000_000,
-            states_per_client: 1_000_000,
             locks: 2_000_000,
             hosts: 20_000,
             locks_per_host: 20_000,

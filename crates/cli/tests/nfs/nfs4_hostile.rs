@@ -108,7 +108,7 @@ fn sessions_and_clients_of_others_stay() {
     assert_eq!(alone(&mut forger, &[destroy]), Nfsstat4::Badsession);
     let clientid = victim.client.id;
     let destroy = Op::DestroyClientid(DestroyClientidArgs { clientid });
-    assert_eq!(alone(&mut forger, &[destroy]), Nfsstat4::ClientidBusy);
+    assert_eq!(alone(&mut forger, &[destroy]), Nfsstat4::WrongCred);
     // The owner of another client, as another user, with its verifier and with a new one.
     for verifier in [[1; 8], [2; 8]] {
         let client_owner = ClientOwner { verifier, id: Opaque(b"victim") };
@@ -116,6 +116,41 @@ fn sessions_and_clients_of_others_stay() {
         let exchange = ExchangeIdArgs { client_owner, flags: 0, state_protect, impl_id: None };
         assert_eq!(alone(&mut forger, &[Op::ExchangeId(exchange)]), Nfsstat4::ClidInuse);
     }
+    // Client ids and sequence numbers can be guessed: 1 is a retransmission, 2 the next one.
+    for sequence in [0, 1, 2, 3, u32::MAX] {
+        assert_eq!(alone(&mut forger, &[create_session(clientid, sequence)]), Nfsstat4::ClidInuse);
+    }
+    victim.is_well(&server);
+}
+
+/// An ordinary user of a client's host can say that he is its root, after a reboot.
+#[test]
+fn an_ordinary_user_of_a_client_ends_no_client() {
+    needs_root!();
+    let server = Serve::unsquashed().flags(&["--privileged-port"]).start();
+    let reserved = || {
+        let port = (600..1024).find_map(|port| server.try_connect_from(([127, 0, 0, 1], port).into()));
+        port.expect("a port below 1024 is free")
+    };
+    let mut victim = Client4::connect_as(reserved(), 1, b"victim");
+    let (open, file) = victim.open(b"file", make(), 0).unwrap();
+    assert_eq!(victim.lock(&file, open, LockType::Write, 0, TO_END), Nfsstat4::Ok);
+    let mut forger = server.connect();
+    let client_owner = ClientOwner { verifier: [2; 8], id: Opaque(b"victim") };
+    let state_protect = StateProtectArgs::None;
+    let exchange = ExchangeIdArgs { client_owner, flags: 0, state_protect, impl_id: None };
+    assert_eq!(alone(&mut forger, &[Op::ExchangeId(exchange)]), Nfsstat4::Perm);
+    let destroy = Op::DestroyClientid(DestroyClientidArgs { clientid: victim.id });
+    assert_eq!(alone(&mut forger, &[destroy]), Nfsstat4::WrongCred);
+    for sequence in 0..4 {
+        assert_eq!(alone(&mut forger, &[create_session(victim.id, sequence)]), Nfsstat4::WrongCred);
+    }
+    let mut other = Client4::connect_as(reserved(), 1, b"other");
+    let (open, file) = other.open(b"file", OpenHow::NoCreate, 0).unwrap();
+    assert_eq!(other.lock(&file, open, LockType::Read, 0, 1), Nfsstat4::Denied);
+}
+
+fn create_session<'a>(clientid: u64, sequence: u32) -> Op<'a> {
     let channel = ChannelAttrs {
         max_request: 1 << 20,
         max_response: 1 << 20,
@@ -124,20 +159,15 @@ fn sessions_and_clients_of_others_stay() {
         max_requests: 8,
         ..ChannelAttrs::default()
     };
-    // A user who has to guess the sequence number, too, gets no session of another client.
-    for sequence in [0, 3, u32::MAX] {
-        let create = CreateSessionArgs {
-            clientid,
-            sequence,
-            flags: 0,
-            fore_channel: channel,
-            back_channel: channel,
-            cb_program: 0x4000_0000,
-            sec_parms: forebay_wire::Array::EMPTY,
-        };
-        assert_eq!(alone(&mut forger, &[Op::CreateSession(create)]), Nfsstat4::SeqMisordered);
-    }
-    victim.is_well(&server);
+    Op::CreateSession(CreateSessionArgs {
+        clientid,
+        sequence,
+        flags: 0,
+        fore_channel: channel,
+        back_channel: channel,
+        cb_program: 0x4000_0000,
+        sec_parms: forebay_wire::Array::EMPTY,
+    })
 }
 
 #[test]

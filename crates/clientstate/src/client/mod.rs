@@ -128,8 +128,8 @@ impl State {
             self.remove_client(unconfirmed, fx);
         }
         if self.clients.len() >= self.limits.clients
-            && !self.expire_one(now, fx)
             && !self.drop_unconfirmed(fx)
+            && !self.expire_one(now, fx)
         {
             return Err(Error::Delay);
         }
@@ -183,9 +183,18 @@ impl State {
         })
     }
 
-    /// Carries out DESTROY_CLIENTID.
-    pub fn destroy_client_id(&mut self, id: ClientId, now: Now, fx: &mut Effects) -> Result<(), Error> {
+    /// Carries out DESTROY_CLIENTID. Fails with `WrongCred` for another principal than that of EXCHANGE_ID.
+    pub fn destroy_client_id(
+        &mut self,
+        id: ClientId,
+        by: &Principal,
+        now: Now,
+        fx: &mut Effects,
+    ) -> Result<(), Error> {
         let client = self.clients.get(&id).ok_or(Error::StaleClientid)?;
+        if client.principal != *by {
+            return Err(Error::WrongCred);
+        }
         if !client.sessions.is_empty() || client.states > 0 {
             return Err(Error::ClientidBusy);
         }
@@ -306,16 +315,15 @@ impl State {
         }
     }
 
-    /// Returns `Delay` if the client, or all clients together, have as many states as they may have.
+    /// Makes room for one more state by ending expired clients. Returns `Delay` if there is no room, or no more of it than
+    /// the client already holds.
     pub(crate) fn admit_state(&mut self, id: ClientId, now: Now, fx: &mut Effects) -> Result<(), Error> {
-        if self.client(id)?.states as usize >= self.limits.states_per_client {
-            return Err(Error::Delay);
-        }
         while self.states.len() >= self.limits.states {
             if !self.expire_one(now, fx) {
                 return Err(Error::Delay);
             }
         }
-        self.client(id).map(|_| ())
+        let held = self.client(id)?.states as usize;
+        if held < self.limits.states - self.states.len() { Ok(()) } else { Err(Error::Delay) }
     }
 }

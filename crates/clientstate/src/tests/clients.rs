@@ -99,6 +99,9 @@ fn create_session_has_a_slot_of_its_own() {
     let first = rig.session(id, 1, "root").unwrap();
     assert_eq!(rig.durability, Durability::BeforeReply);
     assert_eq!(rig.session(id, 1, "root").unwrap(), first, "a retransmission");
+    for sequence in [1, 2] {
+        assert_eq!(rig.session(id, sequence, "mallory"), Err(Error::ClidInuse));
+    }
     let second = rig.session(id, 2, "root").unwrap();
     assert_ne!(first.session, second.session);
     assert_eq!(rig.session(id, 1, "root"), Err(Error::SeqMisordered));
@@ -157,13 +160,18 @@ fn destroying_sessions_and_clients() {
     let session = rig.session_of(id);
     session.sequence(&slots::request(3, 1), rig.now).unwrap();
     let destroy = |rig: &mut Rig, own| rig.call(|state, _, fx| state.destroy_session(session.id(), own, fx));
-    assert_eq!(rig.call(|state, now, fx| state.destroy_client_id(id, now, fx)), Err(Error::ClientidBusy));
+    let destroy_client = |rig: &mut Rig, by: &str| {
+        let by = Principal::new(by.as_bytes()).unwrap();
+        rig.call(|state, now, fx| state.destroy_client_id(id, &by, now, fx))
+    };
+    assert_eq!(destroy_client(&mut rig, "root"), Err(Error::ClientidBusy));
     assert_eq!(destroy(&mut rig, None), Err(Error::Delay), "a request runs");
     assert_eq!(destroy(&mut rig, Some(3)), Ok(()));
     assert_eq!(destroy(&mut rig, None), Err(Error::BadSession));
     assert!(!session.lease().has_back_channel());
-    rig.call(|state, now, fx| state.destroy_client_id(id, now, fx)).unwrap();
-    assert_eq!(rig.call(|state, now, fx| state.destroy_client_id(id, now, fx)), Err(Error::StaleClientid));
+    assert_eq!(destroy_client(&mut rig, "mallory"), Err(Error::WrongCred));
+    destroy_client(&mut rig, "root").unwrap();
+    assert_eq!(destroy_client(&mut rig, "root"), Err(Error::StaleClientid));
     assert_eq!(rig.state.counts(), Counts::default());
     assert_eq!(rig.recovered().counts(), Counts::default());
 }
@@ -223,4 +231,17 @@ fn ids_of_two_instances_differ() {
     let other = after.open(new, "o", "f", 1, 0).unwrap().stateid;
     assert_ne!(stateid.other[..4], other.other[..4]);
     assert_eq!(after.state.test_stateid(old, stateid), Ok(()));
+}
+
+#[test]
+fn a_flood_of_exchange_id_takes_no_expired_clients_state() {
+    let mut rig = Rig::of(State::new(Limits { clients: 3, ..Limits::default() }, ORIGIN));
+    let a = rig.client("a");
+    rig.lock(a, "o", "f", LockKind::Write, range(0, 9)).unwrap();
+    rig.wait(91);
+    for n in 0..9 {
+        rig.exchange(&format!("flood {n}"), 1, "root", 0).unwrap();
+    }
+    assert_eq!(rig.state.counts().locks, 1);
+    assert!(rig.state.clients.contains_key(&a));
 }

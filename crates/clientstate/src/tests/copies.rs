@@ -88,7 +88,11 @@ fn only_the_client_and_the_file_of_a_copy_find_it() {
     assert_eq!(rig.call(|state, now, fx| state.free_stateid(a, copy, now, fx)), Err(Error::LocksHeld));
     let session = rig.session_of(a).id();
     rig.call(|state, _, fx| state.destroy_session(session, None, fx)).unwrap();
-    assert_eq!(rig.call(|state, now, fx| state.destroy_client_id(a, now, fx)), Err(Error::ClientidBusy));
+    let root = Principal::new(b"root").unwrap();
+    assert_eq!(
+        rig.call(|state, now, fx| state.destroy_client_id(a, &root, now, fx)),
+        Err(Error::ClientidBusy)
+    );
 }
 
 #[test]

@@ -114,18 +114,20 @@ fn an_administrator_revokes_an_open() {
 }
 
 #[test]
-fn the_states_of_a_client_are_bounded() {
-    let limits = Limits { states_per_client: 3, states: 5, ..Limits::default() };
-    let mut rig = Rig::of(State::new(limits, ORIGIN));
-    let (a, b) = (rig.client("a"), rig.client("b"));
+fn a_client_leaves_room_for_states_of_others() {
+    let mut rig = Rig::of(State::new(Limits { states: 6, ..Limits::default() }, ORIGIN));
+    let (a, b, c) = (rig.client("a"), rig.client("b"), rig.client("c"));
     for name in ["1", "2", "3"] {
         rig.open(a, "o", name, 1, 0).unwrap();
     }
-    assert_eq!(rig.open(a, "o", "4", 1, 0), Err(Error::Delay), "it harms itself only");
+    assert_eq!(rig.open(a, "o", "4", 1, 0), Err(Error::Delay), "half of them");
     rig.open(b, "o", "1", 1, 0).unwrap();
     rig.open(b, "o", "2", 1, 0).unwrap();
     assert_eq!(rig.open(b, "o", "3", 1, 0), Err(Error::Delay));
+    rig.open(c, "o", "1", 1, 0).unwrap();
+    assert_eq!(rig.open(c, "o", "2", 1, 0), Err(Error::Delay), "there is no room");
     rig.wait(91);
-    rig.open(b, "o", "3", 1, 0).unwrap();
+    rig.session_of(c).sequence(&slots::request(0, 1), rig.now).unwrap();
+    rig.open(c, "o", "2", 1, 0).unwrap();
     assert_eq!(rig.open(a, "o", "1", 1, 0), Err(Error::Expired), "the expired client made room");
 }

@@ -36,11 +36,7 @@ impl Compound {
             Op::CreateSession(args) => self.create_session(cx, args, reply)?,
             Op::DestroySession(args) => self.destroy_session(cx, args.sessionid, reply)?,
             Op::BindConnToSession(args) => self.bind_connection(cx, args, reply)?,
-            Op::DestroyClientid(args) => {
-                let id = ClientId(args.clientid);
-                cx.server.state().destroy_client_id(id, cx.now, &mut self.effects)?;
-                self.reply.start(reply.head(), Opcode::DestroyClientid);
-            }
+            Op::DestroyClientid(args) => self.destroy_client_id(cx, args.clientid, reply)?,
             Op::ReclaimComplete(args) => {
                 let client = self.client()?;
                 cx.server.state().reclaim_complete(client, args.one_fs, cx.now, &mut self.effects)?;

@@ -17,6 +17,17 @@ use super::callback::security;
 use super::compound::{Compound, Context, InSlot, Stop, put};
 use super::place::may_wait;
 use super::recent;
+use crate::caller::admit_anywhere;
+
+/// Turns a request for a client's record away, with `status`, if no export is open to its port and connection. An
+/// ordinary user of a client's host can claim to be its root, but has no port below 1024.
+fn admit(cx: &Context<'_>, status: Nfsstat4) -> Result<(), Stop> {
+    let peer = cx.call.peer;
+    admit_anywhere(&cx.shared.rules.now(), peer).map_err(|why| {
+        cx.shared.refusals.add(peer.addr.ip(), why);
+        Stop::Fail(status)
+    })
+}
 
 /// Returns the authenticated caller in a form that can be compared.
 fn principal(cx: &Context<'_>) -> Result<Principal, Stop> {
@@ -43,6 +54,7 @@ impl Compound {
         args: &ExchangeIdArgs<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
+        admit(cx, Nfsstat4::Perm)?;
         if args.flags & !exchange_id::MASK_A != 0 {
             return Err(Stop::Fail(Nfsstat4::Inval));
         }
@@ -81,6 +93,7 @@ impl Compound {
         args: &CreateSessionArgs<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
+        admit(cx, Nfsstat4::WrongCred)?;
         // A new client is written down.
         may_wait(cx)?;
         // No request may have come for long, and the record of the client may have expired.
@@ -110,6 +123,19 @@ impl Compound {
             back_channel: wire_channel(&created.back),
         };
         put(&mut self.reply, reply.head(), Opcode::CreateSession, &body);
+        Ok(())
+    }
+
+    /// Executes DESTROY_CLIENTID, which removes the record of a client without sessions and state.
+    pub(super) fn destroy_client_id(
+        &mut self,
+        cx: &Context<'_>,
+        id: u64,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Stop> {
+        admit(cx, Nfsstat4::WrongCred)?;
+        cx.server.state().destroy_client_id(ClientId(id), &principal(cx)?, cx.now, &mut self.effects)?;
+        self.reply.start(reply.head(), Opcode::DestroyClientid);
         Ok(())
     }
 
