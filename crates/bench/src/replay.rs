@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use forebay_profile::{Kind, Moved, TraceRecord, decode_trace};
+use forebay_profile::{Kind, Moved, TraceEnd, TraceFile, TraceRecord, decode_trace};
 
 use crate::engine::MAX_DEPTH;
 use crate::job::{Group, Step};
-use crate::options::{Options, Pattern};
+use crate::options::{Options, Pattern, Size};
 use crate::part::{Alone, Part};
 use crate::phases::Phases;
 use crate::protocol::Link;
@@ -42,6 +42,9 @@ pub struct ReplayArgs {
     /// Requests that each client has in flight at most.
     #[arg(long, short = 'd', default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_DEPTH)))]
     depth: u16,
+    /// Most bytes of all files together that are filled first; a trace that needs more is refused
+    #[arg(long, value_name = "SIZE", default_value = "1T")]
+    fill_at_most: Size,
     /// Do not fill the files first: READs of parts that the trace does not write find holes.
     #[arg(long)]
     no_fill: bool,
@@ -62,6 +65,10 @@ pub struct ReplayArgs {
 /// The trace cannot be read, or the first failure of the server, in one sentence.
 pub(crate) fn replay(args: &ReplayArgs) -> Result<Report> {
     let records = load(&args.trace)?;
+    let sizes = sizes(&records);
+    if !args.no_fill {
+        tell_fill(&sizes, args.fill_at_most)?;
+    }
     let settings = Settings {
         uid: args.uid,
         label: args.label.clone(),
@@ -70,7 +77,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<Report> {
     };
     let gate = &mut Alone;
     let mut runner = Runner::new(settings, Part::WHOLE, gate)?;
-    let report = runner.replay(&records, args);
+    let report = runner.replay(&records, &sizes, args);
     let root = runner.setup.session.root;
     let removed = runner.remove(root, DIRECTORY.as_bytes());
     runner.close();
@@ -79,19 +86,48 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// Reads a trace.
+/// Reads a trace. Says what it lacks.
 fn load(path: &Path) -> Result<Vec<TraceRecord>> {
     let bytes =
         std::fs::read(path).with_context(|| format!("the trace {} cannot be read", path.display()))?;
-    let records =
+    let TraceFile { records, end } =
         decode_trace(&bytes).map_err(|error| anyhow::anyhow!("cannot replay {}: {error}", path.display()))?;
     if records.is_empty() {
         bail!("the trace {} has no operations: record it while clients work", path.display());
     }
+    match end {
+        None => eprintln!(
+            "Warning: the trace {} has no end, and may be cut short: it has {} operations.",
+            path.display(),
+            records.len()
+        ),
+        Some(TraceEnd { lost: 0, .. }) => {}
+        Some(TraceEnd { lost, .. }) => eprintln!(
+            "Warning: the trace {} lacks {lost} operations, which came faster than they could be recorded.",
+            path.display()
+        ),
+    }
     Ok(records)
 }
 
-/// Returns the size that each file needs: the end of the last READ or WRITE.
+/// Says how much is filled before the replay.
+///
+/// # Errors
+/// It is more than `most`.
+fn tell_fill(sizes: &[u64], most: Size) -> Result<()> {
+    let total = sizes.iter().fold(0_u64, |total, size| total.saturating_add(*size));
+    let shown = Size(total);
+    if total > most.0 {
+        bail!(
+            "the files of the trace have {shown}, more than --fill-at-most {most}; allow more, or do not fill them (--no-fill)"
+        );
+    }
+    eprintln!("Filling {} files with {shown} in all before the replay.", sizes.len());
+    Ok(())
+}
+
+/// Returns the size that each file needs: the largest end of a READ or WRITE that moved data. A READ behind the end of
+/// its file moved none.
 fn sizes(records: &[TraceRecord]) -> Vec<u64> {
     let mut sizes: Vec<u64> = Vec::new();
     for record in records {
@@ -99,7 +135,8 @@ fn sizes(records: &[TraceRecord]) -> Vec<u64> {
         if sizes.len() <= file {
             sizes.resize(file + 1, 0);
         }
-        let end = record.moved.map_or(0, |moved| moved.offset.saturating_add(moved.len.into()));
+        let moved = record.moved.filter(|moved| moved.len > 0);
+        let end = moved.map_or(0, |moved| moved.offset.saturating_add(moved.len.into()));
         sizes[file] = sizes[file].max(end);
     }
     sizes
@@ -137,8 +174,7 @@ fn fill(sizes: &[u64]) -> Vec<Vec<ReplayStep>> {
 impl Runner<'_> {
     /// Makes the files of a trace, fills them, and then carries out its operations, one connection for each client.
     /// Keeps the times of the trace unless `--fast`.
-    fn replay(&mut self, records: &[TraceRecord], args: &ReplayArgs) -> Result<Report> {
-        let sizes = sizes(records);
+    fn replay(&mut self, records: &[TraceRecord], sizes: &[u64], args: &ReplayArgs) -> Result<Report> {
         let top = self.setup.dir;
         let dir = self.setup.session.directory(&top, "replay")?;
         let mut files = Vec::new();
@@ -152,7 +188,7 @@ impl Runner<'_> {
             Arc::new(ReplayPlan { dir, files: files.clone(), keeps_time, late_ns })
         };
         if !args.no_fill {
-            let parts = parts(&plan(false), fill(&sizes), FILL_DEPTH);
+            let parts = parts(&plan(false), fill(sizes), FILL_DEPTH);
             self.in_batches(Phase { name: "filling files".to_owned(), parts }, &Options::default())?;
         }
         let started = now();
@@ -193,6 +229,21 @@ mod tests {
     fn record(client: u32, kind: Kind, file: u32, range: Option<(u64, u32)>) -> TraceRecord {
         let moved = range.map(|(offset, len)| Moved { offset, len, stable: false });
         TraceRecord { at_us: 5, client, kind, failed: false, file: Some(file), moved }
+    }
+
+    #[test]
+    fn a_read_behind_the_end_fills_nothing_and_too_much_is_refused() {
+        let records = [
+            record(0, Kind::Read, 0, Some((1 << 60, 0))),
+            record(0, Kind::Write, 0, Some((4096, 4096))),
+            record(0, Kind::Write, 1, Some((1 << 50, 4096))),
+        ];
+        let sizes = sizes(&records);
+        assert_eq!(sizes, [8192, (1 << 50) + 4096]);
+        assert!(tell_fill(&sizes[..1], Size(8192)).is_ok());
+        let refused = tell_fill(&sizes, Size(1 << 40)).unwrap_err().to_string();
+        assert!(refused.contains("more than --fill-at-most 1T"), "{refused}");
+        assert!(tell_fill(&[u64::MAX, u64::MAX], Size(1 << 40)).is_err());
     }
 
     #[test]

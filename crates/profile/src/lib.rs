@@ -49,4 +49,4 @@ pub use operation::{FileId, Moved, NO_EXPORT, NO_USER, Operation, Subject, file_
 pub use profile::{Profile, Snapshot};
 pub use tables::{Counted, FileCounted};
 pub use trace::{Recording, Traced};
-pub use trace_file::{TraceEncoder, TraceError, TraceRecord, decode_trace};
+pub use trace_file::{TraceEncoder, TraceEnd, TraceError, TraceFile, TraceRecord, decode_trace};

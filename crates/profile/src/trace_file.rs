@@ -2,13 +2,16 @@
 //! of their appearance.
 //!
 //! ```text
-//!  header: "FOREBAY-TRACE\n", version (1 byte: 1)
+//!  header: "FOREBAY-TRACE\n", version (1 byte: 2)
 //!  record: microseconds since the record before (varint)
 //!          client (varint)
 //!          kind (5 bits) | failed (bit 6) | stable (bit 7)
 //!          file + 1, or 0 for none (varint)
 //!          READ and WRITE that succeeded: offset (varint), length (varint)
+//!  end:    0, 0, 31 (1 byte each), operations (varint), operations that the recorder has lost (varint)
 //! ```
+//!
+//! Version 1 has no end. A trace of version 2 has none if the recorder was killed.
 //!
 //! A varint has 7 bits of the number in each byte, the lowest first. All bytes but the last have bit 7 set.
 
@@ -20,8 +23,14 @@ use crate::operation::Moved;
 use crate::trace::Traced;
 
 const MAGIC: &[u8] = b"FOREBAY-TRACE\n";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version without an end.
+const WITHOUT_END: u8 = 1;
 const KIND: u8 = 0x1f;
+/// The number in place of a kind that marks the end.
+const END: u8 = KIND;
+/// The most bytes that one READ or WRITE moves. A larger number is damage.
+const LONGEST: u32 = 64 << 20;
 const FAILED: u8 = 0x40;
 const STABLE: u8 = 0x80;
 
@@ -42,9 +51,28 @@ pub struct TraceRecord {
     pub moved: Option<Moved>,
 }
 
+/// The contents of a trace's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceFile {
+    /// The operations. Numbers of clients and files are in the order of their appearance, without gaps.
+    pub records: Vec<TraceRecord>,
+    /// The end; `None` if the file has none, so that operations may be missing.
+    pub end: Option<TraceEnd>,
+}
+
+/// The end of a trace's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceEnd {
+    /// The number of operations in the file.
+    pub operations: u64,
+    /// Operations that are missing, because they came faster than they could be written.
+    pub lost: u64,
+}
+
 /// Encodes a trace.
 #[derive(Default)]
 pub struct TraceEncoder {
+    operations: u64,
     clients: HashMap<IpAddr, u32>,
     files: HashMap<u64, u32>,
     last_us: Option<u64>,
@@ -87,6 +115,7 @@ impl TraceEncoder {
 
     /// Appends an operation. One that ended before the operation in front of it counts as simultaneous.
     pub fn add(&mut self, out: &mut Vec<u8>, traced: &Traced) {
+        self.operations += 1;
         let at_us = traced.at.as_micros() as u64;
         let last_us = self.last_us.unwrap_or(at_us);
         self.last_us = Some(at_us.max(last_us));
@@ -106,26 +135,65 @@ impl TraceEncoder {
             put(out, len.into());
         }
     }
+
+    /// Appends the end. `lost` operations are missing.
+    pub fn end(self, out: &mut Vec<u8>, lost: u64) {
+        out.extend_from_slice(&[0, 0, END]);
+        put(out, self.operations);
+        put(out, lost);
+    }
 }
 
 /// Decodes a whole trace.
 ///
 /// # Errors
 /// The bytes are no trace, or are not all of one.
-pub fn decode_trace(bytes: &[u8]) -> Result<Vec<TraceRecord>, TraceError> {
+pub fn decode_trace(bytes: &[u8]) -> Result<TraceFile, TraceError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(TraceError::NoTrace)?;
     let mut rest = match rest.split_first() {
-        Some((&VERSION, rest)) => rest,
+        Some((&(WITHOUT_END | VERSION), rest)) => rest,
         Some((&version, _)) => return Err(TraceError::Newer(version)),
         None => return Err(TraceError::CutShort(0)),
     };
     let mut records = Vec::new();
+    let mut numbers = Numbers::default();
     let mut at_us = 0;
     while !rest.is_empty() {
-        let record = record(&mut rest, &mut at_us).ok_or(TraceError::CutShort(records.len() as u64))?;
+        let damaged = TraceError::CutShort(records.len() as u64);
+        if let Some(after) = rest.strip_prefix(&[0, 0, END]) {
+            let end = end(after).filter(|end| end.operations == records.len() as u64).ok_or(damaged)?;
+            return Ok(TraceFile { records, end: Some(end) });
+        }
+        let record = record(&mut rest, &mut at_us).filter(|record| numbers.take(record)).ok_or(damaged)?;
         records.push(record);
     }
-    Ok(records)
+    Ok(TraceFile { records, end: None })
+}
+
+/// The numbers of clients and files that were seen.
+#[derive(Default)]
+struct Numbers {
+    clients: u32,
+    files: u32,
+}
+
+impl Numbers {
+    /// Takes the numbers of a record. Returns false if one is neither known nor the next one. Such a record is damaged:
+    /// a replay would make all clients and files up to the number.
+    fn take(&mut self, record: &TraceRecord) -> bool {
+        let take = |known: &mut u32, number: u32| {
+            let fits = number <= *known;
+            *known = (*known).max(number.saturating_add(1));
+            fits
+        };
+        take(&mut self.clients, record.client) && record.file.is_none_or(|file| take(&mut self.files, file))
+    }
+}
+
+/// Returns the end, if `rest` has it and nothing else.
+fn end(mut rest: &[u8]) -> Option<TraceEnd> {
+    let end = TraceEnd { operations: take(&mut rest)?, lost: take(&mut rest)? };
+    rest.is_empty().then_some(end)
 }
 
 /// Takes a record from the front of `rest`. `at_us` is the time of the record before, and then of this one.
@@ -144,7 +212,7 @@ fn record(rest: &mut &[u8], at_us: &mut u64) -> Option<TraceRecord> {
         false => None,
         true => Some(Moved {
             offset: take(rest)?,
-            len: u32::try_from(take(rest)?).ok()?,
+            len: u32::try_from(take(rest)?).ok().filter(|len| *len <= LONGEST)?,
             stable: flags & STABLE != 0,
         }),
     };
@@ -203,6 +271,7 @@ mod tests {
         let mut bytes = Vec::new();
         let mut encoder = TraceEncoder::begin(&mut bytes);
         operations.iter().for_each(|operation| encoder.add(&mut bytes, operation));
+        encoder.end(&mut bytes, 3);
         let record = |at_us, client, kind, file, moved| TraceRecord {
             at_us,
             client,
@@ -224,8 +293,9 @@ mod tests {
     #[test]
     fn a_trace_is_small_and_read_as_it_was_written() {
         let (bytes, records) = sample();
-        assert_eq!(decode_trace(&bytes), Ok(records));
-        assert!(bytes.len() < 70, "{}", bytes.len());
+        let end = Some(TraceEnd { operations: records.len() as u64, lost: 3 });
+        assert_eq!(decode_trace(&bytes), Ok(TraceFile { records, end }));
+        assert!(bytes.len() < 75, "{}", bytes.len());
     }
 
     #[test]
@@ -238,15 +308,40 @@ mod tests {
                 Err(TraceError::NoTrace) => assert!(len < MAGIC.len()),
                 Err(TraceError::CutShort(good)) => assert!(good as usize <= whole && len >= begin - 1),
                 Ok(read) => {
-                    assert_eq!(read, records[..whole], "a cut between two records");
+                    assert_eq!(read.records, records[..whole], "a cut between two records");
+                    assert_eq!(read.end, None, "the cut is noticed");
                     whole += 1;
                 }
                 Err(other) => panic!("{other}"),
             }
         }
-        assert_eq!(whole, records.len());
+        assert_eq!(whole, records.len() + 1, "after the header and after each operation");
         assert_eq!(decode_trace(b"FOREBAY-TRACE\n\x09"), Err(TraceError::Newer(9)));
+        assert_eq!(decode_trace(&[&bytes[..], &[0]].concat()), Err(TraceError::CutShort(5)));
+        let old = [MAGIC, &[WITHOUT_END], &bytes[begin..bytes.len() - 5]].concat();
+        assert_eq!(decode_trace(&old), Ok(TraceFile { records, end: None }));
         let endless = [MAGIC, &[VERSION], &[0xff; 20]].concat();
         assert_eq!(decode_trace(&endless), Err(TraceError::CutShort(0)));
+    }
+
+    #[test]
+    fn numbers_and_lengths_that_no_recorder_writes_are_damage() {
+        let kind = Kind::Read as u8;
+        let records = |records: &[&[u8]]| decode_trace(&[MAGIC, &[VERSION], &records.concat()].concat());
+        let good = [0, 0, kind, 1, 0, 1];
+        assert!(records(&[&good, &[0, 1, kind, 2, 0, 1]]).is_ok());
+        let most = [0xff, 0xff, 0xff, 0xff, 0x0f];
+        for damaged in [
+            // Client 2 and file 2 after client 0 and file 0.
+            &[0, 2, kind, 1, 0, 1][..],
+            &[0, 0, kind, 3, 0, 1],
+            &[&[0], &most[..], &[kind, 1, 0, 1]].concat(),
+            &[&[0, 0, kind], &most[..], &[0, 1]].concat(),
+            &[&[0, 0, kind, 1, 0], &most[..]].concat(),
+            // An end with another number of operations.
+            &[0, 0, END, 2, 0],
+        ] {
+            assert_eq!(records(&[&good, damaged]), Err(TraceError::CutShort(1)), "{damaged:?}");
+        }
     }
 }

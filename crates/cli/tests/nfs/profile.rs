@@ -235,6 +235,39 @@ fn a_trace_is_recorded_and_replayed_and_a_part_of_one_is_refused() {
     std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
     let refused = replay(&server, &path, &[]).unwrap_err();
     assert!(refused.contains("cut short") && refused.lines().count() == 1, "{refused}");
+    // A read behind the end of the file, at 2^60. Without it, filling would not end.
+    let behind = [0, 0, 0, 1, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10, 0];
+    let header = &bytes[..15];
+    std::fs::write(&path, [header, &behind].concat()).unwrap();
+    assert_eq!(replay(&server, &path, &[]).unwrap()["operations"], 1);
+    // The number of a client that the trace has not named yet, and that of a file.
+    for damaged in [[0, 0xff, 0xff, 0xff, 0xff, 0x0f, 3, 1], [0, 0, 3, 0xff, 0xff, 0xff, 0xff, 0x0f]] {
+        std::fs::write(&path, [header, &damaged].concat()).unwrap();
+        let refused = replay(&server, &path, &[]).unwrap_err();
+        assert!(refused.contains("damaged after 0 operations"), "{refused}");
+    }
     let refused = replay(&server, &server.home().join("forebay.toml"), &[]).unwrap_err();
     assert!(refused.contains("it is no trace"), "{refused}");
+}
+
+#[test]
+fn a_recording_that_is_interrupted_has_an_end() {
+    let server = served("");
+    let path = server.home().join("trace");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["profile", "record"]).arg(&path).arg("--state-dir").arg(&server.state);
+    let mut recorder = command.spawn().unwrap();
+    let mut c = server.connect();
+    let root = c.root();
+    // The header has 15 bytes.
+    wait_for(|| {
+        c.attr(&root);
+        std::fs::metadata(&path).is_ok_and(|file| file.len() > 15)
+    });
+    rustix::process::kill_process(rustix::process::Pid::from_child(&recorder), rustix::process::Signal::INT)
+        .unwrap();
+    assert!(recorder.wait().unwrap().success());
+    let bytes = std::fs::read(&path).unwrap();
+    let end = bytes.windows(3).rposition(|mark| mark == [0, 0, 31]).expect("no end");
+    assert!(bytes.len() - end <= 3 + 2 * 10, "nothing follows the end");
 }
