@@ -11,6 +11,9 @@
 //! of a request must be an address or a name of this server.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use forebay_common::lock::Mutex;
 
 use crate::request::Request;
 use crate::response::Response;
@@ -21,8 +24,8 @@ use crate::sessions::{Administrator, Sessions, is_equal};
 pub(crate) struct Door {
     /// The address that the server listens on.
     pub(crate) address: SocketAddr,
-    /// The token of `token_file`.
-    pub(crate) token: Option<String>,
+    /// The token of `token_file`. A reload replaces it.
+    pub(crate) token: Arc<Mutex<Option<String>>>,
     /// Names of this host, in lower case.
     pub(crate) hosts: Vec<String>,
     /// The beginning of URLs: `http://` or `https://`.
@@ -53,13 +56,13 @@ impl Door {
         if let Some(administrator) = request.cookie(&self.cookie()).and_then(|secret| sessions.of(secret)) {
             return Ok(Rights::Act(administrator));
         }
-        match self.token {
-            Some(_) => {
+        match self.token.lock().is_some() {
+            true => {
                 let message = "the page needs a token: run `forebay web` on the server and open its URL, or send \
                                `Authorization: Bearer TOKEN` with the token of token_file";
                 Err(Response::error(401, message).with("WWW-Authenticate", "Bearer"))
             }
-            None => Ok(Rights::Look),
+            false => Ok(Rights::Look),
         }
     }
 
@@ -98,7 +101,7 @@ impl Door {
     /// Returns true if the request has the token of a monitoring program.
     fn bears_token(&self, request: &Request) -> bool {
         let bearer = request.field("authorization").and_then(|field| field.strip_prefix("Bearer "));
-        bearer.zip(self.token.as_deref()).is_some_and(|(given, token)| is_equal(given.trim(), token))
+        bearer.zip(self.token.lock().as_deref()).is_some_and(|(given, token)| is_equal(given.trim(), token))
     }
 
     /// Returns true if the host of a request, with or without a port, names this server.
@@ -126,7 +129,7 @@ mod tests {
     fn door(token: Option<&str>) -> Door {
         let address = "127.0.0.1:9049".parse().unwrap();
         let hosts = vec!["nas.example.org".into()];
-        Door { address, token: token.map(str::to_owned), hosts, scheme: "http://" }
+        Door { address, token: Arc::new(Mutex::new(token.map(str::to_owned))), hosts, scheme: "http://" }
     }
 
     fn get(fields: &str) -> Request {

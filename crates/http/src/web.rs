@@ -23,6 +23,8 @@ pub struct Web {
     pub(crate) sessions: Sessions,
     pub(crate) gathered: Gathered,
     pub(crate) figures: Arc<Figures>,
+    /// The token that requests must bear; `None` if there is no `token_file`, or the listener has not read it yet.
+    token: Arc<Mutex<Option<String>>>,
     state: Mutex<State>,
 }
 
@@ -41,6 +43,7 @@ impl Web {
             sessions: Sessions::default(),
             gathered: Gathered::default(),
             figures,
+            token: Arc::default(),
             state: Mutex::default(),
         }
     }
@@ -99,30 +102,51 @@ impl Web {
     /// # Errors
     /// The token cannot be used; the error names its file and the remedy.
     pub(crate) fn door(&self, settings: &Http, address: SocketAddr) -> Result<Door, String> {
-        let token = settings.token_file.as_deref().map(token).transpose()?;
+        let read = settings.token_file.as_deref().map(token).transpose();
+        *self.token.lock() = read.map_err(|reason| format!("HTTP is not served: {reason}"))?;
+        let token = self.token.clone();
         let mut hosts = settings.hosts.clone();
         hosts.push(rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase());
         Ok(Door { address, token, hosts, scheme: self.scheme() })
+    }
+
+    /// Reads the token again if the new `settings` still name its file: another file counts from the next start on.
+    /// Returns `None` if no token is read. A listener that waits for its address or its token reads the token itself.
+    ///
+    /// # Errors
+    /// The token cannot be used; the error names its file and the remedy.
+    pub fn new_token(&self, settings: Option<&Http>) -> Result<Option<String>, String> {
+        let is_listening = self.state.lock().address.is_some();
+        let file_of = |settings: Option<&Http>| settings.and_then(|settings| settings.token_file.clone());
+        let file = file_of(self.settings.as_ref()).filter(|_| is_listening);
+        file.filter(|file| file_of(settings).as_ref() == Some(file)).as_deref().map(token).transpose()
+    }
+
+    /// Has all further requests bear this token. Returns true if it differs from the one before.
+    pub fn set_token(&self, new: String) -> bool {
+        let mut token = self.token.lock();
+        let differs = token.as_ref() != Some(&new);
+        *token = Some(new);
+        differs
     }
 }
 
 /// Reads a token.
 fn token(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let failed =
-        |error: std::io::Error| format!("HTTP is not served: the token_file {shown} cannot be read: {error}");
+    let failed = |error: std::io::Error| format!("the token_file {shown} cannot be read: {error}");
     let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode();
     if mode & 0o007 != 0 {
         return Err(format!(
-            "HTTP is not served: every user of this host has access to the token_file {shown}; run `chmod o= {shown}`"
+            "every user of this host has access to the token_file {shown}; run `chmod o= {shown}`"
         ));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
     let token = text.trim();
     if token.len() < SHORTEST_TOKEN || token.len() > 1024 || token.contains(char::is_whitespace) {
         return Err(format!(
-            "HTTP is not served: the token_file {shown} does not hold one word of {SHORTEST_TOKEN} to 1024 characters; \
-             make one with `openssl rand -hex 32`"
+            "the token_file {shown} does not hold one word of {SHORTEST_TOKEN} to 1024 characters; make one with \
+             `openssl rand -hex 32`"
         ));
     }
     Ok(token.to_owned())

@@ -19,6 +19,7 @@ use forebay_control::{
     VolumeStatus, WarmReport, WorkerStatus,
 };
 use forebay_engine::Usage;
+use forebay_http::Web;
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
 use forebay_tls::{Credentials, Keyring, LoadError};
@@ -70,6 +71,7 @@ pub(crate) struct Parts {
     pub(crate) sandbox: SandboxStatus,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) under_way: Arc<UnderWay>,
+    pub(crate) web: Arc<Web>,
     /// The process's limit on open files.
     pub(crate) open_files: u64,
     /// Present if the configuration had targets of notifications at the start.
@@ -166,13 +168,14 @@ impl Control {
 
     /// Reads the configuration again; an event reports the result too.
     pub(crate) fn reload(&self) -> ReloadReport {
-        // The certificate may be a new one under the name of the old one.
+        // The certificate and the token may be new ones under the names of the old ones.
         let read = self.parts.host.settings().and_then(|new| {
             let credentials = credentials(&new).map_err(|error| vec![error.to_string()])?;
-            Ok((new, credentials))
+            let token = self.parts.web.new_token(new.http.as_ref()).map_err(|error| vec![error])?;
+            Ok((new, credentials, token))
         });
         let report = match read {
-            Ok((new, credentials)) => self.put_in_force(&new, credentials),
+            Ok((new, credentials, token)) => self.put_in_force(&new, credentials, token),
             Err(mistakes) => ReloadReport { mistakes, ..ReloadReport::default() },
         };
         let severity = if report.mistakes.is_empty() { Severity::Info } else { Severity::Error };
@@ -181,7 +184,12 @@ impl Control {
     }
 
     /// Puts the parts of `new` in force that change in service. Everything that can fail comes first.
-    fn put_in_force(&self, new: &Settings, credentials: Option<Credentials>) -> ReloadReport {
+    fn put_in_force(
+        &self,
+        new: &Settings,
+        credentials: Option<Credentials>,
+        token: Option<String>,
+    ) -> ReloadReport {
         let _one = self.reloading.lock();
         let mut report = ReloadReport::default();
         // The settings in force can be read meanwhile: a directory may take long to answer.
@@ -207,6 +215,9 @@ impl Control {
         // A rule may need the new authorities, so these come first.
         if self.parts.keyring.replace(credentials) {
             report.changed.push("the certificate and the authorities of TLS for new connections".to_owned());
+        }
+        if token.is_some_and(|token| self.parts.web.set_token(token)) {
+            report.changed.push("the token of [http]".to_owned());
         }
         if let (Some(exports), true) = (exports, found.settings.exports != now.exports) {
             exports.put_in_force(prepared, &found.settings, self.cache());

@@ -31,7 +31,7 @@ pub(crate) struct ControlFront {
     host: Arc<dyn Host>,
     under_way: Arc<UnderWay>,
     sandbox: SandboxStatus,
-    web: Arc<Web>,
+    pub(crate) web: Arc<Web>,
     notifier: Option<Arc<Notifier>>,
     control: OnceLock<Arc<Control>>,
 }

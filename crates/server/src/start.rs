@@ -141,6 +141,7 @@ impl Start {
             keyring: keyring.clone(),
             host: host.clone(),
             under_way: under_way.clone(),
+            web: front.web.clone(),
             sandbox: self.sandbox,
             open_files: self.open_files,
             notifier: self.notifier,

@@ -254,6 +254,51 @@ fn a_token_is_asked_for_and_a_bad_one_is_told() {
 }
 
 #[test]
+fn a_reload_reads_the_token_again_and_keeps_the_old_one_if_it_cannot() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, token) = (dir.path().join("forebay.toml"), dir.path().join("token"));
+    std::fs::write(&config, format!("[http]\nlisten = \"127.0.0.1:0\"\ntoken_file = {token:?}\n")).unwrap();
+    let write = |word: &str| {
+        std::fs::write(&token, word).unwrap();
+        std::fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    };
+    let [first, second] = ["0123456789abcdef", "fedcba9876543210"];
+    write(first);
+    let watched = Watched::of(Serving::start(&["--config", config.to_str().unwrap()]));
+    let statuses = || {
+        [first, second].map(|token| {
+            watched.ask("GET", "/metrics", &format!("Authorization: Bearer {token}\r\n"), "").status
+        })
+    };
+    let reload = || {
+        let output = watched.server.ask(&["reload"]);
+        (output.status.code(), text(&output.stderr))
+    };
+    assert_eq!(statuses(), [200, 401]);
+    write(second);
+    assert_eq!(statuses(), [200, 401], "only a reload reads it");
+    assert_eq!(reload(), (Some(0), "In force now: the token of [http].\n".to_owned()));
+    assert_eq!(statuses(), [401, 200]);
+    // A token that cannot be used changes nothing.
+    std::fs::set_permissions(&token, Permissions::from_mode(0o604)).unwrap();
+    let (code, told) = reload();
+    assert!(
+        code == Some(2) && told.contains("chmod o=") && told.ends_with("Nothing has changed.\n"),
+        "{told}"
+    );
+    std::fs::remove_file(&token).unwrap();
+    let (code, told) = reload();
+    assert!(code == Some(2) && told.contains("cannot be read") && !told.contains("not served"), "{told}");
+    // Another file counts from the next start on, and the old one may be gone.
+    std::fs::write(&config, "[http]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"/nonexistent/token\"\n")
+        .unwrap();
+    let (code, told) = reload();
+    assert!(code == Some(0) && told.contains("At the next start: [http] token_file"), "{told}");
+    assert_eq!(statuses(), [401, 200]);
+    assert_eq!(watched.status()["health"]["state"], "OK");
+}
+
+#[test]
 fn the_history_survives_a_kill_and_the_page_gets_it_live() {
     let watched = Watched::start(&[]);
     let mut stream = TcpStream::connect(&watched.address).unwrap();
