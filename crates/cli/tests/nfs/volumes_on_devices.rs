@@ -236,3 +236,28 @@ fn a_loop_device_with_another_file_is_refused_and_keeps_its_contents() {
     equal(&std::fs::read(&images[0]).unwrap(), &expected);
     equal(&std::fs::read(&images[1]).unwrap(), &[8; SIZE]);
 }
+
+#[test]
+fn a_device_that_another_one_of_its_size_cannot_be_told_from_comes_with_a_caution() {
+    needs_root!();
+    let server = server();
+    let images = ["image", "gone"].map(|name| server.home().join(name));
+    images.iter().for_each(|image| std::fs::write(image, vec![7; SIZE]).unwrap());
+    let [Some(known), Some(unknown)] = [0, 1].map(|n: usize| LoopDevice::new(&images[n], 512)) else {
+        return;
+    };
+    // The system does not tell any more which file is under the device.
+    std::fs::remove_file(&images[1]).unwrap();
+    let create = |name: &str, device: &LoopDevice| {
+        let output = server.try_ask(&["volume", "create", name, "--backing", device.path()]);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = create("known", &known);
+    assert!(!said.contains("Caution"), "{said}");
+    let said = create("unknown", &unknown);
+    assert!(said.contains("Caution: /dev/loop") && said.contains("serial number"), "{said}");
+    let events = server.ask(&["events"]);
+    assert_eq!(events.matches("volume-ambiguous").count(), 1, "{events}");
+    ["known", "unknown"].iter().for_each(|name| drop(server.ask(&["volume", "remove", name])));
+}
