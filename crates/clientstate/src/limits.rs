@@ -35,10 +35,11 @@ pub struct Limits {
     pub cached_reply: u32,
     /// Operations of a request.
     pub operations: u32,
-    /// Opens, lock states and delegations of all clients. A client gets a further one while it has fewer than there is room
-    /// for.
+    /// Opens, lock states and delegations of all clients. A client gets a further one while it has fewer than there is
+    /// room for.
     pub states: usize,
-    /// Byte-range locks of all owners. A client or NLM host gets a further one while it has fewer than there is room for.
+    /// Byte-range locks of all owners. A client or NLM host gets a further one while it has fewer than there is room
+    /// for.
     pub locks: usize,
     /// NLM hosts.
     pub hosts: usize,
@@ -48,15 +49,15 @@ pub struct Limits {
     pub shares: usize,
     /// Shares of an NLM host.
     pub shares_per_host: u32,
-    /// Blocked requests for locks, and grants that are not acknowledged. A client or NLM host gets a further one while it
-    /// has fewer than there is room for.
+    /// Blocked requests for locks, and grants that are not acknowledged. A client or NLM host gets a further one while
+    /// it has fewer than there is room for.
     pub waiters: usize,
     /// Blocked requests of an NLM host.
     pub waiters_per_host: u32,
     /// Blocked requests for locks of one file.
     pub waiters_per_file: usize,
-    /// Delegations of all clients. A client gets a further one while it has fewer than there is room for, so one client
-    /// holds at most half of them, and each of N clients at least its share of N + 1.
+    /// Delegations of all clients. A client gets a further one while it has fewer than there is room for. So one client
+    /// holds at most half of them.
     pub delegations: usize,
     /// Copies that go on after the reply to their COPY, of all clients. At the bound a COPY is synchronous.
     pub copies: usize,

@@ -315,8 +315,8 @@ impl State {
         }
     }
 
-    /// Makes room for one more state by ending expired clients. Returns `Delay` if there is no room, or no more of it than
-    /// the client already holds.
+    /// Makes room for one more state by ending expired clients. Returns `Delay` if there is no room, or no more of it
+    /// than the client already holds.
     pub(crate) fn admit_state(&mut self, id: ClientId, now: Now, fx: &mut Effects) -> Result<(), Error> {
         while self.states.len() >= self.limits.states {
             if !self.expire_one(now, fx) {

@@ -1,6 +1,5 @@
 //! The operations of COMPOUND, each with the method that executes it.
 
-use forebay_clientstate::ClientId;
 use forebay_rpc::Reply;
 use forebay_wire::nfs4::{Nfsstat4, Op, Opcode, Operation, Operations, SecinfoStyle};
 
