@@ -167,3 +167,12 @@ fn a_removal_that_does_not_happen_gives_the_server_its_mode_back() {
     assert!(package.calls().contains("start forebay.service"), "{}", package.calls());
     assert!(!package.at("run/forebay-removal").exists());
 }
+
+#[test]
+fn an_upgrade_restarts_a_server_that_is_still_starting_and_does_not_wait_for_it() {
+    let package = Package::installed("activating", None);
+    let done = package.run(&package.script("servers"), "restart-starting");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let calls = package.calls();
+    assert!(calls.lines().any(|call| call == "--no-block try-restart forebay.service"), "{calls}");
+}
