@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import errno
 import glob
 import os
 import random
@@ -258,6 +259,44 @@ def detaching(rig, files):
     os.unlink(copy)
 
 
+def held(rig):
+    """A program that has the device open gets errors after a detach, and holds up no command."""
+    rig.ask("attach", "scratch")
+    user = os.open(DEVICE, os.O_RDONLY)
+    rig.ask("detach", "scratch")
+    try:
+        # The device has no bytes any more.
+        expect(os.pread(user, BLOCK, 0) == b"", "a device that is gone was read")
+    except OSError as error:
+        expect(error.errno == errno.EIO, f"the read ends with {error}")
+    expect(rig.ask("attach", "scratch") != DEVICE, "the kernel has forgotten a device in use")
+    rig.ask("detach", "scratch")
+    os.close(user)
+    # The kernel forgets the device a moment later.
+    for _ in range(PATIENCE):
+        device = rig.ask("attach", "scratch")
+        rig.ask("detach", "scratch")
+        if device == DEVICE:
+            return
+        time.sleep(1)
+    raise Wrong("the kernel never forgets the device")
+
+
+def unremoved(rig):
+    """An attach after a detach that failed says why the device is not served."""
+    rig.ask("attach", "scratch")
+    run("pkill", "-KILL", "-P", str(rig.server.process.pid), "-f", "control-ublk")
+    rig.refused("restart the server", "detach", "scratch")
+    rig.refused("restart the server", "attach", "scratch")
+    rig.stop()
+    rig.server.start()
+    disk = Disk(DEVICE)
+    disk.write(7, 78)
+    expect(disk.read(7) == 78, "the block has other contents")
+    disk.close()
+    rig.ask("detach", "scratch")
+
+
 def gone(rig):
     """A device that is gone, as after a restart of this machine, is made again."""
     rig.ask("attach", "scratch")
@@ -298,6 +337,8 @@ def main():
         ("ext4", lambda: killed(rig, "ext4", int(kills))),
         ("xfs", lambda: files.update(killed(rig, "xfs", int(kills)))),
         ("detach", lambda: detaching(rig, files)),
+        ("a detach from a program", lambda: held(rig)),
+        ("a detach that fails", lambda: unremoved(rig)),
         ("a device that is gone", lambda: gone(rig)),
     ]
     status = report(cases, rig.server.log)

@@ -8,6 +8,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use forebay_block::ublk::{Control, Description, Driver, Order};
 use forebay_common::lock::Mutex;
@@ -21,6 +23,9 @@ pub const UBLK_VERB: &str = "control-ublk";
 
 /// The control device of the driver.
 const CONTROL: &str = "/dev/ublk-control";
+
+/// The time that the server waits until the kernel has forgotten a device. Afterwards the kernel goes on by itself.
+const FORGETTING: Duration = Duration::from_secs(1);
 
 /// The answer to an [`Order`], or the number of the kernel's error.
 #[derive(Debug, Serialize, Deserialize)]
@@ -94,11 +99,29 @@ pub fn control_ublk() -> io::Result<()> {
     sandbox::confine()?;
     let line = UnixStream::from(rustix::io::dup(io::stdin())?);
     answer_all(line, |order| match &mut control {
+        // The kernel ends this command when the last program closes the device.
+        Ok(control) if matches!(order, Order::Delete(_)) => {
+            let mut own = control.try_clone()?;
+            begun(move || own.carry_out(order))
+        }
         Ok(control) => control.carry_out(order),
         Err(error) => {
             Err(error.raw_os_error().map_or(io::ErrorKind::Unsupported.into(), io::Error::from_raw_os_error))
         }
     })
+}
+
+/// Carries out a command on a thread of its own. After the time `FORGETTING` the command counts as carried out.
+fn begun(
+    command: impl FnOnce() -> io::Result<Option<Description>> + Send + 'static,
+) -> io::Result<Option<Description>> {
+    let (send, ended) = channel();
+    let run = move || {
+        // The caller may not wait any more.
+        let _ = send.send(command());
+    };
+    std::thread::Builder::new().name("forebay-ublk-end".into()).spawn(run)?;
+    ended.recv_timeout(FORGETTING).unwrap_or(Ok(None))
 }
 
 /// Carries out each order on the line, and answers with its result or the number of its error, until the server
@@ -149,6 +172,19 @@ mod tests {
         assert_eq!(driver.carry_out(Order::Delete(7)).unwrap(), None);
         drop(driver);
         answering.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_command_that_waits_for_other_programs_holds_up_no_other_command() {
+        let (close, closed) = channel::<()>();
+        let waits = move || {
+            let _ = closed.recv();
+            Err(io::Error::from_raw_os_error(libc::EINTR))
+        };
+        assert_eq!(begun(waits).unwrap(), None);
+        drop(close);
+        let failed = begun(|| Err(io::Error::from_raw_os_error(libc::ENODEV)));
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::ENODEV));
     }
 
     #[test]

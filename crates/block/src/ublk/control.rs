@@ -124,7 +124,7 @@ pub enum Order {
     EndRecovery(u32, u32),
     /// Ends the block device.
     Stop(u32),
-    /// Forgets a stopped device.
+    /// Forgets a stopped device. The kernel waits until the last program has closed its block device.
     Delete(u32),
 }
 
@@ -142,7 +142,7 @@ impl Control {
     /// The kernel has no ublk or no io_uring, or refuses it to this process.
     pub fn open() -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(CONTROL)?;
-        let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(2)?;
+        let ring = ring()?;
         let mut control = Control { file, ring, form: Form::Ioctl };
         let mut features = 0_u64;
         let command = ControlCommand {
@@ -156,6 +156,14 @@ impl Control {
             control.form = Form::Plain;
         }
         Ok(control)
+    }
+
+    /// Returns a second one, for a command that may take long.
+    ///
+    /// # Errors
+    /// The kernel refuses the memory.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Control { file: self.file.try_clone()?, ring: ring()?, form: self.form })
     }
 
     /// Carries out a command. Returns the device's description, except after it was deleted.
@@ -279,6 +287,10 @@ impl Control {
             }
         }
     }
+}
+
+fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
+    IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(2)
 }
 
 #[cfg(test)]

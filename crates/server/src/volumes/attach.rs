@@ -42,7 +42,7 @@ pub(super) struct Devices {
     driver: Result<UblkDriver, String>,
     served: Mutex<HashMap<String, Device>>,
     /// True once the server leaves its devices to the next one.
-    leaving: AtomicBool,
+    pub(super) leaving: AtomicBool,
 }
 
 impl Devices {
@@ -70,7 +70,7 @@ impl Volumes {
         if let Err(reason) = &self.devices.driver {
             return Ok(Some(reason.clone()));
         }
-        if entry.record.ublk.is_none() {
+        let Some(attached) = entry.record.ublk else {
             let attached = self.make(name, None).map_err(|error| cannot(name, &error))?;
             self.serve_device(name, attached).map_err(|error| {
                 self.give_back(name, attached);
@@ -78,10 +78,13 @@ impl Volumes {
             })?;
             let device = block_device(attached.number);
             self.tell("volume-attached", name, format!("volume {name} is {} now", device.display()));
-        } else if self.devices.number(name).is_none() {
-            return Err(format!(
-                "the device of volume {name} is being taken over from the former server; ask again"
-            ));
+            return Ok(None);
+        };
+        if self.devices.number(name).is_none() {
+            // The former server, or a detach that failed, has left the device. No thread may be taking it over.
+            self.take(name, attached).map_err(|error| {
+                format!("the device of volume {name} is not served yet: {error}; ask again")
+            })?;
         }
         Ok(None)
     }
@@ -196,11 +199,15 @@ impl Volumes {
         Ok(())
     }
 
-    /// Leaves all devices to the next server. Requests in progress have the time `patience` to end.
+    /// Leaves all devices to the next server. A change under way, and then the requests in progress, have the time
+    /// `patience` to end.
     pub(crate) fn leave_devices(&self, patience: Duration) {
         self.devices.leaving.store(true, Ordering::SeqCst);
-        // A device that is being taken over is there, or is left alone, after this.
-        drop(self.changing.lock());
+        // A change may wait for a device that does not answer. A device that it takes over later is left at once.
+        let begun = Instant::now();
+        while self.changing.try_lock().is_none() && begun.elapsed() < patience {
+            std::thread::sleep(PAUSE);
+        }
         let served = std::mem::take(&mut *self.devices.served.lock());
         served.into_values().for_each(|device| device.leave(patience));
     }
@@ -265,6 +272,11 @@ impl Volumes {
         };
         let served = Device::serve(self.driver()?, volume, device, ended)?;
         self.devices.served.lock().insert(name.to_owned(), served);
+        if self.devices.leaving.load(Ordering::SeqCst) {
+            // The server may not wait for this thread.
+            let late = self.devices.served.lock().remove(name);
+            late.into_iter().for_each(|device| device.leave(Duration::ZERO));
+        }
         Ok(())
     }
 
