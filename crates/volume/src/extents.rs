@@ -18,7 +18,7 @@ impl Volume {
         // because the dirty blocks are found first.
         let most = most.max(1);
         let (mut dirty, end) = self.dirty_runs(offset..offset + len, most);
-        let allocated = self.device.allocated(offset, end - offset, most).await?;
+        let allocated = self.device()?.allocated(offset, end - offset, most).await?;
         // The device does not look for parts that no extent would show.
         let end = allocated.get(most - 1).map_or(end, |last| last.end);
         if planted_bugs::active("a map finds the dirty blocks after the holes") {
@@ -52,7 +52,7 @@ impl Volume {
         {
             return Ok(false);
         }
-        Ok(self.device.allocated(range.start, range.end - range.start, 1).await?.is_empty())
+        Ok(self.device()?.allocated(range.start, range.end - range.start, 1).await?.is_empty())
     }
 
     /// Returns the first `most` runs of dirty bytes that touch the range, in order. Returns also the end of the part of

@@ -7,6 +7,7 @@ use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{BackingError, BackingResult, Io, Time};
 use forebay_engine::{Error, Logged, Mode, Outcome, Seq};
 
+use crate::device::BackingDevice;
 use crate::disk::Stability;
 use crate::planted_bugs;
 use crate::volume::Volume;
@@ -72,7 +73,7 @@ impl Volume {
         let start = offset / BLOCK as u64 * BLOCK as u64;
         let skipped = (offset - start) as usize;
         let blocks = (skipped + buf.len()).div_ceil(BLOCK);
-        let (mut buffer, read) = self.device.read(start, Buffer::zeroed(blocks)).await;
+        let (mut buffer, read) = self.device()?.read(start, Buffer::zeroed(blocks)).await;
         let read = read?;
         buffer[read..].fill(0);
         buf.copy_from_slice(&buffer[skipped..][..buf.len()]);
@@ -106,7 +107,7 @@ impl Volume {
         }
         let offset = offset + logged.len as u64;
         let slice = Slice::new(std::sync::Arc::new(Buffer::from_bytes(rest)), 0..rest.len());
-        let write = || self.device.write(offset, slice.clone());
+        let write = |device: &dyn BackingDevice| device.write(offset, slice.clone());
         let contents = match mode {
             Mode::WriteThrough => Contents::Cached(rest),
             Mode::WriteBack => Contents::MayBeCached(rest),
@@ -121,9 +122,9 @@ impl Volume {
         &self,
         range: Range<u64>,
         contents: Contents<'_>,
-        change: impl Fn() -> Io<BackingResult<()>>,
+        change: impl Fn(&dyn BackingDevice) -> Io<BackingResult<()>>,
     ) -> Result<Changed> {
-        let (engine, object) = (&self.engine, &self.object);
+        let (engine, object, device) = (&self.engine, &self.object, self.device()?);
         let direct = engine.begin_bypass(object, range.start, range.end - range.start).await?.timeless();
         let (direct, bytes) = match contents {
             Contents::Cached(bytes) => (direct.caching(), bytes),
@@ -131,32 +132,18 @@ impl Volume {
             Contents::NotCached => (direct, &[][..]),
             Contents::Discarded => (direct.discarding(), &[][..]),
         };
-        let (losses, result) = self.on_device(change).await;
+        let (losses, result) = on_device(&*device, change).await;
         let written = result.is_ok().then_some((range.start, bytes));
         let frame = engine.end_bypass(object, direct, written, range.end, Time::default()).await?;
         // A record that unreadable copies are mended is durable before the answer: a later flush of another range must
         // not depend on it.
         engine.commit(frame).await?;
         result?;
-        if self.device.losses() != losses {
+        if device.losses() != losses {
             // The sync that failed for the loss may have been before the engine knew of this change.
             return Err(BackingError::Io(EIO).into());
         }
         Ok(Changed { frame, bypassed: true })
-    }
-
-    /// Makes a change on the device, again if the device loses what it accepted meanwhile. Returns the number of losses
-    /// before the change as well.
-    async fn on_device(&self, change: impl Fn() -> Io<BackingResult<()>>) -> (u64, BackingResult<()>) {
-        let mut losses = self.device.losses();
-        for _ in 0..TRIES {
-            let result = change().await;
-            let before = std::mem::replace(&mut losses, self.device.losses());
-            if result.is_err() || losses == before {
-                return (before, result);
-            }
-        }
-        (losses, Err(BackingError::Io(EIO)))
     }
 
     /// Ends a change, which has this stability then. A change that went past the log survives a crash of the server,
@@ -178,7 +165,7 @@ impl Volume {
             Stability::Durable => {
                 !planted_bugs::active("a write with FUA does not sync what went past the log")
             }
-            Stability::Logged | Stability::Unstable => self.device.is_remote(),
+            Stability::Logged | Stability::Unstable => self.device()?.is_remote(),
         };
         let is_wide = planted_bugs::active("a write with FUA flushes the volume");
         if (changed.bypassed || is_wide) && is_synced {
@@ -202,11 +189,13 @@ impl Volume {
     pub(crate) async fn discard_now(&self, offset: u64, len: u64, stability: Stability) -> Result<()> {
         let mut all = Changed::default();
         for piece in pieces(self.whole_blocks(offset, len)) {
+            self.go_on()?;
             let (at, len) = (piece.start, piece.end - piece.start);
             if planted_bugs::active("a discard drops what only the log has") {
                 self.engine.forget(&self.object).await;
             }
-            all = all.and(self.bypass(piece, Contents::Discarded, || self.device.discard(at, len)).await?);
+            let discard = |device: &dyn BackingDevice| device.discard(at, len);
+            all = all.and(self.bypass(piece, Contents::Discarded, discard).await?);
             self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);
         }
         self.settle(all, stability).await
@@ -238,12 +227,13 @@ impl Volume {
         }
         let mut all = self.put_zeros(offset..whole.start).await?;
         for piece in pieces(whole.clone()) {
+            self.go_on()?;
             let (at, len) = (piece.start, piece.end - piece.start);
             if planted_bugs::active("zeros past the log leave older copies") {
-                self.device.write_zeroes(at, len, keep).await?;
+                self.device()?.write_zeroes(at, len, keep).await?;
                 continue;
             }
-            let zero = || self.device.write_zeroes(at, len, keep);
+            let zero = |device: &dyn BackingDevice| device.write_zeroes(at, len, keep);
             all = all.and(self.bypass(piece, Contents::NotCached, zero).await?);
             self.counters.discarded_bytes.fetch_add(len, Ordering::Relaxed);
         }
@@ -265,6 +255,7 @@ impl Volume {
         let (mut at, end) = (offset, offset + len);
         let mut buffer = vec![0; PREFETCH.min(len) as usize];
         while at < end {
+            self.go_on()?;
             let part = PREFETCH.min(end - at) as usize;
             self.engine.read(&self.object, at, &mut buffer[..part]).await?;
             at += part as u64;
@@ -280,6 +271,23 @@ impl Volume {
         let end = if end == self.object.size() { end } else { end / block * block };
         start..end.max(start)
     }
+}
+
+/// Makes a change on the device, again if the device loses what it accepted meanwhile. Returns the number of losses
+/// before the change as well.
+async fn on_device(
+    device: &dyn BackingDevice,
+    change: impl Fn(&dyn BackingDevice) -> Io<BackingResult<()>>,
+) -> (u64, BackingResult<()>) {
+    let mut losses = device.losses();
+    for _ in 0..TRIES {
+        let result = change(device).await;
+        let before = std::mem::replace(&mut losses, device.losses());
+        if result.is_err() || losses == before {
+            return (before, result);
+        }
+    }
+    (losses, Err(BackingError::Io(EIO)))
 }
 
 fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {

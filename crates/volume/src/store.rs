@@ -54,6 +54,13 @@ impl Store {
         known.push(Known { uuid, name: name.to_owned(), number, size, device });
     }
 
+    /// Gives the device of a volume back: nothing is written to it from now on, apart from writes under way.
+    pub fn release(&self, uuid: u128) {
+        self.known.lock().iter_mut().filter(|known| known.uuid == uuid).for_each(|known| {
+            known.size = known.device.take().map_or(known.size, |device| device.size());
+        });
+    }
+
     /// Removes a volume whose object the engine has forgotten.
     pub fn remove(&self, uuid: u128) {
         self.known.lock().retain(|known| known.uuid != uuid);

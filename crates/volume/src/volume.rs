@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
-use forebay_common::lock::atomic::{AtomicBool, AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU32, AtomicU64, Ordering};
 use forebay_engine::wait::Gate;
 use forebay_engine::{CachedObject, Engine, Error, Mode, Outcome, Seq};
 
@@ -23,7 +23,9 @@ const PAYLOAD: u32 = 32 << 20;
 pub struct Volume {
     pub(crate) engine: Arc<Engine>,
     pub(crate) object: Arc<CachedObject>,
-    pub(crate) device: Arc<dyn BackingDevice>,
+    /// `None` after [`Volume::release`].
+    device: Mutex<Option<Arc<dyn BackingDevice>>>,
+    is_rotational: bool,
     read_only: bool,
     mode: Mutex<Option<Mode>>,
     /// The last frame with a change of this volume that was answered.
@@ -31,7 +33,8 @@ pub struct Volume {
     pub(crate) counters: Counters,
     /// Number of requests in progress.
     running: AtomicU64,
-    stopped: AtomicBool,
+    /// Number of stops that no [`Volume::resume`] has ended.
+    stops: AtomicU32,
     /// Wakes the task that waits for the end of the requests in progress.
     left: Gate,
 }
@@ -73,7 +76,7 @@ struct Running<'a>(&'a Volume);
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::SeqCst);
-        if self.0.stopped.load(Ordering::SeqCst) {
+        if self.0.is_stopped() {
             self.0.left.wake();
         }
     }
@@ -93,13 +96,14 @@ impl Volume {
         Arc::new(Volume {
             engine: engine.clone(),
             object,
-            device,
+            is_rotational: device.is_rotational(),
+            device: Mutex::new(Some(device)),
             read_only,
             mode: Mutex::new(mode),
             frame: AtomicU64::new(0),
             counters: Counters::default(),
             running: AtomicU64::new(0),
-            stopped: AtomicBool::new(false),
+            stops: AtomicU32::new(0),
             left: Gate::default(),
         })
     }
@@ -150,7 +154,7 @@ impl Volume {
     /// # Errors
     /// No cache device is left.
     pub async fn changed_outside(&self) -> Result<bool, Error> {
-        self.engine.changed_outside(&self.object, self.device.size(), 0).await
+        self.engine.changed_outside(&self.object, self.device()?.size(), 0).await
     }
 
     /// Takes over a larger size of the backing device.
@@ -158,7 +162,7 @@ impl Volume {
     /// # Errors
     /// The log takes no records.
     pub async fn grown(&self) -> Result<(), Error> {
-        let size = self.device.size();
+        let size = self.device()?.size();
         if size <= self.object.size() {
             return Ok(());
         }
@@ -177,15 +181,46 @@ impl Volume {
         self.engine.sync_bypassed(&self.object).await
     }
 
-    /// Refuses all further requests with [`DiskError::Stopping`], and waits until no request is in progress.
+    /// Refuses all further requests with [`DiskError::Stopping`], and waits until no request is in progress. The
+    /// refusal begins with the first poll. It lasts until [`Volume::resume`], even if the caller does not wait.
     pub async fn stop(&self) {
-        self.stopped.store(true, Ordering::SeqCst);
+        self.stops.fetch_add(1, Ordering::SeqCst);
         self.left.until(|| (self.running.load(Ordering::SeqCst) == 0).then_some(())).await;
     }
 
-    /// Accepts requests again after [`Volume::stop`].
+    /// Ends one [`Volume::stop`]. After the end of all stops the volume accepts requests again.
     pub fn resume(&self) {
-        self.stopped.store(false, Ordering::Release);
+        self.stops.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Stops the volume, and makes every answered change durable, in the log or on the backing device.
+    ///
+    /// # Errors
+    /// The backing device or the cache fails.
+    pub async fn end(&self) -> Result<(), Error> {
+        self.stop().await;
+        self.flush_now().await
+    }
+
+    /// Gives the backing device back after a [`Volume::stop`] that no [`Volume::resume`] follows. A client may keep the
+    /// volume open for ever. A request in progress keeps the device until the request ends.
+    pub fn release(&self) {
+        self.device.lock().take();
+    }
+
+    /// Returns the backing device. Fails after [`Volume::release`].
+    pub(crate) fn device(&self) -> Result<Arc<dyn BackingDevice>, Error> {
+        self.device.lock().clone().ok_or(Error::Closing)
+    }
+
+    /// Fails while the volume is stopped. A long request looks before each of its pieces, so a stop waits for one
+    /// piece only.
+    pub(crate) fn go_on(&self) -> Result<(), Error> {
+        if self.is_stopped() { Err(Error::Closing) } else { Ok(()) }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stops.load(Ordering::SeqCst) > 0
     }
 
     /// Records that a change of this frame was answered.
@@ -205,7 +240,7 @@ impl Volume {
         // sees the request. Weaker orders allow that neither does.
         self.running.fetch_add(1, Ordering::SeqCst);
         let running = Running(self);
-        if self.stopped.load(Ordering::SeqCst) { Err(DiskError::Stopping) } else { Ok(running) }
+        if self.is_stopped() { Err(DiskError::Stopping) } else { Ok(running) }
     }
 
     /// Fails if a range of bytes passes the end of the volume, or changes a read-only one.
@@ -254,7 +289,7 @@ impl Disk for Volume {
             minimum_block: 1,
             preferred_block: forebay_engine::buffer::BLOCK as u32,
             maximum_payload: PAYLOAD,
-            rotational: self.device.is_rotational(),
+            rotational: self.is_rotational,
         }
     }
 
@@ -293,7 +328,7 @@ impl Disk for Volume {
     }
 
     fn zeroes_fast(&self) -> DiskFuture<'_, bool> {
-        self.request((0, 0, false), async { Ok(self.device.zeroes_fast().await) })
+        self.request((0, 0, false), async { Ok(self.device()?.zeroes_fast().await) })
     }
 
     fn prefetch(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {

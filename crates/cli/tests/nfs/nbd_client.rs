@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::*;
-use crate::volumes::{FAST_ZERO, FLUSH, FUA, NOT_SUPPORTED, Nbd, TRIM, WRITE_ZEROES};
+use crate::volumes::{CACHE, ESHUTDOWN, FAST_ZERO, FLUSH, FUA, NOT_SUPPORTED, Nbd, READ, TRIM, WRITE_ZEROES};
 
 const BLOCK: usize = 4096;
 /// The size of a cache device in bytes.
@@ -220,10 +220,18 @@ struct Rig {
 
 impl Rig {
     fn new(words: Words) -> Self {
-        let export = Export::start(words, SIZE);
+        Rig { expected: vec![0; SIZE], ..Rig::with(Export::start(words, SIZE)) }
+    }
+
+    fn with(export: Export) -> Self {
         let server = Serve::unsquashed().cached().flags(&["--nbd", "127.0.0.1:0"]).start();
-        server.ask(&["volume", "create", "far", "--backing", &export.url()]);
-        Rig { server, export, expected: vec![0; SIZE] }
+        let rig = Rig { server, export, expected: Vec::new() };
+        rig.create();
+        rig
+    }
+
+    fn create(&self) {
+        self.server.ask(&["volume", "create", "far", "--backing", &self.export.url()]);
     }
 
     fn shown(&self) -> serde_json::Value {
@@ -407,6 +415,74 @@ fn cached_blocks_of_a_volume_are_served_while_its_nbd_server_hangs() {
     wait_for(|| rig.server.try_ask(&["volume", "flush", "far"]).status.success());
     nbd.holds(&rig.expected);
     rig.check_image();
+}
+
+#[test]
+fn a_removal_ends_long_requests_between_their_pieces() {
+    const LONG: usize = 3 << 30;
+    let rig = Rig::with(Export::start(PLAIN, LONG));
+    for kind in [CACHE, TRIM, WRITE_ZEROES] {
+        let (mut long, mut nbd) = (rig.open(), rig.open());
+        rig.export.signal(Signal::STOP);
+        long.begin(kind, 0, LONG);
+        std::thread::scope(|scope| {
+            let server = &rig.server;
+            let removing = scope.spawn(move || server.ask(&["volume", "remove", "far"]));
+            wait_for(|| nbd.call(FLUSH, 0, 0, 0, &[]).0 == ESHUTDOWN);
+            rig.export.signal(Signal::CONT);
+            removing.join().unwrap();
+        });
+        assert_eq!(long.error(), ESHUTDOWN, "all pieces of the request {kind} were carried out");
+        rig.create();
+    }
+}
+
+/// The read and the destaging wait for a device that does not answer.
+#[test]
+fn a_removal_that_gives_up_does_not_wait_for_a_silent_device() {
+    let mut rig = Rig::new(PLAIN);
+    let mut nbd = rig.open();
+    rig.write(&mut nbd, 0, 0, 1, BLOCK);
+    rig.export.signal(Signal::STOP);
+    nbd.begin(READ, 1 << 20, BLOCK);
+    let stays = rig.server.try_ask(&["volume", "remove", "far"]);
+    let told = String::from_utf8_lossy(&stays.stderr).into_owned();
+    assert!(!stays.status.success() && told.contains("--give-up"), "{told}");
+    assert!(rig.open().read(0, BLOCK) == [1; BLOCK], "the volume stays in service");
+    rig.server.ask(&["volume", "remove", "far", "--give-up"]);
+    assert_eq!(rig.server.ask(&["volume", "list", "--json"]).trim(), "[]");
+    // The silent device holds up no other volume.
+    let other = rig.server.home().join("other");
+    std::fs::write(&other, vec![0; BLOCK]).unwrap();
+    rig.server.ask(&["volume", "create", "other", "--backing", other.to_str().unwrap()]);
+    rig.export.signal(Signal::CONT);
+    // The request in progress ends, and with it the use of the device.
+    nbd.error();
+    rig.server.restart();
+    assert!(rig.server.ask(&["volume", "list"]).contains("other"));
+}
+
+#[test]
+fn a_removal_that_waits_for_its_device_holds_up_no_other_verb_and_no_stop() {
+    let mut rig = Rig::new(PLAIN);
+    let (mut nbd, mut waiting) = (rig.open(), rig.open());
+    rig.write(&mut nbd, 0, 0, 1, BLOCK);
+    rig.export.signal(Signal::STOP);
+    waiting.begin(READ, 1 << 20, BLOCK);
+    let asker = rig.server.asker();
+    let removing = std::thread::spawn(move || asker.try_ask(&["volume", "remove", "far"]));
+    wait_for(|| nbd.call(FLUSH, 0, 0, 0, &[]).0 == ESHUTDOWN);
+    let other = rig.server.home().join("other");
+    std::fs::write(&other, vec![0; BLOCK]).unwrap();
+    rig.server.ask(&["volume", "create", "other", "--backing", other.to_str().unwrap()]);
+    rig.server.signal(Signal::TERM);
+    wait_for(|| removing.is_finished());
+    rig.export.signal(Signal::CONT);
+    assert!(!removing.join().unwrap().status.success(), "the removal is not over");
+    let (status, said) = rig.server.wait();
+    assert!(status.success(), "{status}: {said}");
+    rig.server.start();
+    rig.open().holds(&rig.expected);
 }
 
 #[test]

@@ -10,15 +10,21 @@ const BLOCK: usize = 4096;
 /// The size of a backing file: its last block is not whole.
 const SIZE: usize = (4 << 20) + 3 * 512;
 
-const READ: u16 = 0;
+pub(crate) const READ: u16 = 0;
 const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
 pub(crate) const TRIM: u16 = 4;
 pub(crate) const WRITE_ZEROES: u16 = 6;
+pub(crate) const CACHE: u16 = 5;
+/// No command of NBD.
+const UNKNOWN: u16 = 99;
 pub(crate) const FUA: u16 = 1;
 pub(crate) const FAST_ZERO: u16 = 1 << 4;
 /// The error ENOTSUP of the protocol.
 pub(crate) const NOT_SUPPORTED: u32 = 95;
+
+const EINVAL: u32 = 22;
+pub(crate) const ESHUTDOWN: u32 = 108;
 
 /// A client of NBD: fixed newstyle negotiation with NBD_OPT_GO, and simple replies.
 pub(crate) struct Nbd {
@@ -65,6 +71,15 @@ impl Nbd {
         len: usize,
         data: &[u8],
     ) -> (u32, Vec<u8>) {
+        self.send(kind, flags, offset, len, data);
+        let error = self.error();
+        let mut data = vec![0; if kind == READ && error == 0 { len } else { 0 }];
+        self.stream.read_exact(&mut data).unwrap();
+        (error, data)
+    }
+
+    /// Sends a request.
+    pub(crate) fn send(&mut self, kind: u16, flags: u16, offset: usize, len: usize, data: &[u8]) {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
         request.extend(flags.to_be_bytes());
         request.extend(kind.to_be_bytes());
@@ -73,13 +88,21 @@ impl Nbd {
         request.extend((len as u32).to_be_bytes());
         request.extend(data);
         self.stream.write_all(&request).unwrap();
+    }
+
+    /// Sends a request that waits for the backing device. When it is in progress, this returns.
+    pub(crate) fn begin(&mut self, kind: u16, offset: usize, len: usize) {
+        self.send(kind, 0, offset, len, &[]);
+        self.send(UNKNOWN, 0, 0, 0, &[]);
+        assert_eq!(self.error(), EINVAL);
+    }
+
+    /// Waits for a reply, and returns its error.
+    pub(crate) fn error(&mut self) -> u32 {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).unwrap();
         assert_eq!(reply[..4], 0x6744_6698_u32.to_be_bytes());
-        let error = u32::from_be_bytes(reply[4..8].try_into().unwrap());
-        let mut data = vec![0; if kind == READ && error == 0 { len } else { 0 }];
-        self.stream.read_exact(&mut data).unwrap();
-        (error, data)
+        u32::from_be_bytes(reply[4..8].try_into().unwrap())
     }
 
     #[track_caller]
@@ -182,6 +205,41 @@ fn what_was_flushed_survives_a_kill_and_the_loss_of_a_cache_device() {
     rig.server.ask(&["volume", "remove", "scratch"]);
     assert!(std::fs::read(&rig.image).unwrap() == expected, "the file lacks changes");
     assert_eq!(rig.volume(&["list"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_removed_volume_gives_its_device_back_though_a_client_stays_connected() {
+    let rig = Rig::new();
+    let mut nbd = rig.create();
+    nbd.write(0, 0, 1, BLOCK);
+    rig.server.ask(&["volume", "remove", "scratch"]);
+    let mut again = rig.create();
+    again.write(FUA, 0, 2, BLOCK);
+    for (kind, len) in [(READ, BLOCK), (FLUSH, 0), (TRIM, BLOCK), (WRITE_ZEROES, BLOCK)] {
+        assert_eq!(nbd.call(kind, 0, 0, len, &[]).0, ESHUTDOWN);
+    }
+    assert_eq!(again.read(0, BLOCK + 1), [&[2; BLOCK][..], &[7]].concat());
+}
+
+#[test]
+fn a_start_refuses_a_backing_file_that_is_in_an_export_by_now() {
+    let mut rig = Rig::new();
+    rig.create().write(0, 0, 1, BLOCK);
+    rig.server.stop();
+    let inside = rig.server.data.join("disk.img");
+    std::fs::rename(&rig.image, &inside).unwrap();
+    std::os::unix::fs::symlink(&inside, &rig.image).unwrap();
+    rig.server.start();
+    let shown = rig.volume(&["show", "scratch"]);
+    assert_eq!(shown["state"], "refused");
+    assert!(shown["reason"].as_str().unwrap().contains("inside of"), "{shown}");
+    assert!(shown["dirty_bytes"].as_u64().unwrap() >= BLOCK as u64, "{shown}");
+    assert!(rig.server.ask(&["events"]).contains("volume-refused"));
+    rig.server.stop();
+    assert!(std::fs::read(&inside).unwrap() == [7; SIZE], "a refused device was written");
+    std::fs::rename(&inside, &rig.image).unwrap();
+    rig.server.start();
+    assert_eq!(rig.open().unwrap().read(0, BLOCK), [1; BLOCK]);
 }
 
 #[test]

@@ -85,6 +85,29 @@ fn equal(found: &[u8], expected: &[u8]) {
     assert_eq!((differs, found.len()), (None, expected.len()));
 }
 
+/// A lock on a file does not keep the loop driver off.
+#[test]
+fn a_start_refuses_a_backing_file_that_another_program_uses_by_now() {
+    let mut server = server();
+    let image = server.home().join("image");
+    std::fs::write(&image, vec![7; SIZE]).unwrap();
+    server.ask(&["volume", "create", "disk", "--backing", image.to_str().unwrap()]);
+    open(&server).write(0, 0, 1, BLOCK);
+    server.stop();
+    let Some(user) = LoopDevice::new(&image, 512) else { return };
+    server.start();
+    let shown = server.ask(&["volume", "show", "disk", "--json"]);
+    assert!(shown.contains("refused") && shown.contains(&format!("is under {}", user.path())), "{shown}");
+    assert!(server.ask(&["events"]).contains("volume-refused"));
+    let refused = server.try_ask(&["volume", "flush", "disk"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is under"));
+    server.stop();
+    equal(&std::fs::read(user.path()).unwrap(), &vec![7; SIZE]);
+    drop(user);
+    server.start();
+    assert_eq!(open(&server).read(0, BLOCK), [1; BLOCK]);
+}
+
 fn exercise(sector: usize) {
     let mut server = server();
     let image = server.home().join("image");

@@ -18,10 +18,10 @@ use forebay_volume::device::BackingDevice as _;
 use super::device::resolved;
 use super::identity::Identity;
 use super::open::{self, OpenDevice, Told};
-use super::record::{Record, Removed};
-use super::refusal::{Taken, refusal, refusal_of_export};
+use super::record::Record;
+use super::refusal::{Taken, refusal, unusable, use_of, use_of_export};
 use super::unopened::unopened;
-use super::{Entry, Served, Serving, Volumes, forget_removed, new_volume, shown, unwritten};
+use super::{Entry, Served, Serving, Volumes, new_volume, shown, unwritten};
 use crate::cache::{engine_mode, random};
 
 /// A backing device and its identity.
@@ -108,12 +108,8 @@ impl Volumes {
     /// its requests would wait for themselves, or is in use otherwise.
     fn examine_export(&self, backing: &Path, read_only: bool, told: &Told<'_>) -> Result<Examined, String> {
         let url = NbdUrl::parse(&backing.to_string_lossy())?;
-        let own = &self.settings.nbd;
-        // The door has the port that the system chose.
-        let door = self.door.get().and_then(|door| door.parse().ok());
-        let listen: Vec<_> = own.listen.iter().copied().chain(door).collect();
-        if url.is_at(&listen, &own.sockets) {
-            return Err(format!("{url} is a volume of this server itself; name another device"));
+        if let Some(reason) = self.use_of_export(&url) {
+            return Err(reason);
         }
         let device = open::open_export(&url, read_only, None, told)?;
         let size = device.size();
@@ -124,11 +120,32 @@ impl Volumes {
         };
         let [front, end] = Ends::ranges(size);
         let ends = Ends::new(size, [read(front)?, read(end)?]);
-        if let Some(reason) = refusal_of_export(&url, size, &ends, &self.taken()) {
+        if let Some(reason) = unusable(&url.to_string(), size, &ends) {
             return Err(reason);
         }
         let identity = open::identity_of(&url, &device);
         Ok((device, identity))
+    }
+
+    /// Returns what else uses the device of a volume, as a sentence; `None` if nothing does. What is on the device does
+    /// not count: a client of the volume may have made a physical volume of LVM of it, for example.
+    pub(super) fn other_use(&self, record: &Record) -> Option<String> {
+        if NbdUrl::is_meant(&record.backing) {
+            return self.use_of_export(&NbdUrl::parse(&record.backing.to_string_lossy()).ok()?);
+        }
+        use_of(&resolved(&record.backing).ok()?, &self.taken())
+    }
+
+    /// Returns why an NBD export must not become a volume's, as a sentence; `None` if its contents decide.
+    fn use_of_export(&self, url: &NbdUrl) -> Option<String> {
+        let own = &self.settings.nbd;
+        // The door has the port that the system chose.
+        let door = self.door.get().and_then(|door| door.parse().ok());
+        let listen: Vec<_> = own.listen.iter().copied().chain(door).collect();
+        if url.is_at(&listen, &own.sockets) {
+            return Some(format!("{url} is a volume of this server itself; name another device"));
+        }
+        use_of_export(url, &self.taken())
     }
 
     /// Records the served exports: no new volume may be in their directories.
@@ -177,88 +194,6 @@ impl Volumes {
         drop(all);
         let size = format_size(record.identity.size);
         self.tell("volume-created", &name, format!("volume {name} is {} ({size})", backing.display()));
-        Ok(())
-    }
-
-    /// Removes a volume in service after all of its data is destaged. With `give_up`, data that cannot be destaged is
-    /// dropped.
-    fn remove(&self, name: &str, give_up: bool) -> Result<Vec<VolumeStatus>, String> {
-        let _one = self.changing.lock();
-        let entry = self.known(name)?;
-        if self.settings.volumes.iter().any(|configured| configured.name == name) {
-            return Err(format!(
-                "volume {name} is in the configuration; remove it there first, and start again"
-            ));
-        }
-        let Some(Serving { engine, store }) = self.serving.get() else {
-            return Err(format!("volume {name} cannot be destaged: this server has no cache"));
-        };
-        self.end_use(&entry, give_up)?;
-        let removed = Removed { uuid: entry.record.uuid, size: entry.record.identity.size };
-        if let Err(error) = self.record_removal(&removed) {
-            entry.volume.iter().for_each(|volume| volume.resume());
-            return Err(format!("volume {name} stays: {}", unwritten(&error)));
-        }
-        // If the log or the file fails from here on, the next start ends the removal.
-        if forget_removed(engine, store, &removed).is_ok() {
-            self.removed.lock().retain(|it| *it != removed);
-            let _ = self.keep();
-        }
-        let backing = entry.record.backing.display();
-        self.tell(
-            "volume-removed",
-            name,
-            format!("volume {name} is removed; {backing} is an ordinary device again"),
-        );
-        Ok(Vec::new())
-    }
-
-    /// Ends the use of a volume that is to be removed: no client has it, and its backing device has all of its data.
-    /// With `give_up` the data may be in the log only.
-    fn end_use(&self, entry: &Entry, give_up: bool) -> Result<(), String> {
-        let Entry { record, device, volume } = entry;
-        let name = &record.name;
-        if let (Some(attached), Some(_)) = (record.ublk, volume) {
-            let device = forebay_block::ublk::block_device(attached.number);
-            return Err(format!(
-                "volume {name} is attached as {}; detach it first with `forebay volume detach {name}`",
-                device.display()
-            ));
-        }
-        // A state directory without room is noticed before clients notice anything.
-        self.keep().map_err(|error| format!("volume {name} stays: {}", unwritten(&error)))?;
-        let Some(volume) = volume.clone() else {
-            if !give_up {
-                let reason = device.as_ref().err().cloned().unwrap_or_default();
-                return Err(format!(
-                    "volume {name} is not served: {reason}; give up its data with --give-up"
-                ));
-            }
-            // The device, if there is one, has no data that could still be written.
-            return self.detach(name, true);
-        };
-        let destaged = block_on_apart(async move {
-            volume.stop().await;
-            let destaged = volume.destage().await;
-            if destaged.is_err() && !give_up {
-                volume.resume();
-                return destaged;
-            }
-            Ok(())
-        });
-        destaged.map_err(|error| {
-            format!("volume {name} stays: its data cannot be destaged: {error}; give it up with --give-up")
-        })
-    }
-
-    /// Records durably that a volume is removed, which decides that it is. After an error nothing has changed.
-    fn record_removal(&self, removed: &Removed) -> std::io::Result<()> {
-        let mut records = self.records();
-        records.volumes.retain(|record| record.uuid != removed.uuid);
-        records.removed.push(removed.clone());
-        self.write(&records)?;
-        self.removed.lock().push(removed.clone());
-        self.all.lock().retain(|entry| entry.record.uuid != removed.uuid);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ mod open;
 mod record;
 mod refusal;
 mod remote;
+mod removal;
 mod report;
 mod unopened;
 
@@ -110,7 +111,10 @@ impl Volumes {
                 record.backing.clone_from(&configured.backing);
                 (record.mode, record.read_only) = (configured.mode, configured.read_only);
             }
-            let device = open_recorded(&mut record, events);
+            let device = match volumes.other_use(&record) {
+                Some(reason) => Err(format!("{reason}; nothing was changed: end that use, and start again")),
+                None => open_recorded(&mut record, events),
+            };
             if let Err(reason) = &device {
                 let message = format!("volume {} is not served: {reason}", record.name);
                 events.add(Severity::Error, "volume-refused", message, &[("volume", &record.name)]);
@@ -187,11 +191,7 @@ impl Volumes {
         let mut failures = Vec::new();
         for Entry { record, volume, .. } in entries {
             let Some(volume) = volume else { continue };
-            let flushed = block_on_apart(async move {
-                let flushed = volume.flush().await;
-                volume.stop().await;
-                flushed
-            });
+            let flushed = block_on_apart(async move { volume.end().await });
             failures.extend(flushed.err().map(|error| format!("volume {}: {error}", record.name)));
         }
         failures

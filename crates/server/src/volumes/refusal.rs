@@ -25,6 +25,11 @@ pub(crate) struct Taken {
 
 /// Returns why a device must not become a volume's, as a sentence; `None` if it may.
 pub(crate) fn refusal(path: &Path, size: u64, ends: &Ends, taken: &Taken) -> Option<String> {
+    use_of(path, taken).or_else(|| unusable(&path.display().to_string(), size, ends))
+}
+
+/// Returns the other use of a device, as a sentence; `None` if there is none. The contents of the device do not count.
+pub(crate) fn use_of(path: &Path, taken: &Taken) -> Option<String> {
     let shown = path.display();
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
@@ -43,9 +48,6 @@ pub(crate) fn refusal(path: &Path, size: u64, ends: &Ends, taken: &Taken) -> Opt
             directory.display()
         ));
     }
-    if let Some(reason) = unusable(&shown.to_string(), size, ends) {
-        return Some(reason);
-    }
     if is_swap(&meta) {
         return Some(format!("{shown} is swap space; end that with `swapoff {shown}`"));
     }
@@ -60,8 +62,8 @@ fn is_swap(meta: &Metadata) -> bool {
     places.any(|place| std::fs::metadata(place.replace("\\040", " ")).is_ok_and(|other| same(meta, &other)))
 }
 
-/// Returns why an NBD export must not become a volume's, as a sentence; `None` if it may.
-pub(crate) fn refusal_of_export(url: &NbdUrl, size: u64, ends: &Ends, taken: &Taken) -> Option<String> {
+/// Returns the other use of an NBD export, as a sentence; `None` if none is known.
+pub(crate) fn use_of_export(url: &NbdUrl, taken: &Taken) -> Option<String> {
     let is = |other: &Path| NbdUrl::of(other).as_ref() == Some(url);
     if let Some((name, _)) = taken.volumes.iter().find(|(_, other)| is(other)) {
         return Some(format!("{url} is the backing device of volume {name} already"));
@@ -69,11 +71,11 @@ pub(crate) fn refusal_of_export(url: &NbdUrl, size: u64, ends: &Ends, taken: &Ta
     if taken.cache.iter().any(|other| is(other)) {
         return Some(format!("{url} is a cache device; name another device"));
     }
-    unusable(&url.to_string(), size, ends)
+    None
 }
 
 /// Returns why the contents of a device must not become a volume's.
-fn unusable(shown: &str, size: u64, ends: &Ends) -> Option<String> {
+pub(crate) fn unusable(shown: &str, size: u64, ends: &Ends) -> Option<String> {
     match part(ends) {
         Some(Part::OfPool { is_whole: true }) => {
             return Some(format!("{shown} is a cache device; name another device"));
