@@ -54,7 +54,7 @@ impl Store {
         known.push(Known { uuid, name: name.to_owned(), number, size, device });
     }
 
-    /// Gives the device of a volume back: nothing is written to it from now on, apart from writes under way.
+    /// Gives the device of a volume back: nothing is written to it from now on, apart from writes in flight.
     pub fn release(&self, uuid: u128) {
         self.known.lock().iter_mut().filter(|known| known.uuid == uuid).for_each(|known| {
             known.size = known.device.take().map_or(known.size, |device| device.size());

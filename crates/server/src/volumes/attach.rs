@@ -199,7 +199,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Leaves all devices to the next server. A change under way, and then the requests in progress, have the time
+    /// Leaves all devices to the next server. A change in progress, and then the requests in progress, have the time
     /// `patience` to end.
     pub(crate) fn leave_devices(&self, patience: Duration) {
         self.devices.leaving.store(true, Ordering::SeqCst);
