@@ -116,9 +116,12 @@ fn sessions_and_clients_of_others_stay() {
         let exchange = ExchangeIdArgs { client_owner, flags: 0, state_protect, impl_id: None };
         assert_eq!(alone(&mut forger, &[Op::ExchangeId(exchange)]), Nfsstat4::ClidInuse);
     }
-    // Client ids and sequence numbers can be guessed: 1 is a retransmission, 2 the next one.
-    for sequence in [0, 1, 2, 3, u32::MAX] {
-        assert_eq!(alone(&mut forger, &[create_session(clientid, sequence)]), Nfsstat4::ClidInuse);
+    // The ids of other clients cannot be guessed, not even from one's own.
+    let own = Client4::connect(&server, b"forger").id;
+    for guess in (1..64).map(|bit| own ^ 1 << bit).chain(own.wrapping_sub(3)..own).chain(1..64) {
+        for sequence in [1, 2] {
+            assert_eq!(alone(&mut forger, &[create_session(guess, sequence)]), Nfsstat4::StaleClientid);
+        }
     }
     victim.is_well(&server);
 }

@@ -66,14 +66,15 @@ impl State {
     /// | the client | sequence number | and | result |
     /// |---|---|---|---|
     /// | unknown | | | `StaleClientid` |
-    /// | known | any | another principal | `ClidInuse` |
     /// | known | the last one | a session was made with it | the answer of that time |
     /// | known | not the next one | | `SeqMisordered` |
+    /// | unconfirmed | the next one | another principal | `ClidInuse` |
     /// | unconfirmed | the next one | the owner's confirmed record has another principal, and is in use | `ClidInuse` |
     /// | unconfirmed | the next one | else | the record is confirmed; the older record of this owner is removed |
     /// | any | the next one | too many sessions | `Nospc` |
     ///
-    /// Only a success moves the sequence number.
+    /// Only a success moves the sequence number. Any principal may make a session of a confirmed client (RFC 8881, section
+    /// 18.36.3): the caller keeps clients' ids secret from each other.
     pub fn create_session(
         &mut self,
         args: &CreateSession,
@@ -81,10 +82,6 @@ impl State {
         fx: &mut Effects,
     ) -> Result<Created, Error> {
         let client = self.clients.get(&args.client).ok_or(Error::StaleClientid)?;
-        // Client ids can be guessed, and the answer names the session.
-        if client.principal != args.principal {
-            return Err(Error::ClidInuse);
-        }
         if let Some(created) = client.created.as_ref().filter(|_| args.sequence == client.sequence) {
             return Ok(created.clone());
         }
@@ -137,6 +134,9 @@ impl State {
     /// and all of its state, is removed.
     fn confirm(&mut self, args: &CreateSession, now: Now, fx: &mut Effects) -> Result<(), Error> {
         let client = self.clients.get(&args.client).ok_or(Error::StaleClientid)?;
+        if client.principal != args.principal {
+            return Err(Error::ClidInuse);
+        }
         let old = self.by_owner.get(&client.owner).and_then(|named| named.confirmed);
         if let Some(old) = old {
             let of_other = self.clients.get(&old).is_some_and(|old| old.principal != args.principal);

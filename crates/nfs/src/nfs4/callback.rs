@@ -46,7 +46,7 @@ pub(super) enum Message {
     /// CB_GETATTR. The sender gets the answer, or is dropped without one. It refers to a request as a recall does.
     Getattr { file: FileKey, granted_in: Option<RequestId>, answered: Sender<Option<Told>> },
     /// CB_NOTIFY_LOCK.
-    NotifyLock { owner: OwnerName, file: FileKey },
+    NotifyLock { client: u64, owner: OwnerName, file: FileKey },
     /// CB_OFFLOAD. It refers to its COPY as a recall does.
     Offload {
         stateid: StateId,

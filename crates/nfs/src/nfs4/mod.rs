@@ -30,6 +30,7 @@ mod acl;
 mod allocate;
 mod attrs;
 mod callback;
+mod client_ids;
 pub(crate) mod compound;
 mod convert;
 mod copier;

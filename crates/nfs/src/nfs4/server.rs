@@ -16,6 +16,7 @@ use forebay_rpc::Ticket;
 use forebay_vfs::Vfs;
 
 use super::callback::{Callbacks, Message};
+use super::client_ids::ClientIds;
 use super::copier::Copier;
 use super::durable::Key;
 use super::known::Known;
@@ -78,6 +79,8 @@ pub(crate) struct Server {
     last_tick: AtomicU64,
     /// Called for each blocked lock of NFSv3 that is granted.
     granted: OnceLock<Box<dyn Fn(Granted) + Send + Sync>>,
+    /// The key of clients' ids.
+    pub(super) client_ids: ClientIds,
     /// Keys that no client knows.
     keys: RandomState,
 }
@@ -118,6 +121,7 @@ impl Server {
             started: Instant::now(),
             last_tick: AtomicU64::new(0),
             granted: OnceLock::new(),
+            client_ids: ClientIds::new(vfs),
             keys,
         })
     }
@@ -282,7 +286,8 @@ impl Server {
                     self.callbacks.send(client, Message::Recall { stateid, file, granted_in });
                 }
                 Action::NotifyLock { client, owner, file } => {
-                    self.callbacks.send(client, Message::NotifyLock { owner, file });
+                    let sealed = self.client_ids.seal(client);
+                    self.callbacks.send(client, Message::NotifyLock { client: sealed, owner, file });
                 }
                 Action::TellCopy { client, stateid, file, end, progress, asked_in } => {
                     let asked_in = self.unseen(asked_in);

@@ -74,7 +74,7 @@ impl Compound {
         let exchanged = cx.server.state().exchange_id(&request, cx.now, &mut self.effects)?;
         let server_owner = ServerOwner { minor_id: 0, major_id: Opaque(&cx.server.owner) };
         let body = ExchangeIdOk {
-            clientid: exchanged.client.0,
+            clientid: cx.server.client_ids.seal(exchanged.client),
             sequence: exchanged.sequence,
             flags: exchanged.flags,
             state_protect,
@@ -100,7 +100,7 @@ impl Compound {
         cx.server.tick(&cx.shared.vfs, cx.now);
         let security = security(self.minor(), args.sec_parms.iter());
         let request = CreateSession {
-            client: ClientId(args.clientid),
+            client: cx.server.client_ids.open(args.clientid),
             sequence: args.sequence,
             flags: flags(cx, args.flags, security.is_some())?,
             fore: channel(&args.fore_channel),
@@ -134,7 +134,8 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
         admit(cx, Nfsstat4::WrongCred)?;
-        cx.server.state().destroy_client_id(ClientId(id), &principal(cx)?, cx.now, &mut self.effects)?;
+        let id = cx.server.client_ids.open(id);
+        cx.server.state().destroy_client_id(id, &principal(cx)?, cx.now, &mut self.effects)?;
         self.reply.start(reply.head(), Opcode::DestroyClientid);
         Ok(())
     }

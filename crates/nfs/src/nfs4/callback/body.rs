@@ -51,9 +51,8 @@ pub(super) fn body(sent: &Sent) -> Option<Vec<u8>> {
         Message::Getattr { file, .. } => {
             CbOp::Getattr(CbGetattrArgs { fh: Opaque(file.as_bytes()), request: ASKED }).encode(&mut out);
         }
-        Message::NotifyLock { owner, file } => {
-            let clientid = sent.session.client().0;
-            let lock_owner = StateOwner { clientid, owner: Opaque(owner.as_bytes()) };
+        Message::NotifyLock { client, owner, file } => {
+            let lock_owner = StateOwner { clientid: *client, owner: Opaque(owner.as_bytes()) };
             CbOp::NotifyLock(CbNotifyLockArgs { fh: Opaque(file.as_bytes()), lock_owner }).encode(&mut out);
         }
         Message::Offload { stateid, file, end, progress, .. } => {
