@@ -5,9 +5,9 @@ use std::path::Path;
 
 use forebay_wire::Array as List;
 use forebay_wire::nfs4::{
-    AllocateArgs, Bitmap, CloneArgs, CopyArgs, CopyRes, CreateHow, Fattr, GetattrArgs, IoAdviseArgs,
-    NameArgs, Nfsstat4, Op, OpResult, OpenArgs, OpenClaim, OpenHow, ReadArgs, SeekArgs, StableHow4,
-    StateOwner, Stateid, WriteArgs, attr, content, share,
+    AllocateArgs, Bitmap, CloneArgs, CopyArgs, CopyRes, CreateHow, Fattr, GetDirDelegationArgs, GetattrArgs,
+    IoAdviseArgs, NameArgs, Nfsstat4, Nfstime4, Op, OpResult, OpenArgs, OpenClaim, OpenHow, ReadArgs,
+    SeekArgs, StableHow4, StateOwner, Stateid, WriteArgs, attr, content, share,
 };
 
 use crate::harness::{self, LoopDisk, Serve, Server};
@@ -673,6 +673,28 @@ fn operations_that_the_server_does_not_have_are_answered_as_such() {
         old.run(&[putfh, op], |status, results| {
             assert_eq!(status, Nfsstat4::OpIllegal);
             assert_eq!(results[1], OpResult::Illegal(Err(Nfsstat4::OpIllegal)));
+        });
+    }
+}
+
+#[test]
+fn delegations_of_directories_are_not_served_in_any_minor_version() {
+    let server = served();
+    for (minor, name) in [(1, b"one"), (2, b"two")] {
+        let mut c = Client4::connect_as(server.connect(), minor, name);
+        let none = Bitmap::of(&[]);
+        let args = GetDirDelegationArgs {
+            signal_available: false,
+            notification_types: none,
+            child_attr_delay: Nfstime4::default(),
+            dir_attr_delay: Nfstime4::default(),
+            child_attributes: none,
+            dir_attributes: none,
+        };
+        // Not NFS4ERR_OP_ILLEGAL: the operation belongs to both versions, and clients ask for no more of them.
+        c.run(&[Op::Putrootfh(()), Op::GetDirDelegation(args)], |status, results| {
+            assert_eq!(status, Nfsstat4::Notsupp);
+            assert_eq!(results[1], OpResult::GetDirDelegation(Err(Nfsstat4::Notsupp)));
         });
     }
 }
