@@ -12,6 +12,9 @@ use crate::{Action, ClientId, Durability, Effects, Error, Now, OwnerName, Princi
 
 pub use sessions::{CreateSession, Created, Direction};
 
+/// The part of all client records that unconfirmed ones may take before one of them makes room for a new one.
+const FEW: usize = 20;
+
 /// A client record.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -127,10 +130,7 @@ impl State {
         if let Some(unconfirmed) = named.unconfirmed {
             self.remove_client(unconfirmed, fx);
         }
-        if self.clients.len() >= self.limits.clients
-            && !self.drop_unconfirmed(fx)
-            && !self.expire_one(now, fx)
-        {
+        if self.clients.len() >= self.limits.clients && !self.make_room(now, fx) {
             return Err(Error::Delay);
         }
         let id = self.next_client();
@@ -152,6 +152,16 @@ impl State {
         self.clients.insert(id, client);
         self.settle(now, fx);
         Ok(self.exchanged(id))
+    }
+
+    /// Removes a client record for a new one. Many unconfirmed records are a flood, which must not cost an expired client
+    /// its state. Of a few, each is a client about to make its session. Returns false if nothing can be removed.
+    fn make_room(&mut self, now: Now, fx: &mut Effects) -> bool {
+        let unconfirmed = self.clients.values().filter(|client| !client.is_confirmed).count();
+        if unconfirmed > self.limits.clients / FEW {
+            return self.drop_unconfirmed(fx);
+        }
+        self.expire_one(now, fx) || self.drop_unconfirmed(fx)
     }
 
     /// Removes the oldest unconfirmed record, so that a flood of EXCHANGE_ID keeps no client out. Returns false if

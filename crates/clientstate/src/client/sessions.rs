@@ -73,8 +73,8 @@ impl State {
     /// | unconfirmed | the next one | else | the record is confirmed; the older record of this owner is removed |
     /// | any | the next one | too many sessions | `Nospc` |
     ///
-    /// Only a success moves the sequence number. Any principal may make a session of a confirmed client (RFC 8881, section
-    /// 18.36.3): the caller keeps clients' ids secret from each other.
+    /// Only a success moves the sequence number. Any principal may make a session of a confirmed client (RFC 8881,
+    /// section 18.36.3): the caller keeps clients' ids secret from each other.
     pub fn create_session(
         &mut self,
         args: &CreateSession,

@@ -18,8 +18,8 @@ fn kind(wire: LockType) -> LockKind {
     if wire.is_exclusive() { LockKind::Write } else { LockKind::Read }
 }
 
-/// Returns the lock that is in the way, for the client. The number of its owner's client is not the id by which that client
-/// makes sessions.
+/// Returns the lock that is in the way, for the client. The number of its owner's client is not the id by which that
+/// client makes sessions.
 fn denied(conflict: &Conflict) -> LockDenied<'_> {
     let (offset, length) = conflict.range.to_v4();
     let locktype = if conflict.kind == LockKind::Write { LockType::Write } else { LockType::Read };
