@@ -254,15 +254,18 @@ impl State {
         Ok(stateid)
     }
 
-    /// Carries out LOCKT. Locks of expired clients do not count, and stay.
+    /// Carries out LOCKT. Locks of expired clients do not count, and stay. The holder of a delegation locks without
+    /// the server, so a delegation in the way is recalled, with `Delay`, unless a known lock answers already.
+    #[expect(clippy::too_many_arguments, reason = "those of LOCKT")]
     pub fn test_lock(
-        &self,
+        &mut self,
         client: ClientId,
         owner: &OwnerName,
         file: &FileKey,
         range: Range,
         kind: LockKind,
         now: Now,
+        fx: &mut Effects,
     ) -> Result<(), Refused> {
         if self.in_grace(now) {
             return Err(Error::Grace.into());
@@ -271,6 +274,7 @@ impl State {
         let owner = self.owners.find(&lock_owner(client, owner)).unwrap_or(NOBODY);
         match self.test_range(file, Lock { range, kind, owner }, now) {
             Some(conflict) => Err(Refused::Denied(conflict)),
+            None if self.recall_for_test(file, Some(client), kind, now, fx) => Err(Error::Delay.into()),
             None => Ok(()),
         }
     }

@@ -166,14 +166,15 @@ impl State {
         self.owners.find(&nlm_owner(*host, owner))
     }
 
-    /// Carries out NLM_TEST.
+    /// Carries out NLM_TEST. Recalls delegations as [`State::test_lock`] does, with `Retry`.
     pub fn nlm_test(
-        &self,
+        &mut self,
         owner: &NlmOwner,
         file: &FileKey,
         range: Range,
         kind: LockKind,
         now: Now,
+        fx: &mut Effects,
     ) -> NlmAnswer {
         if self.in_grace(now) {
             return NlmAnswer::DeniedGrace;
@@ -181,6 +182,7 @@ impl State {
         let owner = self.find_nlm_owner(owner).unwrap_or(NOBODY);
         match self.test_range(file, Lock { range, kind, owner }, now) {
             Some(conflict) => NlmAnswer::Denied(Some(conflict)),
+            None if self.recall_for_test(file, None, kind, now, fx) => NlmAnswer::Retry,
             None => NlmAnswer::Granted,
         }
     }

@@ -231,3 +231,51 @@ fn a_client_leaves_room_for_delegations_of_others() {
     assert_eq!(granted(&mut rig, a, &files).len(), 2);
     rig.state.check().unwrap();
 }
+
+#[test]
+fn a_test_of_a_lock_recalls_what_hides_a_lock() {
+    for (access, kind, is_hidden) in [
+        (3, LockKind::Read, true),
+        (3, LockKind::Write, true),
+        (READ, LockKind::Write, true),
+        (READ, LockKind::Read, false),
+    ] {
+        let mut rig = Rig::new();
+        let (a, b) = (rig.client("a"), rig.client("b"));
+        let granted = open(&mut rig, a, access, Want::Any).unwrap().delegation.unwrap();
+        let test = |rig: &mut Rig, by, kind| {
+            rig.call(|state, now, fx| {
+                state.test_lock(by, &name_of("l"), &file("f"), range(0, 9), kind, now, fx)
+            })
+        };
+        let nlm = |rig: &mut Rig, kind| {
+            rig.call(|state, now, fx| {
+                state.nlm_test(&nlm_owner("host", 1), &file("f"), range(0, 9), kind, now, fx)
+            })
+        };
+        assert_eq!(test(&mut rig, a, kind), Ok(()), "its own delegation hides nothing");
+        if !is_hidden {
+            assert_eq!((test(&mut rig, b, kind), recalls(&rig)), (Ok(()), vec![]));
+            assert_eq!((nlm(&mut rig, kind), recalls(&rig)), (NlmAnswer::Granted, vec![]));
+            continue;
+        }
+        assert_eq!(test(&mut rig, b, kind), Err(Error::Delay.into()));
+        assert_eq!(recalls(&rig), [a]);
+        assert_eq!((nlm(&mut rig, kind), recalls(&rig)), (NlmAnswer::Retry, vec![]));
+        rig.call(|state, now, fx| state.return_delegation(a, granted.stateid, now, fx)).unwrap();
+        assert_eq!((test(&mut rig, b, kind), nlm(&mut rig, kind)), (Ok(()), NlmAnswer::Granted));
+    }
+}
+
+#[test]
+fn a_test_of_a_lock_leaves_expired_clients_their_delegations() {
+    let mut rig = Rig::new();
+    let a = rig.client("a");
+    open(&mut rig, a, 3, Want::Any).unwrap().delegation.unwrap();
+    rig.wait(91);
+    let b = rig.client("b");
+    let tested = rig.call(|state, now, fx| {
+        state.test_lock(b, &name_of("l"), &file("f"), range(0, 9), LockKind::Write, now, fx)
+    });
+    assert_eq!((tested, recalls(&rig), rig.state.counts().delegations), (Ok(()), vec![], 1));
+}

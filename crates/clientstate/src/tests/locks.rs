@@ -18,8 +18,11 @@ fn a_conflict_names_its_holder() {
     let of_a = LockOwner::V4(a, name_of("l"));
     let denied = rig.lock(b, "l", "f", Write, range(15, 30));
     assert_eq!(denied, Err(Refused::Denied(conflict(of_a.clone(), 10, 19, Read))));
-    let test =
-        |owner: &str, kind| rig.state.test_lock(b, &name_of(owner), &file("f"), range(15, 15), kind, rig.now);
+    let mut test = |owner: &str, kind| {
+        rig.call(|state, now, fx| {
+            state.test_lock(b, &name_of(owner), &file("f"), range(15, 15), kind, now, fx)
+        })
+    };
     assert_eq!(test("l", Write), Err(Refused::Denied(conflict(of_a, 10, 19, Read))));
     assert_eq!(test("l", Read), Ok(()));
     assert!(matches!(test("m", Write), Err(Refused::Denied(_))), "owners of one client exclude each other");
@@ -84,7 +87,7 @@ fn an_expired_client_keeps_its_locks_until_a_conflict() {
     rig.call(|state, now, fx| state.tick(now, fx));
     assert_eq!(rig.state.counts().locks, 2, "nobody wants them");
     assert_eq!(
-        rig.state.test_lock(b, &name_of("l"), &file("f"), range(5, 5), Write, rig.now),
+        rig.call(|state, now, fx| state.test_lock(b, &name_of("l"), &file("f"), range(5, 5), Write, now, fx)),
         Ok(()),
         "a test takes nothing away"
     );

@@ -16,7 +16,9 @@ fn v3_and_v4_locks_conflict_both_ways() {
     let denied = rig.lock(a, "l", "f", Write, range(0, 10));
     let of_host = LockOwner::Nlm(nlm_owner("host", 1));
     assert_eq!(denied, Err(Refused::Denied(Conflict { range: range(10, 20), kind: Write, owner: of_host })));
-    let test = rig.state.nlm_test(&nlm_owner("host", 2), &file("f"), range(0, 100), Read, rig.now);
+    let test = rig.call(|state, now, fx| {
+        state.nlm_test(&nlm_owner("host", 2), &file("f"), range(0, 100), Read, now, fx)
+    });
     assert!(matches!(test, NlmAnswer::Denied(Some(_))));
     assert_eq!(described(&rig.recovered()), described(&rig.state));
 }

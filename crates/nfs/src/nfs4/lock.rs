@@ -83,7 +83,8 @@ impl Compound {
         let owner = OwnerName::new(args.owner.owner.0).ok_or(Stop::Fail(Nfsstat4::Badxdr))?;
         let (client, file) = (self.client()?, self.file(cx)?);
         let range = Range::v4(args.offset, args.length)?;
-        let result = cx.server.state().test_lock(client, &owner, &file, range, kind(args.locktype), cx.now);
+        let (kind, fx) = (kind(args.locktype), &mut self.effects);
+        let result = cx.server.state().test_lock(client, &owner, &file, range, kind, cx.now, fx);
         match result {
             Ok(()) => {
                 self.reply.start(reply.head(), Opcode::Lockt);

@@ -119,8 +119,9 @@ impl Shared {
             let file = self.permitted(call, args.alock.fh, args.exclusive)?;
             let owner = owner_of(call, &args.alock)?;
             let (range, kind) = (range(&args.alock), kind(args.exclusive));
-            let test =
-                |state: &mut State, now, _: &mut Effects| state.nlm_test(&owner, &file, range, kind, now);
+            let test = |state: &mut State, now, fx: &mut Effects| {
+                state.nlm_test(&owner, &file, range, kind, now, fx)
+            };
             self.change_state(test)
         };
         let answer = test();
