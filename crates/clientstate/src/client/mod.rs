@@ -154,8 +154,8 @@ impl State {
         Ok(self.exchanged(id))
     }
 
-    /// Removes a client record for a new one. Many unconfirmed records are a flood, which must not cost an expired client
-    /// its state. Of a few, each is a client about to make its session. Returns false if nothing can be removed.
+    /// Removes a client record for a new one. Many unconfirmed records are a flood, which must not cost an expired
+    /// client its state. Of a few, each is a client about to make its session. Returns false if nothing can be removed.
     fn make_room(&mut self, now: Now, fx: &mut Effects) -> bool {
         let unconfirmed = self.clients.values().filter(|client| !client.is_confirmed).count();
         if unconfirmed > self.limits.clients / FEW {

@@ -1,7 +1,7 @@
 //! The removal of volumes in service.
 //!
 //! A removal waits for the backing device of its volume without the lock of changes. So a silent device holds up no
-//! change of another volume, and no stop of the server.
+//! change of another volume.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
