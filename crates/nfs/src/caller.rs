@@ -157,7 +157,7 @@ impl Shared {
             let itself = sys.is_some_and(|(uid, ..)| uid == identity.uid) && rule.squash != Squash::All;
             // A context of Kerberos names a user, and no groups.
             if (rule.manage_gids || flavor != Flavor::Sys) && itself {
-                let (groups, end) = self.groups.of(identity.uid, wait)?;
+                let (groups, end) = self.groups.of(identity.uid, peer.addr.ip(), wait)?;
                 identity.groups = groups.iter().map(|gid| safe_group(rule, *gid)).collect();
                 until = Some(end);
             }

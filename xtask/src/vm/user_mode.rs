@@ -4,7 +4,7 @@
 use std::{
     ffi::OsString,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
@@ -20,6 +20,9 @@ use crate::process::{bounded, command, run};
 
 /// Runs the kernel with a relay of its connections to the host's loopback.
 const RELAYED: &str = include_str!("relayed.sh");
+
+/// Source of a library that the kernel needs on a processor with AMX.
+const WHOLE_STATE: &str = include_str!("../../assets/whole_state.c");
 
 /// Runs the kernel with its processes on one processor, where they wake each other several times faster than on two.
 /// All of them end with the kernel.
@@ -46,7 +49,17 @@ impl Settings<'_> {
         let mut machine = bounded(Some(self.limit), arguments.next().unwrap_or_default(), arguments);
         // The kernel has its memory in a file there.
         machine.env("TMPDIR", "/dev/shm").stderr(fs::File::create(self.work.join("console"))?);
+        machine.env("LD_PRELOAD", self.whole_state()?);
         Ok(machine)
+    }
+
+    /// Compiles the library for processors with AMX. Returns its path.
+    fn whole_state(&self) -> Result<PathBuf> {
+        let (source, library) = (self.work.join("whole_state.c"), self.work.join("whole_state.so"));
+        fs::write(&source, WHOLE_STATE)?;
+        let mut compile = command("cc", ["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]);
+        run(compile.arg(&library).arg(&source))?;
+        Ok(library)
     }
 
     /// Returns the program and its arguments.

@@ -1,11 +1,11 @@
-//! DEALLOCATE, COPY and WRITE of NFSv4 when the server is killed, when the power of its disks is cut, and beside each
+//! DEALLOCATE, COPY, CLONE and WRITE of NFSv4 when the server is killed, when the power of its disks is cut, and beside each
 //! other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_wire::Array as List;
 use forebay_wire::nfs4::{
-    AllocateArgs, CommitArgs, CopyArgs, CopyRes, Nfsstat4, Op, OpResult, StableHow4, WriteArgs,
+    AllocateArgs, CloneArgs, CommitArgs, CopyArgs, CopyRes, Nfsstat4, Op, OpResult, StableHow4, WriteArgs,
 };
 use rustix::process::Signal;
 
@@ -18,19 +18,25 @@ struct Expected {
     contents: Vec<u8>,
     /// True if a COPY is followed by a COMMIT. With a write-back cache it is stable by itself.
     commits: bool,
+    /// True if the backing file system can share blocks.
+    clones: bool,
     random: Random,
 }
 
 /// The number of bytes of the file under test.
 const LEN: usize = 512 << 10;
+/// The kind of request that is a CLONE.
+const CLONE: u64 = 4;
 
 impl Expected {
     /// Sends one request. Returns the contents that it is to leave, and true if the server has acknowledged it.
     fn change(&mut self, c: &mut Client4, file: &File, source: &File) -> (Vec<u8>, bool) {
         let offset = self.random.below(LEN as u64 - 70_000);
-        let offset = if self.random.below(2) == 0 { offset / 4096 * 4096 } else { offset };
+        let kind = self.random.below(if self.clones { 5 } else { 4 });
+        let aligned = kind == CLONE || self.random.below(2) == 0;
+        let offset = if aligned { offset / 4096 * 4096 } else { offset };
         let len = 1 + self.random.below(70_000) as usize;
-        let kind = self.random.below(4);
+        let len = if kind == CLONE { len.next_multiple_of(BLOCK).min(16 * BLOCK) } else { len };
         let at = offset as usize..offset as usize + len;
         let mut after = self.contents.clone();
         let data = pattern(self.random.below(256) as u8, len);
@@ -53,6 +59,12 @@ impl Expected {
                     synchronous: true,
                     source_server: List::EMPTY,
                 })
+            }
+            CLONE => {
+                after[at.clone()].copy_from_slice(&pattern(77, LEN)[from as usize..][..len]);
+                let (src_stateid, dst_stateid) = (source.open, stateid);
+                let (src_offset, dst_offset, count) = (from, offset, len as u64);
+                Op::Clone(CloneArgs { src_stateid, dst_stateid, src_offset, dst_offset, count })
             }
             _ => {
                 after[at].fill(0);
@@ -118,13 +130,13 @@ fn crash(server: &mut Server, expected: &mut Expected, before: u64, end: impl Fn
 }
 
 /// Makes the files of [`crash`].
-fn prepare(server: &Server, seed: u64, commits: bool) -> Expected {
+fn prepare(server: &Server, seed: u64, commits: bool, clones: bool) -> Expected {
     let mut c = connect(server, b"one");
     let (file, source) = (open(&mut c, b"file"), open(&mut c, b"source"));
     let contents = pattern(3, LEN);
     file.write(&mut c, 0, &contents);
     source.write(&mut c, 0, &pattern(77, LEN));
-    Expected { contents, commits, random: Random(seed) }
+    Expected { contents, commits, clones, random: Random(seed) }
 }
 
 /// Two clients work on two halves of a file whose border is within a block.
@@ -138,8 +150,9 @@ fn bytes_beside_a_deallocated_range_stay_as_they_are() {
             scope.spawn(move || {
                 let mut c = connect(server, format!("half{half}").as_bytes());
                 let file = open(&mut c, b"file");
-                let mut own =
-                    Expected { contents: pattern(9, at.len()), commits: false, random: Random(half as u64) };
+                let contents = pattern(9, at.len());
+                let random = Random(half as u64);
+                let mut own = Expected { contents, commits: false, clones: false, random };
                 file.write(&mut c, at.start as u64, &own.contents);
                 for n in 0..200 {
                     let from = own.random.below(at.len() as u64) as usize;
@@ -166,7 +179,7 @@ fn bytes_beside_a_deallocated_range_stay_as_they_are() {
 #[test]
 fn after_a_kill_each_block_is_as_before_or_as_after_the_last_request() {
     let mut server = Serve::unsquashed().cached().start();
-    let mut expected = prepare(&server, 1, false);
+    let mut expected = prepare(&server, 1, false, false);
     for round in 0..12 {
         crash(&mut server, &mut expected, 5 + 3 * round, |server| {
             server.signal(Signal::KILL);
@@ -187,7 +200,7 @@ fn after_a_power_cut_each_block_is_as_before_or_as_after_the_last_request() {
         let Some(array) = Array::instant(kind) else { return };
         let serve = array.serve();
         let mut server = if cached { serve.cached() } else { serve.plain() }.start();
-        let mut expected = prepare(&server, 5, !cached);
+        let mut expected = prepare(&server, 5, !cached, kind == "xfs");
         for round in 0..3 {
             crash(&mut server, &mut expected, 10 + round, |server| {
                 array.cut_power(&format!("{round}"));
