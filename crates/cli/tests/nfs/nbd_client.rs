@@ -62,8 +62,16 @@ impl Export {
         wait_for(|| std::os::unix::net::UnixStream::connect(self.socket()).is_ok());
     }
 
+    /// Sends a signal. After [`Signal::STOP`] no thread of the server runs any more.
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(self.child.as_ref().unwrap()), signal).unwrap();
+        let pid = Pid::from_child(self.child.as_ref().unwrap());
+        kill_process(pid, signal).unwrap();
+        let is_stopped = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        };
+        let tasks = || std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
+        wait_for(|| signal != Signal::STOP || tasks().flatten().all(is_stopped));
     }
 
     fn kill(&mut self) {
