@@ -1,5 +1,5 @@
-//! DEALLOCATE, COPY, CLONE and WRITE of NFSv4 when the server is killed, when the power of its disks is cut, and beside each
-//! other.
+//! DEALLOCATE, COPY, CLONE and WRITE of NFSv4 when the server is killed, when the power of its disks is cut, and beside
+//! each other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
