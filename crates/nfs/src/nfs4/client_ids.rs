@@ -20,17 +20,16 @@ impl ClientIds {
 
     /// Returns the id that a client gets.
     pub(crate) fn seal(&self, id: ClientId) -> u64 {
-        let (left, right) = (0..ROUNDS).fold(halves(id.0), |(left, right), round| {
-            (right, left ^ self.hash(round, right)) //
-        });
+        let (left, right) =
+            (0..ROUNDS).fold(halves(id.0), |(left, right), round| (right, left ^ self.hash(round, right)));
         u64::from(left) << 32 | u64::from(right)
     }
 
     /// Returns the client that has an id. Each number is some client's; most of them were never made.
     pub(crate) fn open(&self, sealed: u64) -> ClientId {
-        let (left, right) = (0..ROUNDS).rev().fold(halves(sealed), |(left, right), round| {
-            (right ^ self.hash(round, left), left) //
-        });
+        let (left, right) = (0..ROUNDS)
+            .rev()
+            .fold(halves(sealed), |(left, right), round| (right ^ self.hash(round, left), left));
         ClientId(u64::from(left) << 32 | u64::from(right))
     }
 
