@@ -1,6 +1,6 @@
 //! The step `packages`: makes the packages, checks them with the distributions' own tools, and installs the one for
 //! Debian in a guest with real systemd, by the commands of "In ten minutes" in `docs/operations.md`. There a client
-//! writes while the package is upgraded.
+//! writes while the package is upgraded, and while it is removed.
 
 use std::{fs::File, path::Path, time::Duration};
 
