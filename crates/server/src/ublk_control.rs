@@ -27,6 +27,9 @@ const CONTROL: &str = "/dev/ublk-control";
 /// The time that the server waits until the kernel has forgotten a device. Afterwards the kernel goes on by itself.
 const FORGETTING: Duration = Duration::from_secs(1);
 
+/// The error after the end of the process.
+const ENDED: &str = "the process for ublk has ended; restart the server";
+
 /// The answer to an [`Order`], or the number of the kernel's error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer(Result<Option<Description>, i32>);
@@ -71,13 +74,13 @@ impl UblkDriver {
 
 impl Driver for UblkDriver {
     fn carry_out(&self, order: Order) -> io::Result<Option<Description>> {
-        let mut line = self.line.lock();
         let sent = serde_json::to_string(&order)? + "\n";
-        line.get_mut().write_all(sent.as_bytes())?;
+        let mut line = self.line.lock();
         let mut answer = String::new();
-        line.read_line(&mut answer)?;
-        let Answer(answer) = serde_json::from_str(&answer)
-            .map_err(|_| io::Error::other("the process for ublk has ended; restart the server"))?;
+        let passed = line.get_mut().write_all(sent.as_bytes()).and_then(|()| line.read_line(&mut answer));
+        // An answer cut short is no answer. Both mean that the process has ended, as an error of the line does.
+        let answer = passed.ok().and_then(|_| serde_json::from_str(&answer).ok());
+        let Answer(answer) = answer.ok_or_else(|| io::Error::other(ENDED))?;
         answer.map_err(io::Error::from_raw_os_error)
     }
 }
@@ -193,6 +196,6 @@ mod tests {
         drop(theirs);
         let process = Command::new("true").spawn().unwrap();
         let driver = UblkDriver { process, line: Mutex::new(BufReader::new(ours)) };
-        assert!(driver.carry_out(Order::Stop(0)).is_err());
+        assert_eq!(driver.carry_out(Order::Stop(0)).unwrap_err().to_string(), ENDED);
     }
 }
