@@ -46,7 +46,8 @@ pub enum BenchCommand {
 /// The server to measure.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// The export: nfs://HOST[:PORT]/EXPORT[?mountport=N].
+    /// The export: nfs://HOST[:PORT]/EXPORT[?OPTION&...]; options: mountport=N, tls=FILE (authorities in PEM form for
+    /// TLS), cert=FILE and key=FILE (of the client).
     #[arg(long, required_unless_present = "ganesha")]
     url: Option<Target>,
     /// Start nfs-ganesha on this directory and measure it (root; packages nfs-ganesha-vfs and rpcbind).

@@ -1,12 +1,14 @@
 //! A TCP connection that carries RPC records in both directions, without an allocation for each request.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use forebay_wire::Encode as _;
-use forebay_wire::rpc::{Auth, CallHeader, LAST_FRAGMENT, OpaqueAuth};
+use forebay_wire::rpc::{AUTH_TLS, Auth, CallHeader, LAST_FRAGMENT, OpaqueAuth, encode_starttls};
+
+use crate::tls::{Peer, Secured};
 
 /// Most bytes read from the socket at once, unless one record is longer.
 const READ_SIZE: usize = 256 << 10;
@@ -16,10 +18,14 @@ const LONG_RECORD: usize = 32 << 10;
 /// Longest record in bytes; a longer one is an error.
 const MAX_RECORD: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Credential with which a client asks for TLS (RFC 9289, section 4.1).
+const ASK_TLS: Auth<'_> = Auth::Other(OpaqueAuth { flavor: AUTH_TLS, body: &[] });
 
 /// A non-blocking connection to an RPC program.
 pub(crate) struct Connection {
     stream: TcpStream,
+    /// The TLS session, if the connection is secured.
+    secured: Option<Box<Secured>>,
     /// Requests to send. The bytes from `sent` on have not been sent.
     out: Vec<u8>,
     sent: usize,
@@ -33,15 +39,52 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects. Requests go to version `vers` of program `prog` with credential `cred`.
-    pub(crate) fn open(address: SocketAddr, prog: u32, vers: u32, cred: Auth<'_>) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+    /// Connects, and secures the connection if the peer has a trust. Requests go to version `vers` of program `prog`
+    /// with credential `cred`.
+    pub(crate) fn open(peer: &Peer, prog: u32, vers: u32, cred: Auth<'_>) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&peer.address, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        let mut template = vec![0; 4];
-        CallHeader { xid: 0, prog, vers, proc: 0, cred, verf: OpaqueAuth::NONE }.encode(&mut template);
-        let input = vec![0; READ_SIZE];
-        Ok(Self { stream, out: Vec::new(), sent: 0, call_at: 0, template, input, start: 0, end: 0 })
+        let template = |cred| {
+            let mut template = vec![0; 4];
+            CallHeader { xid: 0, prog, vers, proc: 0, cred, verf: OpaqueAuth::NONE }.encode(&mut template);
+            template
+        };
+        let (out, input) = (Vec::new(), vec![0; READ_SIZE]);
+        let mut connection = Self {
+            stream,
+            secured: None,
+            out,
+            sent: 0,
+            call_at: 0,
+            template: template(ASK_TLS),
+            input,
+            start: 0,
+            end: 0,
+        };
+        if let Some(trust) = &peer.trust {
+            connection.ask_for_tls()?;
+            connection.stream.set_nonblocking(false)?;
+            connection.secured = Some(Box::new(Secured::begin(trust, &mut connection.stream)?));
+            connection.stream.set_nonblocking(true)?;
+        }
+        connection.template = template(cred);
+        Ok(connection)
+    }
+
+    /// Asks the server to begin TLS, with the null procedure (RFC 9289, section 4.1).
+    fn ask_for_tls(&mut self) -> io::Result<()> {
+        let xid = rand::random();
+        self.begin_call(xid, 0);
+        self.end_call();
+        let mut agreed = Vec::new();
+        encode_starttls(xid, &mut agreed);
+        match self.exchange(CONNECT_TIMEOUT)? == agreed {
+            true => Ok(()),
+            false => {
+                Err(io::Error::other("the server offers no TLS; give it a certificate, or leave out tls="))
+            }
+        }
     }
 
     /// Starts a call and returns the buffer to which the caller appends the arguments. [`Self::end_call`] completes
@@ -72,7 +115,11 @@ impl Connection {
     /// Sends as many bytes as the socket takes. Returns true if all bytes have been sent.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while self.sent < self.out.len() {
-            match self.stream.write(&self.out[self.sent..]) {
+            let sent = match &mut self.secured {
+                None => self.stream.write(&self.out[self.sent..]),
+                Some(secured) => secured.send(&mut self.stream, &self.out[self.sent..]),
+            };
+            match sent {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -82,17 +129,28 @@ impl Connection {
         }
         self.out.clear();
         self.sent = 0;
-        Ok(true)
+        match self.secured.as_mut().map(|secured| secured.flush(&mut self.stream)) {
+            None | Some(Ok(())) => Ok(true),
+            Some(Err(error)) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Some(Err(error)) => Err(error),
+        }
     }
 
     /// Reads once. Returns false if the socket has no data. The end of the stream is an error.
     pub(crate) fn receive(&mut self) -> io::Result<bool> {
         let limit = self.make_room()?;
         loop {
-            match self.stream.read(&mut self.input[self.end..limit]) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(count) => {
-                    self.end += count;
+            let end = match &mut self.secured {
+                None => match self.stream.read(&mut self.input[self.end..limit]) {
+                    Ok(0) => Ok(None),
+                    read => read.map(|count| Some(self.end + count)),
+                },
+                Some(secured) => secured.receive(&mut self.stream, &mut self.input, self.end),
+            };
+            match end {
+                Ok(None) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(Some(end)) => {
+                    self.end = end;
                     return Ok(true);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -222,7 +280,7 @@ mod tests {
 
     fn pair() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let connection = Connection::open(listener.local_addr().unwrap(), 1, 2, Auth::None).unwrap();
+        let connection = Connection::open(&listener.local_addr().unwrap().into(), 1, 2, Auth::None).unwrap();
         (connection, listener.accept().unwrap().0)
     }
 

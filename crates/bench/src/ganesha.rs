@@ -66,8 +66,13 @@ impl Ganesha {
         std::fs::write(config, configuration(&export)).context("the configuration cannot be written")?;
         // NFSv4 has one tree of names for all exports.
         let export = if version == Version::V3 { export } else { PSEUDO.to_owned() };
-        let target =
-            Target { host: "127.0.0.1".to_owned(), port: Some(PORT), mount_port: Some(MOUNT_PORT), export };
+        let target = Target {
+            host: "127.0.0.1".to_owned(),
+            port: Some(PORT),
+            mount_port: Some(MOUNT_PORT),
+            export,
+            tls: None,
+        };
         let mut ganesha = Self { children: Vec::new(), target, version };
         ganesha.spawn(Command::new("rpcbind").args(["-f", "-w"]))?;
         // nfs-ganesha ends at once if it finds no port mapper.

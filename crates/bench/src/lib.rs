@@ -37,4 +37,5 @@ mod session;
 mod setup;
 mod state;
 mod stats;
+mod tls;
 mod workload;

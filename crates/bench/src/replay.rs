@@ -33,7 +33,8 @@ const FILL_DEPTH: u16 = 8;
 pub struct ReplayArgs {
     /// Trace written by `forebay profile record`.
     trace: PathBuf,
-    /// The export: nfs://HOST[:PORT]/EXPORT[?mountport=N].
+    /// The export: nfs://HOST[:PORT]/EXPORT[?OPTION&...]; options: mountport=N, tls=FILE (authorities in PEM form for
+    /// TLS), cert=FILE and key=FILE (of the client).
     #[arg(long)]
     url: Target,
     /// Begin each operation as soon as possible, not at its time in the trace.

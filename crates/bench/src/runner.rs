@@ -79,7 +79,7 @@ impl<'g> Runner<'g> {
         )?;
         let server_pid = settings.server_pid.or_else(|| {
             let local = settings.target.is_loopback().unwrap_or(false);
-            local.then(|| cpu::listener_of(session.address.port())).flatten()
+            local.then(|| cpu::listener_of(session.peer.address.port())).flatten()
         });
         let setup = Setup::new(session, settings.verify || settings.state.is_some(), part)?;
         Ok(Self { settings, setup, server_pid, part, gate, trees: HashMap::new() })
@@ -278,10 +278,10 @@ impl<'g> Runner<'g> {
     /// Connects one client, with an identity of its own. In NFSv4.1 its session gets at least as many slots as
     /// requests in flight.
     pub(crate) fn connect(&self, client: u32, options: &Options) -> Result<Link> {
-        let address = self.setup.session.address;
+        let peer = &self.setup.session.peer;
         let slots = options.depth.max(MIN_SLOTS);
-        Link::open(self.settings.nfs, address, &identity(client, options), slots)
-            .with_context(|| format!("client {client} cannot connect to {address}"))
+        Link::open(self.settings.nfs, peer, &identity(client, options), slots)
+            .with_context(|| format!("client {client} cannot connect to {peer}"))
     }
 
     /// Runs a phase and measures it.
@@ -309,7 +309,7 @@ impl<'g> Runner<'g> {
         let client_cpu = used(own_before, cpu::own_time());
         let server_cpu = used(server_before, cpu(self.server_pid));
         // If a local server's process is not known, its CPU time cannot be told from that of other processes.
-        let seen = server_cpu.is_some() || !self.setup.session.address.ip().is_loopback();
+        let seen = server_cpu.is_some() || !self.setup.session.peer.address.ip().is_loopback();
         let machine = used(machine_before, cpu::machine_time()).filter(|_| seen);
         let known = client_cpu.unwrap_or_default() + server_cpu.unwrap_or_default();
         let other_cpu = machine.map(|machine| (machine - known).max(0.0));

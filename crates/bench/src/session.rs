@@ -1,6 +1,5 @@
 //! A session that makes one call after the other: for mounting, preparing and removing, where speed does not matter.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +11,7 @@ use forebay_wire::{Decode, Encode, Reader};
 
 use crate::connection::Connection;
 use crate::protocol::{Answer, Attributes, Fault, Handle, Link, MIN_SLOTS, Made, Request, Status, Version};
+use crate::tls::Peer;
 use crate::url::Target;
 
 /// Longest time without an answer, after which a server counts as dead.
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     link: Link,
     identity: Identity,
     xid: u32,
-    pub(crate) address: SocketAddr,
+    pub(crate) peer: Peer,
     pub(crate) root: Handle,
     pub(crate) limits: Limits,
 }
@@ -87,12 +87,12 @@ impl Session {
         match version {
             Version::V3 => Self::open_nfs3(target, identity),
             Version::V41 => {
-                let address = target.socket_address(target.port.unwrap_or(nfs3::PORT))?;
-                let link = Link::open(version, address, identity, MIN_SLOTS)
-                    .with_context(|| format!("no session of NFSv4.1 at {address}"))?;
+                let peer = target.peer(target.port.unwrap_or(nfs3::PORT))?;
+                let link = Link::open(version, &peer, identity, MIN_SLOTS)
+                    .with_context(|| format!("no session of NFSv4.1 at {peer}"))?;
                 let (identity, root) = (identity.clone(), Handle::EMPTY);
                 let mut session =
-                    Self { link, identity, xid: rand::random(), address, root, limits: Limits::NFS4 };
+                    Self { link, identity, xid: rand::random(), peer, root, limits: Limits::NFS4 };
                 let root = Request::Root { path: &target.export };
                 let found = session.call(&root, || target.export.clone(), |answer| answer.found())?;
                 session.root = found.handle.context("the export has no handle")?;
@@ -118,21 +118,21 @@ impl Session {
                 },
             },
         };
-        let address = target.socket_address(port)?;
-        let mut link = Link::open(Version::V3, address, identity, 1)
-            .with_context(|| format!("cannot connect to NFS at {address}; check that the server runs"))?;
+        let peer = target.peer(port)?;
+        let mut link = Link::open(Version::V3, &peer, identity, 1)
+            .with_context(|| format!("cannot connect to NFS at {peer}; check that the server runs"))?;
         let arguments = nfs3::FsinfoArgs { object: root };
         let xid = rand::random();
         let fsinfo: Result<nfs3::FsinfoRes, _> =
             call(&mut link.connection, xid, nfs3::Procedure::Fsinfo as u32, &arguments)
-                .with_context(|| format!("FSINFO of the root at {address} failed"))?;
+                .with_context(|| format!("FSINFO of the root at {peer} failed"))?;
         let fsinfo = match fsinfo {
             Ok(Ok(fsinfo)) => fsinfo,
             Ok(Err(failed)) => bail!("FSINFO of the root failed: {}", failed.status),
             Err(status) => bail!("FSINFO of the root failed: the server says {status:?}"),
         };
         let limits = Limits { write: fsinfo.wtmax, listing: fsinfo.dtpref };
-        Ok(Self { link, identity: identity.clone(), xid, address, root: root.into(), limits })
+        Ok(Self { link, identity: identity.clone(), xid, peer, root: root.into(), limits })
     }
 
     /// Sends a request and decodes its result with `take`. In errors `what` names the object of the request.
@@ -154,7 +154,7 @@ impl Session {
         take: impl Fn(&Answer<'_>) -> Result<T, Fault>,
     ) -> Result<Result<T, Status>> {
         let operation = request.operation(self.link.version());
-        let failed = || format!("{} of {} at {} failed", operation.name(), what(), self.address);
+        let failed = || format!("{} of {} at {} failed", operation.name(), what(), self.peer);
         let start = Instant::now();
         loop {
             self.xid = self.xid.wrapping_add(1);
@@ -167,7 +167,7 @@ impl Session {
                 // A phase has lasted longer than the lease.
                 Err(Fault::Status(status)) if status.is_session_lost() && start.elapsed() < TIMEOUT => {
                     let version = self.link.version();
-                    self.link = Link::open(version, self.address, &self.identity, MIN_SLOTS)?;
+                    self.link = Link::open(version, &self.peer, &self.identity, MIN_SLOTS)?;
                 }
                 Err(Fault::Status(status)) => return Ok(Err(status)),
                 Err(fault) => return Err(fault.of(operation, &what())),
@@ -297,7 +297,9 @@ pub(crate) struct ListedEntry {
 /// Asks the port mapper for a port. Returns `None` without a port mapper, or if it does not know the program.
 fn port_of(target: &Target, program: u32) -> Result<Option<u16>> {
     let address = target.socket_address(portmap::PORT)?;
-    let Ok(mut connection) = Connection::open(address, portmap::PROGRAM, portmap::VERSION, Auth::None) else {
+    let Ok(mut connection) =
+        Connection::open(&address.into(), portmap::PROGRAM, portmap::VERSION, Auth::None)
+    else {
         return Ok(None);
     };
     let arguments = Mapping { prog: program, vers: 3, prot: IPPROTO_TCP, port: 0 };
@@ -308,15 +310,15 @@ fn port_of(target: &Target, program: u32) -> Result<Option<u16>> {
 
 /// Asks MOUNT for the root of the export.
 fn mount(target: &Target, port: u16, identity: &Identity) -> Result<nfs3::FileHandle> {
-    let address = target.socket_address(port)?;
-    let mut connection = Connection::open(address, mount3::PROGRAM, mount3::VERSION, identity.auth())
-        .with_context(|| format!("cannot connect to MOUNT at {address}; check that the server runs"))?;
+    let peer = target.peer(port)?;
+    let mut connection = Connection::open(&peer, mount3::PROGRAM, mount3::VERSION, identity.auth())
+        .with_context(|| format!("cannot connect to MOUNT at {peer}; check that the server runs"))?;
     let path = target.export.as_bytes();
     let reply: Result<MountRes, _> = call(&mut connection, 1, mount3::Procedure::Mnt as u32, &path)
-        .with_context(|| format!("mounting {} at {address} failed", target.export))?;
+        .with_context(|| format!("mounting {} at {peer} failed", target.export))?;
     match reply {
         Ok(Ok(mounted)) => Ok(mounted.fhandle),
-        Ok(Err(status)) => bail!("mounting {} at {address} failed: {status:?}", target.export),
-        Err(status) => bail!("mounting {} at {address} failed: the server says {status:?}", target.export),
+        Ok(Err(status)) => bail!("mounting {} at {peer} failed: {status:?}", target.export),
+        Err(status) => bail!("mounting {} at {peer} failed: the server says {status:?}", target.export),
     }
 }

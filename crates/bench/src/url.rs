@@ -1,11 +1,14 @@
-//! URLs of exports, `nfs://HOST[:PORT]/EXPORT[?mountport=N]`: the form of RFC 2224 with one option.
+//! URLs of exports, `nfs://HOST[:PORT]/EXPORT[?OPTION&...]`: the form of RFC 2224 with options.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+
+use crate::tls::{Peer, Trust};
 
 /// An export of an NFS server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,17 @@ pub struct Target {
     pub mount_port: Option<u16>,
     /// Path of the export, with its leading slash.
     pub export: String,
+    /// Files with which connections are secured; with `None` they are plain.
+    pub tls: Option<TlsFiles>,
+}
+
+/// The files with which connections are secured, in PEM form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The authorities of which one has signed the server's certificate.
+    pub authorities: PathBuf,
+    /// The certificate and the private key that a client shows, if it shows one.
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl TryFrom<String> for Target {
@@ -48,15 +62,28 @@ impl FromStr for Target {
         if host.is_empty() {
             bail!("the URL {url} names no host; write nfs://HOST[:PORT]/EXPORT");
         }
-        let mut mount_port = None;
+        let (mut mount_port, mut authorities, mut certificate, mut key) = (None, None, None, None);
         for option in query.unwrap_or_default().split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("mountport", value)) => mount_port = Some(parse_port(value)?),
-                _ => bail!("the URL {url} has an unknown option {option}; known is mountport=N"),
+                Some(("tls", file)) => authorities = Some(PathBuf::from(file)),
+                Some(("cert", file)) => certificate = Some(PathBuf::from(file)),
+                Some(("key", file)) => key = Some(PathBuf::from(file)),
+                _ => bail!(
+                    "the URL {url} has an unknown option {option}; known are mountport=N, tls=FILE, cert=FILE and key=FILE"
+                ),
             }
         }
+        let tls = match (authorities, certificate, key) {
+            (None, None, None) => None,
+            (Some(authorities), None, None) => Some(TlsFiles { authorities, identity: None }),
+            (Some(authorities), Some(certificate), Some(key)) => {
+                Some(TlsFiles { authorities, identity: Some((certificate, key)) })
+            }
+            _ => bail!("the URL {url} is incomplete; cert=FILE and key=FILE go together, and with tls=FILE"),
+        };
         let export = if path.is_empty() { "/".to_owned() } else { path.to_owned() };
-        Ok(Self { host: host.to_owned(), port, mount_port, export })
+        Ok(Self { host: host.to_owned(), port, mount_port, export, tls })
     }
 }
 
@@ -74,9 +101,17 @@ impl fmt::Display for Target {
             write!(f, ":{port}")?;
         }
         f.write_str(&self.export)?;
-        match self.mount_port {
-            Some(port) => write!(f, "?mountport={port}"),
-            None => Ok(()),
+        let mut options = Vec::new();
+        options.extend(self.mount_port.map(|port| format!("mountport={port}")));
+        if let Some(TlsFiles { authorities, identity }) = &self.tls {
+            options.push(format!("tls={}", authorities.display()));
+            if let Some((certificate, key)) = identity {
+                options.push(format!("cert={}&key={}", certificate.display(), key.display()));
+            }
+        }
+        match options.is_empty() {
+            true => Ok(()),
+            false => write!(f, "?{}", options.join("&")),
         }
     }
 }
@@ -105,6 +140,15 @@ impl Target {
     /// Returns the socket address of one of the server's ports.
     pub(crate) fn socket_address(&self, port: u16) -> Result<SocketAddr> {
         Ok(SocketAddr::new(self.address()?, port))
+    }
+
+    /// Returns one of the server's ports, with the trust for a secured connection.
+    ///
+    /// # Errors
+    /// The name cannot be resolved, or a file of TLS cannot be used.
+    pub(crate) fn peer(&self, port: u16) -> Result<Peer> {
+        let trust = self.tls.as_ref().map(|files| Trust::load(files, &self.host)).transpose()?;
+        Ok(Peer { address: self.socket_address(port)?, trust })
     }
 }
 
@@ -135,7 +179,7 @@ mod tests {
     use super::*;
 
     fn target(host: &str, port: Option<u16>, mount_port: Option<u16>, export: &str) -> Target {
-        Target { host: host.to_owned(), port, mount_port, export: export.to_owned() }
+        Target { host: host.to_owned(), port, mount_port, export: export.to_owned(), tls: None }
     }
 
     #[test]
@@ -145,6 +189,20 @@ mod tests {
             ("nfs://10.0.0.1:12049/a/b", target("10.0.0.1", Some(12049), None, "/a/b")),
             ("nfs://[::1]:2049/?mountport=20048", target("::1", Some(2049), Some(20048), "/")),
         ];
+        let secured = |identity: Option<(&str, &str)>| {
+            let identity = identity.map(|(certificate, key)| (certificate.into(), key.into()));
+            Some(TlsFiles { authorities: "/ca.pem".into(), identity })
+        };
+        let cases = cases.into_iter().chain([
+            (
+                "nfs://server/data?tls=/ca.pem",
+                Target { tls: secured(None), ..target("server", None, None, "/data") },
+            ),
+            (
+                "nfs://server/?mountport=7&tls=/ca.pem&cert=c.pem&key=c.key",
+                Target { tls: secured(Some(("c.pem", "c.key"))), ..target("server", None, Some(7), "/") },
+            ),
+        ]);
         for (text, expected) in cases {
             let parsed: Target = text.parse().unwrap();
             assert_eq!(parsed, expected);
@@ -162,6 +220,8 @@ mod tests {
             ("nfs://server:99999/", "not a port"),
             ("nfs://[::1/", "bracket"),
             ("nfs://server/?vers=4", "unknown option"),
+            ("nfs://server/?cert=c.pem&key=c.key", "with tls=FILE"),
+            ("nfs://server/?tls=/ca.pem&key=c.key", "go together"),
         ] {
             let error = text.parse::<Target>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

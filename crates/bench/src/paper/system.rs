@@ -181,8 +181,13 @@ impl Forebay {
             command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?));
         }
         let child = command.spawn().context("forebay serve cannot be started")?;
-        let target =
-            Target { host: "127.0.0.1".into(), port: Some(port), mount_port: None, export: "/".into() };
+        let target = Target {
+            host: "127.0.0.1".into(),
+            port: Some(port),
+            mount_port: None,
+            export: "/".into(),
+            tls: None,
+        };
         let mut server = Self { child, target, state, caches };
         server.wait(&log_path)?;
         Ok(server)

@@ -1,7 +1,5 @@
 //! A connection to a server in one version of NFS, with the client's session in NFSv4.1.
 
-use std::net::SocketAddr;
-
 use anyhow::{Context as _, Result, bail};
 use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::{Decode as _, Reader, nfs3, nfs4};
@@ -11,6 +9,7 @@ use super::session4::Session4;
 use super::{Answer, Version, v3, v4};
 use crate::connection::Connection;
 use crate::session::{Identity, TIMEOUT};
+use crate::tls::Peer;
 
 /// A connection of one client.
 pub(crate) struct Link {
@@ -21,17 +20,12 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects. In NFSv4.1, makes a session with at least `slots` slots: most requests in flight.
-    pub(crate) fn open(
-        version: Version,
-        address: SocketAddr,
-        identity: &Identity,
-        slots: u16,
-    ) -> Result<Self> {
+    pub(crate) fn open(version: Version, peer: &Peer, identity: &Identity, slots: u16) -> Result<Self> {
         let number = match version {
             Version::V3 => nfs3::VERSION,
             Version::V41 => nfs4::VERSION,
         };
-        let mut connection = Connection::open(address, nfs3::PROGRAM, number, identity.auth())?;
+        let mut connection = Connection::open(peer, nfs3::PROGRAM, number, identity.auth())?;
         let session = match version {
             Version::V3 => None,
             Version::V41 => Some(Session4::begin(&mut connection, slots)?),

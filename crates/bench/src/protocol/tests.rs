@@ -17,7 +17,7 @@ const OPEN: Stateid = Stateid { seqid: 1, other: [7; 12] };
 fn pair() -> (Connection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let connection = Connection::open(address, PROGRAM, VERSION, Auth::None).unwrap();
+    let connection = Connection::open(&address.into(), PROGRAM, VERSION, Auth::None).unwrap();
     (connection, listener.accept().unwrap().0)
 }
 

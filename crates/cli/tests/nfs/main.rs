@@ -85,6 +85,7 @@ mod ssd_reads;
 mod start_stop;
 mod support_redacted;
 mod tls;
+mod tls_bench;
 mod tls_rules;
 mod unprivileged;
 mod volumes;

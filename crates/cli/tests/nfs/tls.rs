@@ -21,8 +21,13 @@ pub(crate) struct Certified {
 
 impl Certified {
     pub(crate) fn new() -> Self {
+        Self::with(&["server.example"])
+    }
+
+    /// Returns a server's certificate with these names and addresses.
+    pub(crate) fn with(names: &[&str]) -> Self {
         let authority = Authority::new();
-        let server = authority.issue("server", &["server.example"]);
+        let server = authority.issue("server", names);
         Self { authority, server }
     }
 
