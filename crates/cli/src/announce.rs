@@ -216,6 +216,7 @@ mod tests {
             id: 1,
             clients: vec![],
             tls: TlsPolicy::Optional,
+            delegations: true,
             policy: forebay_config::Policy::default(),
         }
     }

@@ -92,7 +92,8 @@ pub(crate) struct ServeArgs {
     /// Realm whose users are this host's users, besides the host's default realm; may be repeated
     #[arg(long = "realm", value_name = "REALM")]
     realms: Vec<String>,
-    /// Give NFSv4 clients no delegations: no client caches a file without asking the server
+    /// Give NFSv4 clients no delegations: no client caches a file without asking the server. An export of the
+    /// configuration can say otherwise (`delegations`)
     #[arg(long)]
     no_nfs4_delegations: bool,
     /// Filter for the process's own system calls: on (an unknown call fails, and an event reports it), strict (it

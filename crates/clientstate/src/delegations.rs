@@ -229,10 +229,22 @@ impl State {
     /// Recalls the delegations of a file, or of all files, that the host has changed. Nobody waits for their return,
     /// and the records wait for the next request's.
     pub fn host_changed(&mut self, file: Option<&FileKey>, now: Now, fx: &mut Effects) {
-        let files: BTreeSet<u32> = match file {
-            Some(file) => self.files.find(file).into_iter().collect(),
-            None => self.delegation_index.keys().map(|(file, _)| *file).collect(),
-        };
+        match file {
+            Some(file) => self.recall_unasked(self.files.find(file).into_iter().collect(), now, fx),
+            None => self.recall_where(|_| true, now, fx),
+        }
+    }
+
+    /// Recalls the delegations of all files for whose keys `is_meant` returns true. Nobody waits for their return, and
+    /// the records wait for the next request's.
+    pub fn recall_where(&mut self, is_meant: impl Fn(&FileKey) -> bool, now: Now, fx: &mut Effects) {
+        let delegated = self.delegation_index.keys().map(|(file, _)| *file);
+        let files = delegated.filter(|file| is_meant(&self.files.at(*file).key)).collect();
+        self.recall_unasked(files, now, fx);
+    }
+
+    /// Recalls the delegations of files for no request.
+    fn recall_unasked(&mut self, files: BTreeSet<u32>, now: Now, fx: &mut Effects) {
         for file in files {
             self.recall(file, None, true, now, fx);
         }

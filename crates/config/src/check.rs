@@ -51,7 +51,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     check_tls(&draft.exports, tls.as_ref(), problems);
     let http = draft.http.take().map(|draft| http::complete(draft, &listen, tls.is_some(), problems));
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
-    let exports = complete_exports(std::mem::take(&mut draft.exports), outside, problems);
+    let exports = complete_exports(&mut draft, outside, problems);
     let state_dir = state_dir(draft.state_dir.take(), &exports, problems);
     let (mode, cache) = cache::complete(&mut draft, &exports, problems);
     Settings {
@@ -185,14 +185,15 @@ fn check_tls(exports: &[DraftExport], files: Option<&TlsFiles>, problems: &mut C
     }
 }
 
-/// Returns the exports with real directories, ids and complete client rules.
+/// Takes the exports of the draft, and returns them with real directories, ids and complete client rules.
 fn complete_exports(
-    drafts: Vec<DraftExport>,
+    all: &mut Draft,
     outside: Option<&Located<SocketAddr>>,
     problems: &mut Collector<'_>,
 ) -> Vec<Export> {
     let mut done: Vec<Located<Export>> = Vec::new();
-    for draft in drafts {
+    let delegations = all.nfs4_delegations.unwrap_or(true);
+    for draft in std::mem::take(&mut all.exports) {
         let directory = draft.path.as_ref().and_then(|path| directory(path, problems));
         let name = draft.name.map_or_else(String::new, |name| name.value);
         let clients = complete_clients(&name, draft.clients, &draft.origin, outside, problems);
@@ -215,7 +216,9 @@ fn complete_exports(
         }
         let aliases = draft.aliases.into_iter().map(|alias| alias.value).collect();
         let tls = draft.tls.map_or(TlsPolicy::Optional, |tls| tls.value);
-        let export = Export { path: directory, name, aliases, id, clients, tls, policy: draft.policy };
+        let delegations = draft.delegations.unwrap_or(delegations);
+        let policy = draft.policy;
+        let export = Export { path: directory, name, aliases, id, clients, tls, delegations, policy };
         done.push(Located { value: export, origin: path.origin });
     }
     done.into_iter().map(|export| export.value).collect()

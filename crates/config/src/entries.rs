@@ -248,7 +248,7 @@ impl Settings {
         all.add(&root, "portmap", quoted(portmap), NeedsRestart);
         all.add(&root, "locks", Some(locks.to_string()), NeedsRestart);
         all.add(&root, "nfs4", Some(nfs4.to_string()), NeedsRestart);
-        all.add(&root, "nfs4_delegations", Some(nfs4_delegations.to_string()), NeedsRestart);
+        all.add(&root, "nfs4_delegations", Some(nfs4_delegations.to_string()), InService);
         all.add(&root, "profile", Some(profile.to_string()), InService);
         all.add(&root, "sandbox", quoted(sandbox), NeedsRestart);
         // The first rule that takes Kerberos puts its settings in force.
@@ -318,13 +318,14 @@ impl List<'_> {
     /// Adds the entries of an `[[export]]` and of its client rules. `number` is its place in the file, from 0.
     fn add_export(&mut self, number: usize, export: &Export) {
         use Change::{InService, NeedsRestart};
-        let Export { path: directory, name, aliases, id, clients, tls, policy } = export;
+        let Export { path: directory, name, aliases, id, clients, tls, delegations, policy } = export;
         let table = Table::numbered("export", &[number], name.clone());
         self.add(&table, "path", path(directory), NeedsRestart);
         self.add(&table, "name", quoted(name), NeedsRestart);
         self.add(&table, "aliases", list(aliases), NeedsRestart);
         self.add(&table, "id", Some(id.to_string()), NeedsRestart);
         self.add(&table, "tls", quoted(tls), InService);
+        self.add(&table, "delegations", Some(delegations.to_string()), InService);
         let Policy { cache, priority, streams, mode, dirty_time, cache_min, cache_max } = policy;
         self.add(&table, "policy.cache", cache.and_then(quoted), InService);
         self.add(&table, "policy.priority", priority.and_then(quoted), InService);

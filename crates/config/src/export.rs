@@ -28,6 +28,8 @@ pub struct Export {
     pub clients: Vec<ClientRule>,
     /// Protection that the connections of clients must have.
     pub tls: TlsPolicy,
+    /// True if clients of NFSv4 get delegations of files in the export.
+    pub delegations: bool,
     /// The policy of the directory, unless a rule below it says otherwise.
     pub policy: Policy,
 }
@@ -95,6 +97,7 @@ mod tests {
             id: 1,
             clients: vec![rule(loopback(), vec![]), rule(vec![], vec![name.clone()])],
             tls: TlsPolicy::Optional,
+            delegations: true,
             policy: Policy::default(),
         };
         let (here, there) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));

@@ -72,6 +72,8 @@ pub(crate) struct DraftExport {
     pub(crate) aliases: Vec<Located<String>>,
     pub(crate) id: Option<Located<u32>>,
     pub(crate) tls: Option<Located<TlsPolicy>>,
+    /// Absent if `nfs4_delegations` decides.
+    pub(crate) delegations: Option<bool>,
     pub(crate) policy: Policy,
     pub(crate) clients: Vec<DraftClient>,
 }
@@ -176,6 +178,7 @@ fn read_export(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
     let aliases = table.list("aliases", problems, check_name).map_or(Vec::new(), |list| list.value);
     let id = table.parsed("id", problems, parse_id);
     let tls = table.parsed("tls", problems, str::parse);
+    let delegations = table.boolean("delegations", problems).map(|flag| flag.value);
     let policy = table.table("policy", "policy = { cache = \"pin\" }", problems);
     let policy = policy.map(|policy| read_policy(policy, problems)).unwrap_or_default();
     let mut clients = Vec::new();
@@ -183,7 +186,7 @@ fn read_export(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
         clients.push(read_client(client, problems));
     }
     table.finish(problems);
-    DraftExport { origin, path, name, aliases, id, tls, policy, clients }
+    DraftExport { origin, path, name, aliases, id, tls, delegations, policy, clients }
 }
 
 /// Reads an `[[export.client]]`. Reports mistakes and unknown keys, and returns as much as could be read.

@@ -115,7 +115,7 @@ impl Settings {
             portmap: self.portmap,
             locks: self.locks,
             nfs4: self.nfs4,
-            nfs4_delegations: self.nfs4_delegations,
+            nfs4_delegations: new.nfs4_delegations,
             profile: new.profile,
             kerberos: kerberos.clone(),
             sandbox: self.sandbox,
@@ -143,8 +143,8 @@ impl Limits {
 }
 
 impl Export {
-    /// Returns this export with the rules, the protection and the policy of the export of the same name, if that
-    /// is the same directory with the same id.
+    /// Returns this export with the rules, the protection, the delegations and the policy of the export of the same
+    /// name, if that is the same directory with the same id.
     fn with_changes_of(&self, new: &[Export]) -> Export {
         let same = |new: &&Export| (&new.path, &new.name, new.id) == (&self.path, &self.name, self.id);
         let Some(new) = new.iter().find(same) else { return self.clone() };
@@ -155,6 +155,7 @@ impl Export {
             id: self.id,
             clients: new.clients.clone(),
             tls: new.tls,
+            delegations: new.delegations,
             policy: new.policy,
         }
     }

@@ -54,7 +54,7 @@ pub struct Flags {
     pub locks: Option<bool>,
     /// False to serve NFSv3 only.
     pub nfs4: Option<bool>,
-    /// True to give clients of NFSv4 no delegations.
+    /// True to give clients of NFSv4 no delegations. `delegations` of an export overrides it.
     pub no_nfs4_delegations: bool,
     /// Filter of system calls.
     pub sandbox: Option<Sandbox>,
@@ -283,6 +283,7 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
         aliases: each("--export", &aliases, problems, check_name),
         id: None,
         tls: flags.tls.map(|tls| Located::flag(tls, "--tls")),
+        delegations: None,
         policy: crate::Policy::default(),
         clients: dir_clients(flags, problems),
     }];

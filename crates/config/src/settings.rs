@@ -42,7 +42,7 @@ pub struct Settings {
     pub locks: bool,
     /// True if NFSv4.1 and 4.2 are served beside NFSv3.
     pub nfs4: bool,
-    /// True if clients of NFSv4 get delegations.
+    /// True if clients of NFSv4 get delegations in exports that do not say otherwise.
     pub nfs4_delegations: bool,
     /// True if the operations of clients are counted by client, export, user and file.
     pub profile: bool,

@@ -112,6 +112,7 @@ name = "/data"
 aliases = ["/a \"b\""]
 id = 7
 tls = "mutual"
+delegations = false
 policy.cache = "pin"
 policy.priority = "high"
 policy.streams = "cache"
@@ -225,6 +226,8 @@ fn a_reload_does_what_its_differences_say() {
         "[limits] connections: 16384 -> 5",
         "[tls] certificate: none -> \"/c\"",
         "[[export]] /data tls: \"optional\" -> \"mutual\"",
+        "[[export]] /data delegations: true -> false",
+        "nfs4_delegations: true -> false",
         "[[export.client]] /data rule 1 squash: \"root\" -> \"all\"",
     ] {
         assert!(now.iter().any(|it| it == line), "{line}: {now:#?}");

@@ -29,6 +29,11 @@ impl Rules {
         self.now.read().clone()
     }
 
+    /// Returns true if clients get delegations in the export with this id.
+    pub(crate) fn delegates(&self, export: u32) -> bool {
+        self.now.read().iter().any(|known| known.id == export && known.delegations)
+    }
+
     /// Replaces the rules. After the return no request is admitted by an older rule, except requests in progress.
     pub(crate) fn replace(&self, exports: Vec<Export>) {
         *self.now.write() = exports.into();

@@ -49,8 +49,6 @@ pub struct NfsConfig {
     pub locks: Option<LockConfig>,
     /// The duration of leases and of grace periods.
     pub lease: Duration,
-    /// True if clients of NFSv4 get delegations.
-    pub nfs4_delegations: bool,
     /// The state directory, for the clients of NFSv4 that may reclaim state.
     pub state_dir: Option<PathBuf>,
     /// True if the operations of clients are counted by client, export, user and file.
@@ -98,9 +96,8 @@ impl Nfs {
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
         let locks = config.locks.as_ref().map(Locks::open).transpose()?;
         let served = Served { nfs4: config.nfs4, locks: locks.is_some() };
-        let (lease, delegates) = (config.lease, config.nfs4_delegations);
         let known = config.state_dir.filter(|_| served.nfs4).map(|dir| dir.join("nfs4-clients"));
-        let start = nfs4::Start { lease, delegates, known };
+        let start = nfs4::Start { lease: config.lease, known };
         let state = || nfs4::Server::new(&vfs, start);
         let nfs4 = (served.nfs4 || served.locks).then(state).transpose()?;
         let shared = Arc::new(Shared {
@@ -195,7 +192,10 @@ impl Nfs {
             self.shared.lose_locks()?;
         }
         let Some(server) = &self.shared.nfs4 else { return Ok(()) };
-        server.begin(&self.shared.vfs, self.has_lost_locks())
+        server.begin(&self.shared.vfs, self.has_lost_locks())?;
+        // The log may have delegations of files in exports that had some in the last run.
+        self.shared.recall_undelegated();
+        Ok(())
     }
 
     /// Removes the files that earlier runs have kept for clients which are gone, after [`Nfs::begin`] and before any
@@ -207,9 +207,11 @@ impl Nfs {
         self.shared.vfs.remove_unopened_kept()
     }
 
-    /// Replaces the rules of the exports. After the return, requests are admitted by the new rules.
+    /// Replaces the rules of the exports. After the return, requests are admitted by the new rules. Delegations of
+    /// files in exports that have none any more are being recalled.
     pub fn set_rules(&self, exports: Vec<forebay_config::Export>) {
         self.shared.rules.replace(exports);
+        self.shared.recall_undelegated();
     }
 
     /// Makes the directories above the exports lead to those that `vfs` has in service now.

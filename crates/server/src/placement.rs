@@ -219,6 +219,7 @@ mod tests {
                 id: 1,
                 clients: Vec::new(),
                 tls: forebay_config::TlsPolicy::Optional,
+                delegations: true,
                 policy: forebay_config::Policy::default(),
             };
             let nbd = Nbd { sockets: vec!["/run/own".into()], ..Nbd::default() };

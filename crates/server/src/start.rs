@@ -325,7 +325,6 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
             sources: settings.listen.iter().map(|address| address.ip().to_canonical()).collect(),
         }),
         lease: limits.lease,
-        nfs4_delegations: settings.nfs4_delegations,
         profile: settings.profile,
         state_dir: Some(settings.state_dir.clone()),
         reply_cache: reload::reply_cache(settings),

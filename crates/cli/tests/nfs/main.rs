@@ -57,9 +57,9 @@ mod nfs4;
 mod nfs42;
 mod nfs42_crashes;
 mod nfs4_callbacks;
-
 mod nfs4_change;
 mod nfs4_copies;
+mod nfs4_delegations;
 mod nfs4_hostile;
 mod nfs4_killed;
 mod nfs4_restarts;

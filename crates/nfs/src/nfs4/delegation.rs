@@ -113,6 +113,16 @@ impl Shared {
         }
     }
 
+    /// Recalls the delegations of files in exports that have none by the rules in force.
+    pub(crate) fn recall_undelegated(&self) {
+        let Some(server) = self.nfs4.as_ref().filter(|server| server.has_delegations()) else { return };
+        let is_meant = |file: &FileKey| {
+            let export = self.vfs.export_of_handle(file.as_bytes());
+            export.is_some_and(|export| !self.rules.delegates(export))
+        };
+        server.without_request(&self.vfs, |state, now, effects| state.recall_where(is_meant, now, effects));
+    }
+
     /// Begins the changes that a request of NFSv3 makes, and recalls the delegations of their files. The request gets
     /// NFS3ERR_JUKEBOX until they are returned, or waits until their revocation is durable. Takes no lock while no
     /// client has a delegation.

@@ -108,7 +108,13 @@ impl Compound {
         // An open that truncates gets no delegation itself.
         let handle = found.size.map(|_| found.place.handle(cx));
         let _changing = handle.map(|handle| self.begin_change(cx, handle.as_bytes())).transpose()?;
-        let opened = cx.server.state().open(request, cx.now, &mut self.effects)?;
+        let opened = {
+            let mut state = cx.server.state();
+            // Under the lock: a reload that ends delegations of the export finds one that is granted before.
+            let delegates = cx.shared.rules.delegates(at.target.export.id);
+            let request = if delegates { request } else { &undelegated(request) };
+            state.open(request, cx.now, &mut self.effects)?
+        };
         match use_opened(cx, &at, found.size) {
             Ok(change) => found.change = change.or(found.change.take()),
             Err(stop) => {
@@ -367,6 +373,12 @@ fn permit(cx: &Context<'_>, at: &At, access: u8, made: bool) -> Result<(), Stop>
         cx.shared.vfs.access(&at.target, &at.caller.cred, execute, cx.wait)?.0.execute
     };
     if may_read && (may.write || !asked.write) { Ok(()) } else { Err(Stop::Fail(Nfsstat4::Access)) }
+}
+
+/// Returns an open that gets no delegation, nor reclaims one.
+fn undelegated(request: &StateOpen) -> StateOpen {
+    let claim = if let Claim::Previous(_) = request.claim { Claim::Previous(None) } else { request.claim };
+    StateOpen { claim, want: Want::None, ..request.clone() }
 }
 
 /// Returns the claim of an OPEN in terms of the clients' state. Fails with NFS4ERR_NOTSUPP for a claim on delegations

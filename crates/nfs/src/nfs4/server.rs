@@ -44,8 +44,6 @@ pub struct StateNumbers {
 /// The circumstances of a start.
 pub(crate) struct Start {
     pub(crate) lease: Duration,
-    /// True if clients get delegations.
-    pub(crate) delegates: bool,
     /// The file of the clients that may reclaim state.
     pub(crate) known: Option<PathBuf>,
 }
@@ -91,12 +89,9 @@ impl Server {
     /// # Errors
     /// The file of known clients cannot be read.
     pub(crate) fn new(vfs: &Vfs, start: Start) -> std::io::Result<Self> {
-        let Start { lease, delegates, known } = start;
+        let Start { lease, known } = start;
         let known = Known::open(known)?;
-        let mut limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
-        if !delegates {
-            limits.delegations = 0;
-        }
+        let limits = Limits { lease: lease.as_nanos() as u64, ..Limits::default() };
         let keys = RandomState::new();
         let counters = Arc::default();
         let mut state = State::new(limits.clone(), origin(&keys, None));

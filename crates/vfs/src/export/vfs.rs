@@ -165,6 +165,11 @@ impl Vfs {
         Ok(Target { export: export.clone(), object })
     }
 
+    /// Returns the id of the export that a handle of this server names. The export may be out of service.
+    pub fn export_of_handle(&self, wire: &[u8]) -> Option<u32> {
+        self.key.open(wire).ok().map(|(export, _)| export)
+    }
+
     /// Answers a request about an inode that is not open, if the attribute cache knows enough of it. Never waits.
     pub fn known<T>(&self, wire: &[u8], answer: impl FnOnce(&Export, &CachedAttr) -> Option<T>) -> Option<T> {
         let (id, kernel) = self.key.open(wire).ok()?;
