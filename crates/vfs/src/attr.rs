@@ -39,6 +39,9 @@ pub struct Attr {
 impl From<&Stat> for Attr {
     fn from(st: &Stat) -> Self {
         let time = |sec: i64, nsec: u64| Time { sec, nsec: nsec as u32 };
+        let ctime = time(st.st_ctime, st.st_ctime_nsec);
+        #[cfg(test)]
+        let ctime = coarse::ctime().unwrap_or(ctime);
         Attr {
             kind: FileType::from_raw_mode(st.st_mode),
             mode: st.st_mode & 0o7777,
@@ -51,8 +54,8 @@ impl From<&Stat> for Attr {
             ino: st.st_ino,
             atime: time(st.st_atime, st.st_atime_nsec),
             mtime: time(st.st_mtime, st.st_mtime_nsec),
-            ctime: time(st.st_ctime, st.st_ctime_nsec),
-            backing_ctime: time(st.st_ctime, st.st_ctime_nsec),
+            ctime,
+            backing_ctime: ctime,
         }
     }
 }
@@ -100,5 +103,30 @@ impl SetAttr {
     /// Returns true if the client asks for no change.
     pub fn is_empty(&self) -> bool {
         *self == SetAttr::default()
+    }
+}
+
+/// A kernel with coarse change times, for the thread of a test.
+#[cfg(test)]
+pub(crate) mod coarse {
+    use std::cell::Cell;
+
+    use super::Time;
+
+    thread_local! {
+        static TIMES: Cell<Option<(Time, Time)>> = const { Cell::new(None) };
+    }
+
+    /// From now on all inodes have this change time, and the clock shows `now`.
+    pub(crate) fn set(ctime: Time, now: Time) {
+        TIMES.set(Some((ctime, now)));
+    }
+
+    pub(crate) fn ctime() -> Option<Time> {
+        TIMES.get().map(|(ctime, _)| ctime)
+    }
+
+    pub(crate) fn now() -> Option<Time> {
+        TIMES.get().map(|(_, now)| now)
     }
 }

@@ -13,6 +13,7 @@ use forebay_runtime::{SystemClock, Threads, block_on};
 use super::durability::request_journal::RequestJournal;
 use super::*;
 
+mod change_times;
 mod kept;
 
 /// The file system is synced inode by inode, so that changes become durable in any order.

@@ -66,9 +66,15 @@ impl InodeCache {
         Some(object)
     }
 
-    /// Adds an inode, or returns the inode that is already known under its handle. Calls `leaving` with each inode that
-    /// is evicted for it.
-    pub(crate) fn insert(&self, object: Inode, leaving: impl Fn(&Inode)) -> Arc<Inode> {
+    /// Adds an inode, or returns the inode that is already known under its handle. Calls `entering` before the inode can
+    /// be found, under the lock: no inode with its handle changes through the server meanwhile. Calls `leaving` with
+    /// each inode that is evicted for it.
+    pub(crate) fn insert(
+        &self,
+        object: Inode,
+        entering: impl FnOnce(&Inode),
+        leaving: impl Fn(&Inode),
+    ) -> Arc<Inode> {
         let key = Key(object.kernel);
         let mut evicted = smallvec::SmallVec::<[Arc<Inode>; 4]>::new();
         let mut shard = self.shard(&key).lock();
@@ -81,6 +87,7 @@ impl InodeCache {
                 None => break,
             }
         }
+        entering(&object);
         let object = Arc::new(object);
         let slot = shard.slots.len();
         shard.slots.push(object.clone());
@@ -175,8 +182,8 @@ mod tests {
     fn one_object_per_handle() {
         let budget = Budget::new(100, 1 << 20);
         let table = InodeCache::new(budget.clone());
-        let first = table.insert(object(1, &budget), |_| ());
-        assert!(Arc::ptr_eq(&first, &table.insert(object(1, &budget), |_| ())));
+        let first = table.insert(object(1, &budget), |_| (), |_| ());
+        assert!(Arc::ptr_eq(&first, &table.insert(object(1, &budget), |_| (), |_| ())));
         assert!(Arc::ptr_eq(&first, &table.get(&first.kernel).unwrap()));
         table.forget(&first);
         table.check();
@@ -187,12 +194,12 @@ mod tests {
     fn descriptors_stay_near_the_budget_and_unstable_objects_stay() {
         let budget = Budget::new(200, 1 << 20);
         let table = InodeCache::new(budget.clone());
-        let unstable = table.insert(object(0, &budget), |_| ());
+        let unstable = table.insert(object(0, &budget), |_| (), |_| ());
         unstable.uncommitted.wrote();
         let kernel = unstable.kernel;
         drop(unstable);
         for n in 1..10_000 {
-            table.insert(object(n, &budget), |_| ());
+            table.insert(object(n, &budget), |_| (), |_| ());
         }
         table.check();
         assert!(budget.open() <= 200 + 2 * SHARDS, "{} descriptors open", budget.open());
@@ -203,7 +210,7 @@ mod tests {
     fn every_remaining_key_finds_its_own_object() {
         let budget = Budget::new(10_000, 1 << 20);
         let table = InodeCache::new(budget.clone());
-        let objects: Vec<_> = (0..2000).map(|n| table.insert(object(n, &budget), |_| ())).collect();
+        let objects: Vec<_> = (0..2000).map(|n| table.insert(object(n, &budget), |_| (), |_| ())).collect();
         for object in objects.iter().step_by(3) {
             table.forget(object);
         }

@@ -6,6 +6,8 @@
 //! The kernel moves a file's change time before it copies the data of a write. Requests side by side may apply their
 //! times in another order. So the file system's time is shown only while no change is in progress. During changes
 //! clients see the time from before, and 1 ns more for each change that has ended.
+//!
+//! The shown time is lost when the inode leaves memory, and when the server ends. [`first`] returns a later one.
 //! docs/decisions/050-change-attribute.md has the reasons.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,6 +17,9 @@ use crate::attr::Time;
 const SECOND: i64 = 1_000_000_000;
 /// No change was shown yet. Every time is later.
 const NONE: i64 = i64::MIN;
+/// The difference between the change time of an inode and the time shown of it after it has left memory. It is longer
+/// than any tick. It is no multiple of one, so the sum is not the time of another change.
+const LEAP: i64 = SECOND + SECOND / 2000;
 
 /// The change time shown after the last change of an inode, in nanoseconds since 1970, while the inode is in memory.
 #[derive(Debug)]
@@ -68,8 +73,26 @@ impl Floor {
         if self.0 == NONE || quiet && self.0 <= nanos(ctime) {
             return ctime;
         }
-        Time { sec: self.0.div_euclid(SECOND), nsec: self.0.rem_euclid(SECOND) as u32 }
+        time(self.0)
     }
+}
+
+/// Returns a change time to show of an inode that may have been in memory before. The file system says `ctime`, and its
+/// times are coarse. `now` is at most the present time. The result is later than every time that was shown before the
+/// inode's last change, if that change was at `ctime`:
+///
+/// - Soon after `ctime` that is the present time, since each shown time was past when it was shown.
+/// - Later, the tick of `ctime` is over. Shown times before the last change were in that tick, so one fixed time after
+///   it exceeds them.
+pub(crate) fn first(ctime: Time, now: Time) -> Time {
+    let from = nanos(ctime);
+    let until = from.saturating_add(LEAP);
+    if nanos(now) < from { ctime } else { time(nanos(now).min(until)) }
+}
+
+/// Returns a time of so many nanoseconds since 1970.
+fn time(nanos: i64) -> Time {
+    Time { sec: nanos.div_euclid(SECOND), nsec: nanos.rem_euclid(SECOND) as u32 }
 }
 
 /// Returns a time in nanoseconds since 1970. Times before 1677 and after 2262 become the nearest such number.
@@ -81,12 +104,8 @@ fn nanos(time: Time) -> i64 {
 mod tests {
     use super::*;
 
-    fn time(nanos: i64) -> Time {
-        Time { sec: nanos.div_euclid(SECOND), nsec: nanos.rem_euclid(SECOND) as u32 }
-    }
-
     /// An inode on a file system whose clock has ticks of 4 ms.
-    #[derive(Default)]
+    #[derive(Debug, Default)]
     struct Coarse {
         now: i64,
         ctime: i64,
@@ -105,6 +124,51 @@ mod tests {
             self.ctime = self.now - self.now % Self::TICK;
             self.shown.advance(Some(time(before)), Some(time(self.ctime)));
             self.look()
+        }
+
+        /// Takes the inode out of memory and back.
+        fn leave(&mut self) -> i64 {
+            self.shown = ShownTime::default();
+            self.shown.seen(first(time(self.ctime), time(self.now)));
+            self.look()
+        }
+    }
+
+    #[test]
+    fn no_time_that_was_shown_of_an_earlier_state_returns() {
+        // Steps of 1 us to 1 s: within a tick, over a tick, and over the leap.
+        for (round, step) in [1_000, 300_000, 5_000_000, SECOND].into_iter().enumerate() {
+            let mut inode = Coarse { now: 1_700_000_000 * SECOND + 123, ..Coarse::default() };
+            let mut last = inode.change();
+            for turn in 0..1000 {
+                inode.now += step;
+                let left = inode.leave();
+                assert!(left >= last, "{round} {turn}: {left} after {last}");
+                assert!(left <= inode.now, "{round} {turn}: times of the future could be shown again");
+                for _ in 0..turn % 3 {
+                    inode.now += step;
+                    let next = inode.change();
+                    assert!(next > left.max(last), "{round} {turn}: {next} after {left}");
+                    last = next;
+                }
+                last = last.max(left);
+            }
+        }
+    }
+
+    #[test]
+    fn an_inode_that_is_not_changed_soon_keeps_its_time_whenever_it_leaves_memory() {
+        let mut inode = Coarse { now: 1_700_000_000 * SECOND, ..Coarse::default() };
+        inode.change();
+        inode.now += 2 * LEAP;
+        let settled = inode.leave();
+        inode.now += 86_400 * SECOND;
+        assert_eq!((inode.leave(), settled), (settled, inode.ctime + LEAP));
+        // A clock that is set back.
+        inode.now = inode.ctime - SECOND;
+        assert_eq!(inode.leave(), inode.ctime);
+        for time in [Time { sec: i64::MIN, nsec: 0 }, Time { sec: i64::MAX, nsec: 9 }] {
+            first(time, time);
         }
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod cache;
 pub(crate) mod external_change;
 pub(crate) mod filesystem;
+pub(crate) mod glance;
 pub(crate) mod handle_map;
 pub(crate) mod inherited;
 pub(crate) mod kept_files;

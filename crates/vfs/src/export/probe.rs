@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::attr::Attr;
 use crate::error::Result;
 use crate::identity::fs_type::EXT4;
 
@@ -44,7 +45,7 @@ pub(crate) fn fine_times(root: &OwnedFd) -> bool {
     let mut last = None;
     [Mode::RUSR | Mode::WUSR, Mode::RUSR].iter().cycle().take(8).all(|mode| {
         let ctime = rustix::fs::fchmod(&probe, *mode).and_then(|()| rustix::fs::fstat(&probe));
-        let ctime = ctime.map(|stat| (stat.st_ctime, stat.st_ctime_nsec)).ok();
+        let ctime = ctime.map(|stat| Attr::from(&stat).ctime).ok();
         ctime.is_some() && std::mem::replace(&mut last, ctime) != ctime
     })
 }

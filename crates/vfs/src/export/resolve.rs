@@ -48,8 +48,8 @@ impl Filesystem {
             let attr = object.attr()?;
             return Ok((object, attr));
         }
-        let object =
-            self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions, &self.kept), &attr);
+        let object = Inode::opened(opened, kernel, &attr, &self.budget, &self.versions, &self.kept);
+        let object = self.enter_again(object, &attr);
         let attr = object.attr()?;
         Ok((object, attr))
     }
@@ -65,21 +65,24 @@ impl Filesystem {
     ) -> Arc<Inode> {
         let object = Inode::opened(opened, kernel, attr, &self.budget, &self.versions, &self.kept);
         self.seen_as(&kernel, dir, name);
-        self.enter(object, attr)
+        // Nobody has seen it before.
+        self.enter(object, attr, |_| ())
     }
 
-    /// Enters an opened inode into the cache, with its attributes.
-    fn enter(&self, object: Inode, attr: &Attr) -> Arc<Inode> {
+    /// Enters an inode that may have been in the inode cache before.
+    fn enter_again(&self, object: Inode, attr: &Attr) -> Arc<Inode> {
+        self.enter(object, attr, |object| self.resume_shown(object, attr))
+    }
+
+    /// Enters an opened inode into the cache, with its attributes. Calls `entering` like [`InodeCache::insert`].
+    ///
+    /// [`InodeCache::insert`]: crate::caches::inode_cache::InodeCache::insert
+    fn enter(&self, object: Inode, attr: &Attr, entering: impl FnOnce(&Inode)) -> Arc<Inode> {
         object.made_by.store(self.making.latest(), Ordering::Relaxed);
         if let Some(linked) = self.linked.get() {
             linked.link_known(&object, attr);
         }
-        if let Some(known) = self.versions.known(&object.kernel)
-            && known.attr.backing_ctime == attr.backing_ctime
-        {
-            object.resume_shown(known.attr.ctime);
-        }
-        self.inodes.insert(object, |leaving| self.remember(leaving))
+        self.inodes.insert(object, entering, |leaving| self.remember(leaving))
     }
 
     /// Returns the handle of `name` in `dir` without keeping the inode, for READDIRPLUS.
@@ -112,7 +115,8 @@ impl Filesystem {
             Scheme::DentryCache(locator) => locator.find(kernel)?,
         };
         let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
-        Ok(self.enter(Inode::new(fd, *kernel, &attr, &self.budget, &self.versions, &self.kept), &attr))
+        let object = Inode::new(fd, *kernel, &attr, &self.budget, &self.versions, &self.kept);
+        Ok(self.enter_again(object, &attr))
     }
 
     /// Waits until the record of an inode's creation is in the log. A request that names the inode by its handle must

@@ -183,7 +183,7 @@ impl Vfs {
             return Sight::default();
         };
         let (version, overlay) = (fs.versions.of(&kernel), fs.overlay(&kernel));
-        let shown = fs.inodes.get(&kernel).map(|object| (object.look(), object));
+        let glance = fs.glance(&kernel);
         let stat = rustix::fs::statat(dir.object.path(), c_name, AtFlags::SYMLINK_NOFOLLOW);
         let Some(stat) = stat.ok().filter(|stat| stat.st_dev == fs.device) else { return Sight::default() };
         // The names hold if nothing has changed the directory between the read of its attributes and now.
@@ -194,11 +194,11 @@ impl Vfs {
         let attr = fs.attr_of(&stat);
         let destaged = overlay.as_ref().is_none_or(Overlay::is_destaged);
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
-        let attr = shown.map_or(attr, |(look, object)| object.show(look, attr));
-        let handle = self.seal(&dir.export, &kernel);
-        let version = version.filter(|version| fs.versions.holds(*version));
         // Only announced changes move the backing file's own attributes. Of directories only the names are watched.
         let own = destaged && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
+        let attr = glance.show(attr);
+        let handle = self.seal(&dir.export, &kernel);
+        let version = version.filter(|version| fs.versions.holds(*version));
         let until = if own && fs.watch.is_some() { CHANGE } else { coarse_millis() + FRESH };
         let lasting = version.map(|version| Seen { attr, handle, version, until });
         if let (Some(version), Some(stamp)) = (version, stamp)
@@ -220,9 +220,9 @@ impl Vfs {
         let kernel = fs.identify(&fd).ok()?.0;
         // The attributes read here are not cached, so older ones must not be served after them.
         fs.versions.forget(&kernel);
-        let overlay = fs.overlay(&kernel);
+        let (overlay, glance) = (fs.overlay(&kernel), fs.glance(&kernel));
         let attr = fs.attr_of(&rustix::fs::fstat(&fd).ok()?);
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
-        Some((attr, self.seal(&dir.export, &kernel)))
+        Some((glance.show(attr), self.seal(&dir.export, &kernel)))
     }
 }
