@@ -264,7 +264,11 @@ fn what_others_do_to_a_file_that_is_not_open_shows_at_once() {
             );
             let times = |time: Nfstime3| (i64::from(time.seconds), i64::from(time.nseconds));
             assert_eq!(times(now.mtime), (meta.mtime(), meta.mtime_nsec()), "{what}");
-            assert_eq!(times(now.ctime), (meta.ctime(), meta.ctime_nsec()), "{what}");
+            let (ctime, changed) = (times(now.ctime), (meta.ctime(), meta.ctime_nsec()));
+            assert!(
+                ctime == changed || has_coarse_times() && ctime > changed,
+                "{what}: {ctime:?} {changed:?}"
+            );
         }
     }
 }

@@ -66,9 +66,9 @@ impl InodeCache {
         Some(object)
     }
 
-    /// Adds an inode, or returns the inode that is already known under its handle. Calls `entering` before the inode can
-    /// be found, under the lock: no inode with its handle changes through the server meanwhile. Calls `leaving` with
-    /// each inode that is evicted for it.
+    /// Adds an inode, or returns the inode that is already known under its handle. Calls `entering` before the inode
+    /// can be found, under the lock: no inode with its handle changes through the server meanwhile. Calls `leaving`
+    /// with each inode that is evicted for it.
     pub(crate) fn insert(
         &self,
         object: Inode,

@@ -90,7 +90,7 @@ pub(crate) fn first(ctime: Time, now: Time) -> Time {
     if nanos(now) < from { ctime } else { time(nanos(now).min(until)) }
 }
 
-/// Returns a time of so many nanoseconds since 1970.
+/// Returns the time that is this number of nanoseconds after the start of 1970.
 fn time(nanos: i64) -> Time {
     Time { sec: nanos.div_euclid(SECOND), nsec: nanos.rem_euclid(SECOND) as u32 }
 }

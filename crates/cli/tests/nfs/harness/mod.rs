@@ -41,6 +41,15 @@ macro_rules! needs_root {
     };
 }
 
+/// Returns true if the kernel's change times are coarse (before Linux 6.13). An inode that enters the server's memory
+/// then has a later one than in the file system.
+pub(crate) fn has_coarse_times() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 13)
+}
+
 /// The status of a result.
 pub(crate) trait Status {
     fn status(&self) -> Nfsstat3;
