@@ -60,6 +60,18 @@ pub fn group_called(name: &str) -> io::Result<Option<u32>> {
     entry(ask, |group: &libc::group| group.gr_gid)
 }
 
+/// Returns the name of the group with a number (getgrgid_r(3)), or `None` if there is no such group.
+///
+/// # Errors
+/// The database does not answer, or the group has more members than 16 MiB have room for.
+pub fn group_numbered(number: u32) -> io::Result<Option<CString>> {
+    // SAFETY: `entry` passes pointers that are valid for writes of their lengths.
+    let ask =
+        |entry, strings, len, found: &mut _| unsafe { libc::getgrgid_r(number, entry, strings, len, found) };
+    // SAFETY: the database has filled in the entry, whose name is a C string in the buffer.
+    entry(ask, |group: &libc::group| unsafe { CStr::from_ptr(group.gr_name) }.to_owned())
+}
+
 /// Copies an entry whose strings are still in their buffer.
 fn user(entry: &libc::passwd) -> User {
     // SAFETY: the database has filled in the entry, whose name is a C string in the buffer.
@@ -129,6 +141,8 @@ mod tests {
         assert_eq!(user_called("root").unwrap().as_ref(), Some(&root));
         assert_eq!(user_numbered(0).unwrap(), Some(root));
         assert_eq!(group_called("root").unwrap(), Some(0));
+        assert_eq!(group_numbered(0).unwrap().as_deref(), Some(c"root"));
+        assert_eq!(group_numbered(4_000_000_000).unwrap(), None, "no group has this number");
         for name in ["no-such-name", "ro\0ot"] {
             assert_eq!((user_called(name).unwrap(), group_called(name).unwrap()), (None, None));
         }

@@ -71,6 +71,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
             keytab: draft.keytab.unwrap_or_else(|| Kerberos::KEYTAB.into()),
             realms: draft.realms,
         },
+        idmap_domain: draft.idmap_domain,
         sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         tls,
         kernel_tls: draft.kernel_tls.unwrap_or(true),

@@ -91,7 +91,7 @@ fn parse_fingerprint(text: &str) -> Option<[u8; 32]> {
 }
 
 /// Returns true if the text has the form of a host name (RFC 1123), underscores included.
-fn is_host_name(text: &str) -> bool {
+pub(crate) fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let valid = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
         valid && (1..=63).contains(&label.len())

@@ -165,6 +165,7 @@ pub const KEYS: &[&str] = &[
     "sandbox",
     "keytab",
     "realms",
+    "idmap_domain",
     "limits.threads",
     "limits.workers",
     "limits.worker_queue",
@@ -215,6 +216,7 @@ impl Settings {
             nfs4_delegations,
             profile,
             kerberos,
+            idmap_domain,
             sandbox,
             tls,
             kernel_tls,
@@ -256,6 +258,7 @@ impl Settings {
         let Kerberos { keytab, realms } = kerberos;
         all.add(&root, "keytab", path(keytab), kerberos_changes);
         all.add(&root, "realms", list(realms), kerberos_changes);
+        all.add(&root, "idmap_domain", idmap_domain.as_deref().and_then(quoted), InService);
         let table = Table::single("limits");
         for limit in LIMITS {
             let value = limit.show(limits);

@@ -8,7 +8,7 @@ use toml::de::DeTable;
 
 use crate::cache::{CacheDraft, parse_device_size, parse_ram};
 use crate::client_rule::{Access, Flavor, Squash};
-use crate::clients::{Clients, parse_clients};
+use crate::clients::{Clients, is_host_name, parse_clients};
 use crate::export::TlsPolicy;
 use crate::http::{self, DraftHttp};
 use crate::limits::LIMITS;
@@ -40,6 +40,7 @@ pub(crate) struct Draft {
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) keytab: Option<PathBuf>,
     pub(crate) realms: Vec<String>,
+    pub(crate) idmap_domain: Option<String>,
     pub(crate) limits: Limits,
     /// Place of `connection_memory` in the file, for the check against `memory`.
     pub(crate) connection_memory: Option<Origin>,
@@ -120,6 +121,7 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
     draft.keytab = root.parsed("keytab", problems, absolute_path).map(|path| path.value);
     let realms = root.list("realms", problems, parse_realm);
     draft.realms = realms.into_iter().flat_map(|list| list.value).map(|realm| realm.value).collect();
+    draft.idmap_domain = root.parsed("idmap_domain", problems, parse_domain).map(|domain| domain.value);
     if let Some(mut table) = root.table("limits", "[limits]", problems) {
         for limit in LIMITS {
             let set = table.parsed(limit.key, problems, |text| limit.set(&mut draft.limits, text));
@@ -256,6 +258,14 @@ pub(crate) fn parse_realm(text: &str) -> Result<String, String> {
     is_name
         .then(|| text.to_owned())
         .ok_or_else(|| format!("`{text}` is no realm; write a name such as EXAMPLE.ORG"))
+}
+
+/// Parses the domain of names of owners.
+fn parse_domain(text: &str) -> Result<String, String> {
+    let is_domain = is_host_name(text);
+    is_domain
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("`{text}` is no domain; write a name such as example.org"))
 }
 
 /// Parses the id of an export, which is part of its handles. 0 is no id.

@@ -118,6 +118,7 @@ impl Settings {
             nfs4_delegations: new.nfs4_delegations,
             profile: new.profile,
             kerberos: kerberos.clone(),
+            idmap_domain: new.idmap_domain.clone(),
             sandbox: self.sandbox,
             tls: new.tls.clone(),
             kernel_tls: self.kernel_tls,

@@ -44,6 +44,8 @@ pub struct Settings {
     pub nfs4: bool,
     /// True if clients of NFSv4 get delegations in exports that do not say otherwise.
     pub nfs4_delegations: bool,
+    /// The domain of names of owners and groups in NFSv4; `None` for numbers.
+    pub idmap_domain: Option<String>,
     /// True if the operations of clients are counted by client, export, user and file.
     pub profile: bool,
     /// Kerberos.

@@ -31,6 +31,7 @@ profile = false
 sandbox = "off"
 keytab = "/etc/other.keytab"
 realms = ["EXAMPLE.ORG"]
+idmap_domain = "example.org"
 [limits]
 threads = 3
 workers = 33
@@ -228,6 +229,7 @@ fn a_reload_does_what_its_differences_say() {
         "[[export]] /data tls: \"optional\" -> \"mutual\"",
         "[[export]] /data delegations: true -> false",
         "nfs4_delegations: true -> false",
+        "idmap_domain: none -> \"example.org\"",
         "[[export.client]] /data rule 1 squash: \"root\" -> \"all\"",
     ] {
         assert!(now.iter().any(|it| it == line), "{line}: {now:#?}");

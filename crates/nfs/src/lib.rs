@@ -16,6 +16,7 @@ mod groups;
 mod limits;
 mod list;
 mod look;
+mod lookups;
 mod mount;
 mod nfs3;
 mod nfs4;

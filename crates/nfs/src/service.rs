@@ -53,6 +53,8 @@ pub struct NfsConfig {
     pub state_dir: Option<PathBuf>,
     /// True if the operations of clients are counted by client, export, user and file.
     pub profile: bool,
+    /// The domain of names of owners and groups in NFSv4; `None` for numbers.
+    pub idmap_domain: Option<String>,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
     /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
@@ -115,6 +117,7 @@ impl Nfs {
             locks,
             served,
         });
+        shared.owners.set_domain(config.idmap_domain.as_deref());
         if let Some(server) = &shared.nfs4 {
             server.remover.start(&shared)?;
             server.copier.start(&shared)?;
@@ -212,6 +215,11 @@ impl Nfs {
     pub fn set_rules(&self, exports: Vec<forebay_config::Export>) {
         self.shared.rules.replace(exports);
         self.shared.recall_undelegated();
+    }
+
+    /// Changes the domain of names of owners and groups in NFSv4. `None` is for numbers.
+    pub fn set_idmap_domain(&self, domain: Option<&str>) {
+        self.shared.owners.set_domain(domain);
     }
 
     /// Makes the directories above the exports lead to those that `vfs` has in service now.

@@ -232,6 +232,7 @@ impl Control {
             self.rates.set(&found.settings, &self.parts.nfs, &serving.transport);
         }
         self.parts.nfs.set_profile(found.settings.profile);
+        self.parts.nfs.set_idmap_domain(found.settings.idmap_domain.as_deref());
         if found.settings.log.level != now.log.level {
             self.parts.host.set_log_level(found.settings.log.level);
         }

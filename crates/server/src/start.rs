@@ -326,6 +326,7 @@ fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
         }),
         lease: limits.lease,
         profile: settings.profile,
+        idmap_domain: settings.idmap_domain.clone(),
         state_dir: Some(settings.state_dir.clone()),
         reply_cache: reload::reply_cache(settings),
         refused: Box::new(move |address, why| {

@@ -7,6 +7,7 @@ use forebay_wire::Array;
 use forebay_wire::nfs4::{Ace, Acl, Fattr, Nfsstat4};
 
 use super::compound::{Change, Context, Stop};
+use super::owner_names::Names;
 use super::set_attrs::{id, set_attr};
 use crate::acl::{change_to, object, read};
 use crate::caller::At;
@@ -18,45 +19,53 @@ const SPECIAL: u32 = 0o7000;
 /// Buffers of a list for the client.
 #[derive(Default)]
 pub(super) struct Buffer {
-    numbers: Vec<Option<String>>,
+    names: Vec<Option<String>>,
     aces: Vec<u8>,
 }
 
 /// Returns the list of an inode with these attributes.
 pub(super) fn of<'a>(
-    cx: &Context<'_>,
+    (cx, names): (&Context<'_>, &Names),
     target: &Target,
     attr: &Attr,
     buffer: &'a mut Buffer,
 ) -> Result<Acl<'a>, Stop> {
     let acls = read(&cx.shared.vfs, target, attr)?;
-    encoded(&acls, object(attr.kind), buffer)
+    encoded(&acls, object(attr.kind), buffer, |whose, number| names.in_list(cx, whose, number))
 }
 
 /// Returns the list of a directory with this mode only.
 pub(super) fn of_mode(mode: u32, buffer: &mut Buffer) -> Result<Acl<'_>, Stop> {
-    encoded(&Acls { access: PosixAcl::from_mode(mode), default: None }, Object::Directory, buffer)
+    let acls = Acls { access: PosixAcl::from_mode(mode), default: None };
+    // The list has no named users or groups.
+    encoded(&acls, Object::Directory, buffer, |_, number| number.to_string())
 }
 
-/// Returns the NFSv4 form of POSIX lists, encoded into `buffer`. Users and groups appear as decimal numbers. Fails
+/// Returns the NFSv4 form of POSIX lists, encoded into `buffer`. `name` gives the text of a user or group. Fails
 /// with NFS4ERR_REP_TOO_BIG for a list that no message can hold.
-fn encoded<'a>(acls: &Acls, object: Object, buffer: &'a mut Buffer) -> Result<Acl<'a>, Stop> {
+fn encoded<'a>(
+    acls: &Acls,
+    object: Object,
+    buffer: &'a mut Buffer,
+    name: impl Fn(Whose, u32) -> String,
+) -> Result<Acl<'a>, Stop> {
     let aces = to_nfs4(acls, object);
-    let Buffer { numbers, aces: bytes } = buffer;
-    *numbers = aces
+    let Buffer { names, aces: bytes } = buffer;
+    *names = aces
         .iter()
         .map(|ace| match ace.who {
-            Who::User(id) | Who::Group(id) => Some(id.to_string()),
+            Who::User(id) => Some(name(Whose::User, id)),
+            Who::Group(id) => Some(name(Whose::Group, id)),
             Who::Owner | Who::OwningGroup | Who::Everyone => None,
         })
         .collect();
-    let wire = |(ace, number): (&forebay_acl::Ace, &'a Option<String>)| Ace {
+    let wire = |(ace, name): (&forebay_acl::Ace, &'a Option<String>)| Ace {
         kind: ace.kind,
         flag: ace.flags,
         access_mask: ace.mask,
-        principal: number.as_deref().or(ace.who.special_name()).unwrap_or_default().as_bytes(),
+        principal: name.as_deref().or(ace.who.special_name()).unwrap_or_default().as_bytes(),
     };
-    let wire: Vec<_> = aces.iter().zip(&*numbers).map(wire).collect();
+    let wire: Vec<_> = aces.iter().zip(&*names).map(wire).collect();
     // A list with more entries than a message may have.
     Array::encoded(bytes, &wire).ok_or(Stop::Fail(Nfsstat4::RepTooBig))
 }

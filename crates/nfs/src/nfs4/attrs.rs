@@ -12,9 +12,11 @@ use forebay_wire::nfs4::{
 use super::acl;
 use super::compound::{Compound, Context, Stop};
 use super::convert::{change, ftype, wire_time};
+use super::owner_names::{Names, Text};
 use super::place::{Place, Reached, may_wait};
 use super::pseudo::Pseudo;
 use crate::MAX_TRANSFER;
+use crate::owners::Whose;
 
 /// The attributes that the server serves.
 pub(super) const SUPPORTED: Bitmap = Bitmap::of(&[
@@ -105,34 +107,22 @@ const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
 /// Buffers for values that attributes borrow.
 #[derive(Default)]
 pub(super) struct Scratch {
-    owner: Decimal,
-    group: Decimal,
+    owner: Text,
+    group: Text,
     handle: Option<FileHandle>,
 }
 
 impl Scratch {
     /// Keeps the values until the attributes are encoded.
-    fn keep(&mut self, owner: u32, group: u32, handle: FileHandle) -> (&[u8], &[u8], &[u8]) {
-        (self.owner.set(owner), self.group.set(group), self.handle.insert(handle).as_bytes())
-    }
-}
-
-/// A number in decimal digits.
-#[derive(Default)]
-struct Decimal([u8; 10]);
-
-impl Decimal {
-    /// Writes a number, and returns its decimal digits. They are valid until the next call.
-    fn set(&mut self, mut number: u32) -> &[u8] {
-        let mut first = self.0.len();
-        loop {
-            first -= 1;
-            self.0[first] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return &self.0[first..];
-            }
-        }
+    fn keep(
+        &mut self,
+        (cx, names): (&Context<'_>, &Names),
+        (owner, group): (u32, u32),
+        handle: FileHandle,
+    ) -> (&[u8], &[u8], &[u8]) {
+        let owner = names.write(cx, Whose::User, owner, &mut self.owner);
+        let group = names.write(cx, Whose::Group, group, &mut self.group);
+        (owner, group, self.handle.insert(handle).as_bytes())
     }
 }
 
@@ -183,12 +173,13 @@ fn common<'a>(cx: &Context<'_>) -> Attributes<'a> {
 /// Returns the attributes of an inode, without the space of its file system.
 pub(super) fn describe<'a>(
     cx: &Context<'_>,
+    names: &Names,
     object: &Described<'_>,
     scratch: &'a mut Scratch,
 ) -> Attributes<'a> {
     let Described { attr, export, handle, mounted_on } = object;
     let most = cx.shared.vfs.most(export);
-    let (owner, group, handle) = scratch.keep(attr.uid, attr.gid, *handle);
+    let (owner, group, handle) = scratch.keep((cx, names), (attr.uid, attr.gid), *handle);
     // Clients take 0 for no number at all.
     let fileid = attr.ino.max(1);
     Attributes {
@@ -227,13 +218,14 @@ const ABOVE_MODE: u32 = 0o555;
 /// Returns the attributes of a directory above the exports.
 pub(super) fn describe_above<'a>(
     cx: &Context<'_>,
+    names: &Names,
     number: usize,
     scratch: &'a mut Scratch,
 ) -> Attributes<'a> {
     let pseudo = cx.server.pseudo();
     let node = pseudo.node(number);
     let time = Nfstime4::default();
-    let (owner, group, handle) = scratch.keep(0, 0, pseudo.handle(number));
+    let (owner, group, handle) = scratch.keep((cx, names), (0, 0), pseudo.handle(number));
     Attributes {
         ftype: Some(Ftype4::Dir),
         change: Some(pseudo.change()),
@@ -271,7 +263,7 @@ impl Compound {
     fn attributes<'a>(
         &mut self,
         cx: &Context<'_>,
-        request: &Bitmap,
+        (request, names): (&Bitmap, &Names),
         scratch: &'a mut Scratch,
         list: &'a mut acl::Buffer,
     ) -> Result<Attributes<'a>, Stop> {
@@ -279,7 +271,7 @@ impl Compound {
         let place = self.place()?;
         let needs_list = !(*request & LIST).is_empty();
         if let Place::Above(number) = place {
-            let mut attributes = describe_above(cx, *number, scratch);
+            let mut attributes = describe_above(cx, names, *number, scratch);
             attributes.acl = needs_list.then(|| acl::of_mode(ABOVE_MODE, list)).transpose()?;
             return Ok(attributes);
         }
@@ -294,7 +286,7 @@ impl Compound {
             // The root of an export is always open.
             let known = cx.shared.vfs.known(wire.as_bytes(), |export, known| {
                 let object = Described { attr: &known.attr, export, handle, mounted_on: None };
-                Some(describe(cx, &object, scratch))
+                Some(describe(cx, names, &object, scratch))
             });
             return known.ok_or(Stop::Later);
         }
@@ -303,9 +295,9 @@ impl Compound {
         let export = &at.target.export;
         let mounted_on = mounted_on(cx, at);
         let object = Described { attr: &attr, export, handle, mounted_on };
-        let mut attributes = describe(cx, &object, scratch);
+        let mut attributes = describe(cx, names, &object, scratch);
         if needs_list && export.supports_acls() {
-            attributes.acl = Some(acl::of(cx, &at.target, &attr, list)?);
+            attributes.acl = Some(acl::of((cx, names), &at.target, &attr, list)?);
         }
         if needs_space {
             let space = cx.shared.vfs.space(export)?;
@@ -328,11 +320,16 @@ impl Compound {
         if !(*request & attr::WRITE_ONLY).is_empty() {
             return Err(Stop::Fail(Nfsstat4::Inval));
         }
-        let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
-        let attributes = self.attributes(cx, request, &mut scratch, &mut list)?;
-        self.reply.start(reply.head(), Opcode::Getattr);
-        attributes.encode(&(*request & SUPPORTED), reply.head());
-        Ok(())
+        let names = Names::asked(cx, request);
+        loop {
+            let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
+            let attributes = self.attributes(cx, (request, &names), &mut scratch, &mut list)?;
+            if !names.learn(cx)? {
+                self.reply.start(reply.head(), Opcode::Getattr);
+                attributes.encode(&(*request & SUPPORTED), reply.head());
+                return Ok(());
+            }
+        }
     }
 
     /// VERIFY goes on if the attributes are equal, NVERIFY if they differ.
@@ -350,9 +347,14 @@ impl Compound {
         if wanted.unknown || !wanted.mask.is_subset(&SUPPORTED) {
             return Err(Stop::Fail(Nfsstat4::Attrnotsupp));
         }
-        let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
-        let attributes = self.attributes(cx, &wanted.mask, &mut scratch, &mut list)?;
-        let equal = attributes.matches(wanted, &mut Vec::new());
+        let names = Names::as_sent(cx, wanted);
+        let equal = loop {
+            let (mut scratch, mut list) = (Scratch::default(), acl::Buffer::default());
+            let attributes = self.attributes(cx, (&wanted.mask, &names), &mut scratch, &mut list)?;
+            if !names.learn(cx)? {
+                break attributes.matches(wanted, &mut Vec::new());
+            }
+        };
         match (equal, number) {
             (None, _) => Err(Stop::Fail(Nfsstat4::Attrnotsupp)),
             (Some(false), Opcode::Verify) => Err(Stop::Fail(Nfsstat4::NotSame)),
@@ -374,18 +376,5 @@ pub(super) fn mounted_on(cx: &Context<'_>, at: &crate::caller::At) -> Option<u64
     match cx.server.pseudo().above(&at.target.export) {
         super::pseudo::Entry::Node(number) => Some(Pseudo::fileid(number)),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn owners_are_decimal_numbers() {
-        let mut decimal = Decimal::default();
-        for number in [0, 7, 10, 1000, 65_534, u32::MAX, 5] {
-            assert_eq!(decimal.set(number), number.to_string().as_bytes());
-        }
     }
 }

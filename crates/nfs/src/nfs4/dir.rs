@@ -8,6 +8,7 @@ use super::acl;
 use super::attrs::{Described, LIST, SUPPORTED, Scratch, describe, describe_above};
 use super::compound::{Compound, Context, Stop};
 use super::names::require_dir;
+use super::owner_names::Names;
 use super::place::{Place, admit, may_wait};
 use super::pseudo::Entry;
 use crate::MAX_TRANSFER;
@@ -37,11 +38,12 @@ impl Compound {
         let room = self.reply.room(reply.head());
         let most = (args.maxcount.min(MAX_TRANSFER) as usize).min(room);
         let request = args.request & SUPPORTED;
+        let names = Names::asked(cx, &request);
         self.reply.start(reply.head(), Opcode::Readdir);
         match self.place()? {
             Place::Above(number) => {
                 let number = *number;
-                list_above(cx, number, args, &request, most, reply.head())
+                list_above((cx, &names), number, args, &request, most, reply.head())
             }
             place => {
                 may_wait(cx)?;
@@ -52,43 +54,52 @@ impl Compound {
                 if args.cookie != 0 && args.cookieverf != verifier {
                     return Err(Stop::Fail(Nfsstat4::NotSame));
                 }
-                let mut listing = Listing::begin(out, verifier, args.dircount, most);
                 let from = args.cookie.saturating_sub(if args.cookie == 0 { 0 } else { FIRST_COOKIE - 1 });
                 let (vfs, cred, export) = (&cx.shared.vfs, &at.caller.cred, &at.target.export);
                 let mut scratch = Scratch::default();
-                let mut outdated = Vec::new();
-                let end = vfs.readdirplus(&at.target, cred, from, Wait::Yes, |plus| {
-                    if matches!(plus.entry.name, b"." | b"..") {
-                        return true;
+                let start = out.len();
+                let (listing, outdated, end) = loop {
+                    let mut listing = Listing::begin(out, verifier, args.dircount, most);
+                    let mut outdated = Vec::new();
+                    let end = vfs.readdirplus(&at.target, cred, from, Wait::Yes, |plus| {
+                        if matches!(plus.entry.name, b"." | b"..") {
+                            return true;
+                        }
+                        let cookie = plus.entry.cookie + (FIRST_COOKIE - 1);
+                        listing.entry(out, cookie, plus.entry.name, |out| match &plus.found {
+                            Some((attr, found)) => {
+                                if cx.server.is_outdated(client, found.as_slice(), &request) {
+                                    outdated.push(handle(found));
+                                }
+                                let object =
+                                    Described { attr, export, handle: handle(found), mounted_on: None };
+                                let mut attributes = describe(cx, &names, &object, &mut scratch);
+                                let mut list = acl::Buffer::default();
+                                // The list of an entry that is gone meanwhile is left out.
+                                if !(request & LIST).is_empty() && export.supports_acls() {
+                                    let target = vfs.target(found.as_slice(), Wait::Yes).ok();
+                                    attributes.acl = target
+                                        .and_then(|at| acl::of((cx, &names), &at, attr, &mut list).ok());
+                                }
+                                attributes.encode(&request, out);
+                            }
+                            None => {
+                                let ino = plus.entry.ino.max(1);
+                                let attributes = Attributes {
+                                    rdattr_error: Some(Nfsstat4::Noent),
+                                    fileid: Some(ino),
+                                    mounted_on_fileid: Some(ino),
+                                    ..Attributes::default()
+                                };
+                                attributes.encode(&(request & CHEAP), out);
+                            }
+                        })
+                    })?;
+                    if !names.learn(cx)? {
+                        break (listing, outdated, end);
                     }
-                    let cookie = plus.entry.cookie + (FIRST_COOKIE - 1);
-                    listing.entry(out, cookie, plus.entry.name, |out| match &plus.found {
-                        Some((attr, found)) => {
-                            if cx.server.is_outdated(client, found.as_slice(), &request) {
-                                outdated.push(handle(found));
-                            }
-                            let object = Described { attr, export, handle: handle(found), mounted_on: None };
-                            let mut attributes = describe(cx, &object, &mut scratch);
-                            let mut list = acl::Buffer::default();
-                            // The list of an entry that is gone meanwhile is left out.
-                            if !(request & LIST).is_empty() && export.supports_acls() {
-                                let target = vfs.target(found.as_slice(), Wait::Yes).ok();
-                                attributes.acl = target.and_then(|at| acl::of(cx, &at, attr, &mut list).ok());
-                            }
-                            attributes.encode(&request, out);
-                        }
-                        None => {
-                            let ino = plus.entry.ino.max(1);
-                            let attributes = Attributes {
-                                rdattr_error: Some(Nfsstat4::Noent),
-                                fileid: Some(ino),
-                                mounted_on_fileid: Some(ino),
-                                ..Attributes::default()
-                            };
-                            attributes.encode(&(request & CHEAP), out);
-                        }
-                    })
-                })?;
+                    out.truncate(start);
+                };
                 self.announce_listed(cx, &outdated)?;
                 finish(listing, out, end.eof)
             }
@@ -98,7 +109,7 @@ impl Compound {
 
 /// Lists a directory above the exports.
 fn list_above(
-    cx: &Context<'_>,
+    (cx, names): (&Context<'_>, &Names),
     number: usize,
     args: &ReaddirArgs,
     request: &Bitmap,
@@ -106,13 +117,14 @@ fn list_above(
     out: &mut Vec<u8>,
 ) -> Result<(), Stop> {
     let pseudo = cx.server.pseudo();
+    let start = out.len();
     let mut listing = Listing::begin(out, [0; 8], args.dircount, most);
     let skip = args.cookie.saturating_sub(FIRST_COOKIE - 1) as usize;
     let (mut eof, mut scratch) = (true, Scratch::default());
     for (index, (name, entry)) in pseudo.node(number).names.iter().enumerate().skip(skip) {
         let cookie = index as u64 + FIRST_COOKIE;
         let fits = listing.entry(out, cookie, name, |out| match entry {
-            Entry::Node(child) => _ = describe_above(cx, *child, &mut scratch).encode(request, out),
+            Entry::Node(child) => _ = describe_above(cx, names, *child, &mut scratch).encode(request, out),
             Entry::Export(id) => {
                 let admitted = admit(cx, *id);
                 let export = cx.shared.vfs.exports().find(*id);
@@ -123,7 +135,7 @@ fn list_above(
                         let handle = handle(&cx.shared.vfs.handle(&target));
                         let mounted_on = Some(super::pseudo::Pseudo::fileid(number));
                         let object = Described { attr: &attr, export: &target.export, handle, mounted_on };
-                        _ = describe(cx, &object, &mut scratch).encode(request, out);
+                        _ = describe(cx, names, &object, &mut scratch).encode(request, out);
                     }
                     _ => {
                         let refused = match admitted {
@@ -140,6 +152,10 @@ fn list_above(
             eof = false;
             break;
         }
+    }
+    if names.learn(cx)? {
+        out.truncate(start);
+        return list_above((cx, names), number, args, request, most, out);
     }
     finish(listing, out, eof)
 }

@@ -47,6 +47,7 @@ mod lock;
 mod measured;
 mod names;
 mod open;
+mod owner_names;
 mod place;
 pub(crate) mod program;
 mod pseudo;

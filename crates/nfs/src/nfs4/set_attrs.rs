@@ -11,7 +11,8 @@ use super::acl;
 use super::attrs::SUPPORTED;
 use super::compound::{Change, Compound, Context, Stop};
 use super::place::may_wait;
-use crate::owners::Whose;
+use crate::lookups::Unanswered;
+use crate::owners::{NoNumber, Whose};
 
 /// Nanoseconds in a second.
 const SECOND: u32 = 1_000_000_000;
@@ -53,8 +54,12 @@ pub(super) fn id(cx: &Context<'_>, text: &[u8], whose: Whose) -> Result<u32, Sto
         Ok(id) if is_number => Ok(id),
         Err(_) if is_number => Err(Stop::Fail(Nfsstat4::Inval)),
         _ => {
-            may_wait(cx)?;
-            cx.shared.owners.id(text, whose).map_err(Stop::Fail)
+            let found = cx.shared.owners.number(text, whose, cx.call.peer.addr.ip(), cx.wait);
+            found.map_err(|why| match why {
+                NoNumber::Unknown => Stop::Fail(Nfsstat4::Badowner),
+                NoNumber::Unanswered(Unanswered::Later) => Stop::Later,
+                NoNumber::Unanswered(_) => Stop::Fail(Nfsstat4::Delay),
+            })
         }
     }
 }
