@@ -87,6 +87,9 @@ impl Compound {
         put(&mut self.reply, reply.head(), Opcode::Open, &body);
         if found.made {
             self.has_made = true;
+            if share.access & WRITE != 0 {
+                cx.shared.vfs.expect_writes(&found.place.resolve(cx)?.target);
+            }
             cx.shared.profiled.made(found.place.handle(cx).as_bytes());
         }
         self.set_place(found.place);
@@ -276,6 +279,7 @@ impl Compound {
         let (client, file) = (self.client()?, self.file(cx)?);
         let stateid = state_id(self.resolve_stateid(args.open_stateid)?);
         cx.server.state().close(client, stateid, &file, cx.now, &mut self.effects)?;
+        cx.shared.vfs.was_closed(self.place()?.handle(cx).as_bytes());
         self.put_stateid(Opcode::Close, Stateid::INVALID, reply);
         Ok(())
     }

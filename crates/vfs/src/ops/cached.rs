@@ -224,6 +224,25 @@ impl Vfs {
         Ok(Written { len: accepted.len, stable: write.stable, intent })
     }
 
+    /// Prepares the first WRITE to a new file, so that an event loop can carry it out. This may wait for a disk. A
+    /// WRITE meets the same errors. [`Vfs::was_closed`] undoes it.
+    pub fn expect_writes(&self, target: &Target) {
+        let Some(linked) = target.export.fs.linked() else { return };
+        if target.object.writer(&self.budget, true).is_ok() && linked.object(&target.object).is_ok() {
+            target.export.policy(&target.object, Wait::Yes);
+        }
+    }
+
+    /// Notes that a client has closed the file with this handle. Closes a descriptor to which nothing was written,
+    /// since nobody can execute a file that is open for changes. Never waits.
+    pub fn was_closed(&self, wire: &[u8]) {
+        let Ok(target) = self.target(wire, Wait::No) else { return };
+        // Destage needs the descriptor, and closes it.
+        if target.object.link.get().is_none_or(|cached| Undestaged::of(cached).is_none()) {
+            target.object.rest();
+        }
+    }
+
     /// Writes the part that the log has not accepted to the backing file.
     fn write_rest(
         &self,
