@@ -65,6 +65,7 @@ mod nfs4_killed;
 mod nfs4_new_files;
 mod nfs4_owners;
 mod nfs4_restarts;
+mod nfs4_tls;
 mod nfs4_trunking;
 mod nfs4_unlinked;
 mod nlm;
