@@ -13,6 +13,7 @@ use crate::workload::Kind;
 
 mod changes;
 mod devices;
+mod holes;
 mod shared;
 mod writes;
 
@@ -66,6 +67,9 @@ impl Client {
             Kind::Truncate => self.truncate_somewhere().await,
             Kind::Mtime => self.set_some_time().await,
             Kind::Remove => self.replace_some().await,
+            Kind::Hole => self.punch_somewhere().await,
+            Kind::Allocate => self.allocate_somewhere().await,
+            Kind::Clone => self.clone_somewhere().await,
             Kind::Flush => self.flush().await,
             Kind::Mode => self.switch_mode(),
             Kind::Add => drop(self.add_device().await),

@@ -29,6 +29,16 @@ impl Content {
         self.pages.contains_key(&block)
     }
 
+    /// Returns the blocks that are no holes.
+    pub fn blocks(&self) -> impl Iterator<Item = u64> {
+        self.pages.keys().copied()
+    }
+
+    /// Makes a block a hole.
+    pub fn free(&mut self, block: u64) {
+        self.pages.remove(&block);
+    }
+
     /// Returns the block's bytes; zeros beyond the end and in holes.
     pub fn page(&self, block: u64) -> Page {
         self.pages.get(&block).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]))

@@ -9,7 +9,7 @@ use clap::Args;
 use forebay_common::lock::Mutex;
 use forebay_common::planted_bugs::plant;
 use forebay_sim::hits::Worlds;
-use forebay_sim::joined;
+use forebay_sim::{joined, planted_bugs};
 
 use crate::checked;
 
@@ -34,7 +34,7 @@ type Known = BTreeMap<String, u64>;
 /// Returns the bugs with `part` in their names.
 pub(crate) fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
     let lists: &[&[&str]] = match worlds {
-        Worlds::Engine => &[forebay_engine::planted_bugs::PLANTS],
+        Worlds::Engine => &[forebay_engine::planted_bugs::PLANTS, planted_bugs::PLANTS],
         Worlds::Names => &[forebay_oplog::planted_bugs::PLANTS],
         Worlds::Joined => &[joined::planted_bugs::PLANTS, forebay_metalog::planted_bugs::PLANTS],
     };

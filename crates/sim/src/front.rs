@@ -5,11 +5,12 @@
 //! The counterpart is in `vfs/src/ops/cached.rs` (`write_cached`, `write_direct`, `read_through_cache`), in
 //! `vfs/src/ops/data.rs` (`commit_range`) and in `vfs/src/oplog/commit.rs` (`commit_in_journal`).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::buffer::{Buffer, Slice};
-use forebay_engine::io::{Backing, BackingError, Clock as _, Time};
+use forebay_engine::io::{Backing, BackingError, BackingResult, Clock as _, Time};
 use forebay_engine::{CachedObject, Engine, Error, Logged, Mode, Outcome, Seq};
 
 use crate::client::Client;
@@ -83,18 +84,46 @@ pub(crate) async fn write_direct(
     written: impl FnOnce(),
 ) -> Result<Seq, Error> {
     let Writing { object, offset, data, now } = *write;
-    let direct = engine.begin_bypass(object, offset, data.len() as u64).await?;
     let buffer = Slice::new(Arc::new(Buffer::from_bytes(data)), 0..data.len());
-    let result = store.write(object.key(), offset, buffer).await;
+    let range = offset..offset + data.len() as u64;
+    let bypass = Bypass { object, range: range.clone(), contents: data, end: range.end, now };
+    let change = async {
+        store.write(object.key(), offset, buffer).await?;
+        written();
+        Ok(())
+    };
+    change_direct(engine, store, bypass, change).await
+}
+
+/// A change of a backing file past the log.
+pub(crate) struct Bypass<'a> {
+    pub(crate) object: &'a Arc<CachedObject>,
+    /// The bytes whose cached blocks do not count any more.
+    pub(crate) range: Range<u64>,
+    /// The new contents from the start of the range on, as far as they may be cached.
+    pub(crate) contents: &'a [u8],
+    /// The size that the file has at least after the change.
+    pub(crate) end: u64,
+    pub(crate) now: Time,
+}
+
+/// Changes the backing file past the log, as `Vfs::bypass` does. Returns the frame that must be durable before any
+/// reply.
+pub(crate) async fn change_direct(
+    engine: &Engine,
+    store: &impl Backing,
+    bypass: Bypass<'_>,
+    change: impl Future<Output = BackingResult<()>>,
+) -> Result<Seq, Error> {
+    let Bypass { object, range, contents, end, now } = bypass;
+    let direct = engine.begin_bypass(object, range.start, range.end - range.start).await?;
+    let result = change.await;
     let end = match result {
-        Ok(()) => offset + data.len() as u64,
-        // A part of the failed write may have made the file longer.
+        Ok(()) => end,
+        // A part of the failed change may have made the file longer.
         Err(_) => store.size(object.key()).await.unwrap_or(0),
     };
-    let done = result.is_ok().then_some((offset, data));
-    if result.is_ok() {
-        written();
-    }
+    let done = result.is_ok().then_some((range.start, contents));
     let frame = engine.end_bypass(object, direct, done, end, now).await;
     result?;
     frame
@@ -207,7 +236,7 @@ impl Client {
     }
 
     /// Returns the size of an object as its attributes have it.
-    fn size_of(&self, object: &CachedObject) -> u64 {
+    pub(crate) fn size_of(&self, object: &CachedObject) -> u64 {
         let undestaged = object.undestaged_attributes().map(|(size, _)| size);
         undestaged.unwrap_or_else(|| self.shared.store.size_of(object.key()))
     }

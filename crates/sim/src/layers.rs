@@ -6,12 +6,12 @@
 use std::ops::Range;
 
 use crate::register::{Change, Overwrite, Value};
-use crate::stamp::{Generation, Place, Runs, matches};
+use crate::stamp::{Runs, Stamp, matches};
 
 /// An overwrite that may have happened, less what certain overwrites have covered since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layer {
-    generation: Generation,
+    stamp: Stamp,
     ranges: Vec<Range<usize>>,
 }
 
@@ -40,7 +40,7 @@ struct Search<'a, F> {
     of: &'a Layered,
     /// The range that was read.
     seen: Range<usize>,
-    /// Returns true if the read found these bytes of this generation.
+    /// Returns true if the read found these bytes of this stamp.
     holds: F,
     steps: usize,
     found: Vec<Layered>,
@@ -81,18 +81,31 @@ impl Value for Layered {
 
 impl Change<Layered> for Overwrite {
     fn apply(&self, value: &mut Layered) {
-        value.apply(&self.0, self.1);
+        match self {
+            Overwrite::Nothing => {}
+            Overwrite::Bytes(range, stamp) => value.apply(range, *stamp),
+            Overwrite::Block(runs) => *value = runs.clone().into(),
+        }
     }
 
     fn attempt(&self, value: &mut Layered) -> bool {
-        value.attempt(&self.0, self.1);
+        match self {
+            Overwrite::Nothing => {}
+            Overwrite::Bytes(range, stamp) => value.attempt(range, *stamp),
+            Overwrite::Block(runs) => {
+                let mut runs = runs.iter();
+                // Several layers would be independent of each other.
+                let (Some((range, stamp)), None) = (runs.next(), runs.next()) else { return false };
+                value.attempt(&range, stamp);
+            }
+        }
         true
     }
 }
 
 impl Layered {
     /// Overwrites the bytes of `range`.
-    pub fn apply(&mut self, range: &Range<usize>, generation: Generation) {
+    pub fn apply(&mut self, range: &Range<usize>, stamp: Stamp) {
         if range.is_empty() {
             return;
         }
@@ -100,67 +113,81 @@ impl Layered {
             layer.ranges = without(&layer.ranges, range);
         }
         self.layers.retain(|layer| !layer.ranges.is_empty());
-        self.runs.apply(range, generation);
+        self.runs.apply(range, stamp);
     }
 
     /// Overwrites the bytes of `range`, or not: both are possible from now on.
-    pub fn attempt(&mut self, range: &Range<usize>, generation: Generation) {
+    pub fn attempt(&mut self, range: &Range<usize>, stamp: Stamp) {
         let ranges = vec![range.clone()];
-        if !range.is_empty() && !self.repeats(&ranges, generation) {
-            self.layers.push(Layer { generation, ranges });
+        if !range.is_empty() && !self.repeats(&ranges, stamp) {
+            self.layers.push(Layer { stamp, ranges });
         }
     }
 
     /// Returns true if another layer with these bytes makes no other contents possible.
-    fn repeats(&self, ranges: &[Range<usize>], generation: Generation) -> bool {
+    fn repeats(&self, ranges: &[Range<usize>], stamp: Stamp) -> bool {
         for layer in self.layers.iter().rev() {
-            if layer.generation == generation && layer.ranges == ranges {
+            if layer.stamp == stamp && layer.ranges == ranges {
                 return true;
             }
-            // The new layer could as well lie under one of the same generation, or one with other bytes.
-            if layer.generation != generation && !common(&layer.ranges, ranges).is_empty() {
+            // The new layer could as well lie under one of the same stamp, or one with other bytes.
+            if layer.stamp != stamp && !common(&layer.ranges, ranges).is_empty() {
                 return false;
             }
         }
-        self.runs.iter().all(|(run, owner)| owner == generation || common(&[run], ranges).is_empty())
+        self.runs.iter().all(|(run, owner)| owner == stamp || common(&[run], ranges).is_empty())
     }
 
     /// Returns true if `bytes`, the block's bytes from `start` on, are possible.
-    pub fn matches(&self, bytes: &[u8], start: usize, place: Place) -> bool {
+    pub fn matches(&self, bytes: &[u8], start: usize) -> bool {
         if self.layers.is_empty() {
-            return self.runs.matches(bytes, start, place);
+            return self.runs.matches(bytes, start);
         }
-        let holds = |part: &Range<usize>, generation| {
-            matches(&bytes[part.start - start..part.end - start], part.start, generation, place)
+        let holds = |part: &Range<usize>, stamp| {
+            matches(&bytes[part.start - start..part.end - start], part.start, stamp)
         };
         let seen = start..start + bytes.len();
         let mut left = vec![seen];
         for layer in self.layers.iter().rev() {
             let here = common(&layer.ranges, &left);
             // A layer that explains bytes leaves fewer to those under it, so it need not be left out.
-            if here.iter().all(|part| holds(part, layer.generation)) {
+            if here.iter().all(|part| holds(part, layer.stamp)) {
                 left = without_all(&left, &here);
             }
         }
         self.holds_under(&left, &holds)
     }
 
+    /// Returns one of the possible contents that a block with these bytes may have. None if the bytes are impossible.
+    pub fn explain(&self, bytes: &[u8]) -> Option<Runs> {
+        let holds = |part: &Range<usize>, stamp| matches(&bytes[part.clone()], part.start, stamp);
+        let all = 0..bytes.len();
+        let mut left = vec![all];
+        let mut runs = self.runs.clone();
+        let mut happened = Vec::new();
+        for layer in self.layers.iter().rev() {
+            let here = common(&layer.ranges, &left);
+            if here.iter().all(|part| holds(part, layer.stamp)) {
+                left = without_all(&left, &here);
+                happened.push((here, layer.stamp));
+            }
+        }
+        happened.iter().for_each(|(parts, stamp)| parts.iter().for_each(|part| runs.apply(part, *stamp)));
+        self.holds_under(&left, &holds).then_some(runs)
+    }
+
     /// Returns true if the certain runs have the bytes of `ranges`.
-    fn holds_under(
-        &self,
-        ranges: &[Range<usize>],
-        holds: &impl Fn(&Range<usize>, Generation) -> bool,
-    ) -> bool {
+    fn holds_under(&self, ranges: &[Range<usize>], holds: &impl Fn(&Range<usize>, Stamp) -> bool) -> bool {
         self.runs.iter().all(|(run, owner)| common(&[run], ranges).iter().all(|part| holds(part, owner)))
     }
 
     /// Returns the possible contents that have `bytes` from `start` on.
-    pub fn narrow(&self, bytes: &[u8], start: usize, place: Place) -> Vec<Layered> {
-        if !self.matches(bytes, start, place) {
+    pub fn narrow(&self, bytes: &[u8], start: usize) -> Vec<Layered> {
+        if !self.matches(bytes, start) {
             return Vec::new();
         }
-        let holds = |part: &Range<usize>, generation| {
-            matches(&bytes[part.start - start..part.end - start], part.start, generation, place)
+        let holds = |part: &Range<usize>, stamp| {
+            matches(&bytes[part.start - start..part.end - start], part.start, stamp)
         };
         let seen = start..start + bytes.len();
         let mut search = Search { of: self, seen: seen.clone(), holds, steps: 0, found: Vec::new() };
@@ -169,7 +196,7 @@ impl Layered {
     }
 }
 
-impl<F: Fn(&Range<usize>, Generation) -> bool> Search<'_, F> {
+impl<F: Fn(&Range<usize>, Stamp) -> bool> Search<'_, F> {
     /// Chooses about the layers under those in `chosen`, which begins with the top one. The bytes of `left` are not
     /// explained yet.
     fn choose(&mut self, left: &[Range<usize>], chosen: &mut Vec<Choice>) {
@@ -187,7 +214,7 @@ impl<F: Fn(&Range<usize>, Generation) -> bool> Search<'_, F> {
             return;
         };
         let here = common(&layer.ranges, left);
-        let holds = here.iter().all(|part| (self.holds)(part, layer.generation));
+        let holds = here.iter().all(|part| (self.holds)(part, layer.stamp));
         if here.is_empty() {
             self.go_on(left, chosen, Choice::Open);
             return;
@@ -213,9 +240,7 @@ impl<F: Fn(&Range<usize>, Generation) -> bool> Search<'_, F> {
         for (layer, choice) in self.of.layers.iter().zip(chosen.iter().rev()) {
             match choice {
                 Choice::Open => contents.layers.push(layer.clone()),
-                Choice::Happened => {
-                    layer.ranges.iter().for_each(|part| contents.apply(part, layer.generation))
-                }
+                Choice::Happened => layer.ranges.iter().for_each(|part| contents.apply(part, layer.stamp)),
                 Choice::Absent => {}
             }
         }

@@ -25,6 +25,7 @@ pub mod objects;
 #[cfg(test)]
 mod overwriting;
 pub mod plan;
+pub mod planted_bugs;
 pub mod policies;
 #[cfg(test)]
 pub(crate) mod recovery;

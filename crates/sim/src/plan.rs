@@ -138,6 +138,8 @@ pub struct Plan {
     pub foreign: bool,
     /// The policies of objects change.
     pub policies: bool,
+    /// Clients make holes, reserve space and clone. These go past the log.
+    pub holes: bool,
     /// The habits of the clients.
     pub habits: Habits,
     /// True if there are user records in the log.
@@ -233,6 +235,7 @@ impl Plan {
             deadline: Duration::from_secs(10),
             foreign: false,
             policies: false,
+            holes: false,
             fills: false,
             habits,
             notes,
@@ -272,6 +275,7 @@ impl Plan {
             && self.habits.modes.is_empty()
             && self.devices.len() > 1
             && !self.victim_fails()
+            && !self.holes
             // Longer writes may be streams, which may bypass the log.
             && self.habits.longest <= 64 << 10
     }

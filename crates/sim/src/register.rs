@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use forebay_engine::io::Time;
 
-use crate::stamp::Generation;
+use crate::stamp::{Runs, Stamp};
 
 /// A possible value of a register, or a set of them.
 pub trait Value: Clone + PartialEq {
@@ -35,9 +35,16 @@ pub trait Change<V>: Clone {
     }
 }
 
-/// An overwrite of some bytes of a block.
+/// A change of a block's contents.
 #[derive(Clone, Debug)]
-pub struct Overwrite(pub Range<usize>, pub Generation);
+pub enum Overwrite {
+    /// The block stays as it is.
+    Nothing,
+    /// Some bytes get this stamp.
+    Bytes(Range<usize>, Stamp),
+    /// The block gets these contents, as those of a block that it shares with another file.
+    Block(Runs),
+}
 
 /// A change of a size.
 #[derive(Clone, Debug)]
@@ -195,6 +202,13 @@ impl<V: Value, C: Change<V>> Register<V, C> {
             in_memory: false,
         };
         self.operations.push(new);
+    }
+
+    /// Replaces the effect of operation `id`, which becomes known only while the operation is carried out.
+    pub fn revise(&mut self, id: u32, change: C) {
+        if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
+            operation.change = change;
+        }
     }
 
     /// Ends operation `id`. It counts from now on as accepted, visible and durable, as the arguments say.

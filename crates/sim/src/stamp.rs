@@ -9,7 +9,7 @@ use forebay_engine::buffer::BLOCK;
 pub type Generation = u32;
 
 /// A block of an object, by the world's own numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The object's number.
     pub object: u8,
@@ -33,6 +33,45 @@ fn word(generation: Generation, place: Place, index: usize) -> u64 {
         | (place.block & 0xffff) << 16
         | (index as u64) << 7
         | MARK
+}
+
+/// The stamp of the bytes that a write leaves in a block: the write, the object and the block. A clone of the block has
+/// the stamp of its source.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// The stamp of zeros.
+    pub const ZEROS: Stamp = Stamp(0);
+    /// The stamp of unknown bytes, whose copies faults have all destroyed. Any write may have left them.
+    pub const UNKNOWN: Stamp = Stamp(u64::MAX);
+
+    /// Returns the stamp of write `generation` in a block.
+    pub fn new(generation: Generation, place: Place) -> Self {
+        Stamp(word(generation, place, 0))
+    }
+
+    /// Returns the number of the write.
+    #[cfg(test)]
+    pub fn generation(self) -> Generation {
+        (self.0 >> 40) as Generation
+    }
+
+    /// Returns the stamped word with this index.
+    fn word(self, index: usize) -> u64 {
+        if self == Stamp::ZEROS { 0 } else { self.0 | (index as u64) << 7 }
+    }
+}
+
+impl std::fmt::Debug for Stamp {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match decode(self.0) {
+            _ if *self == Stamp::UNKNOWN => write!(to, "unknown"),
+            Some((0, ..)) => write!(to, "zeros"),
+            Some((generation, place, _)) => write!(to, "{generation} of {}/{}", place.object, place.block),
+            None => write!(to, "{:x}", self.0),
+        }
+    }
 }
 
 /// Returns the write, place and index that a word claims.
@@ -68,37 +107,34 @@ fn head(start: usize) -> usize {
     (WORD - start % WORD) % WORD
 }
 
-/// A block's contents as runs of bytes: the start of each run, and the write that left it.
+/// A block's contents as runs of bytes: the start of each run, and the stamp of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Runs(Vec<(u16, Generation)>);
-
-/// The generation of unknown bytes, whose copies faults have all destroyed. Any write may have left them.
-pub const UNKNOWN: Generation = u32::MAX;
+pub struct Runs(Vec<(u16, Stamp)>);
 
 impl Runs {
     /// Returns unknown contents.
     pub fn unknown() -> Self {
-        Runs(vec![(0, UNKNOWN)])
+        Runs(vec![(0, Stamp::UNKNOWN)])
     }
 }
 
 impl Default for Runs {
     fn default() -> Self {
-        Runs(vec![(0, 0)])
+        Runs(vec![(0, Stamp::ZEROS)])
     }
 }
 
 impl Runs {
     /// Returns the runs with their ends.
-    pub fn iter(&self) -> impl Iterator<Item = (Range<usize>, Generation)> {
-        self.0.iter().enumerate().map(|(index, (start, generation))| {
+    pub fn iter(&self) -> impl Iterator<Item = (Range<usize>, Stamp)> {
+        self.0.iter().enumerate().map(|(index, (start, stamp))| {
             let end = self.0.get(index + 1).map_or(BLOCK, |next| usize::from(next.0));
-            (usize::from(*start)..end, *generation)
+            (usize::from(*start)..end, *stamp)
         })
     }
 
     /// Overwrites the bytes of `range`.
-    pub fn apply(&mut self, range: &Range<usize>, generation: Generation) {
+    pub fn apply(&mut self, range: &Range<usize>, stamp: Stamp) {
         if range.is_empty() {
             return;
         }
@@ -112,57 +148,55 @@ impl Runs {
             }
             if end > range.end && after.is_none() {
                 after = Some(());
-                self.push(range.start, generation);
+                self.push(range.start, stamp);
                 self.push(range.end.max(start), owner);
             } else if end > range.end {
                 self.push(start, owner);
             }
         }
         if after.is_none() {
-            self.push(range.start, generation);
+            self.push(range.start, stamp);
         }
     }
 
     /// Adds the start of a run, unless it continues the last run.
-    fn push(&mut self, start: usize, generation: Generation) {
-        if self.0.last().is_none_or(|last| last.1 != generation) {
-            self.0.push((start as u16, generation));
+    fn push(&mut self, start: usize, stamp: Stamp) {
+        if self.0.last().is_none_or(|last| last.1 != stamp) {
+            self.0.push((start as u16, stamp));
         }
     }
 
     /// Returns true if `bytes`, the block's bytes from `start` on, are these contents.
-    pub fn matches(&self, bytes: &[u8], start: usize, place: Place) -> bool {
+    pub fn matches(&self, bytes: &[u8], start: usize) -> bool {
         let end = start + bytes.len();
-        self.iter().all(|(run, generation)| {
+        self.iter().all(|(run, stamp)| {
             let (from, to) = (run.start.max(start), run.end.min(end));
-            from >= to || matches(&bytes[from - start..to - start], from, generation, place)
+            from >= to || matches(&bytes[from - start..to - start], from, stamp)
         })
     }
 }
 
-/// Returns true if `bytes`, which begin `start` bytes into the block, are those that write `generation` leaves there.
-pub fn matches(bytes: &[u8], start: usize, generation: Generation, place: Place) -> bool {
-    if generation == UNKNOWN {
+/// Returns true if `bytes`, which begin `start` bytes into the block, are those that a write with this stamp leaves
+/// there.
+pub fn matches(bytes: &[u8], start: usize, stamp: Stamp) -> bool {
+    if stamp == Stamp::UNKNOWN {
         return true;
     }
-    if generation == 0 {
+    if stamp == Stamp::ZEROS {
         // Whole chunks are compared many bytes at a time, without a branch for each.
         return bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0);
     }
     let (head, rest) = bytes.split_at(head(start).min(bytes.len()));
-    let same = |bytes: &[u8], at: usize| {
-        word(generation, place, at / WORD).to_le_bytes()[at % WORD..].starts_with(bytes)
-    };
+    let same = |bytes: &[u8], at: usize| stamp.word(at / WORD).to_le_bytes()[at % WORD..].starts_with(bytes);
     let first = (start + head.len()) / WORD;
     let (words, tail) = rest.as_chunks();
-    let whole =
-        |(index, bytes): (usize, &[u8; WORD])| u64::from_le_bytes(*bytes) == word(generation, place, index);
+    let whole = |(index, bytes): (usize, &[u8; WORD])| u64::from_le_bytes(*bytes) == stamp.word(index);
     same(head, start) && (first..).zip(words).all(whole) && same(tail, (first + words.len()) * WORD)
 }
 
-/// Returns true if every whole word is zero, or a stamp of `place` from a write up to `newest`. It may be an old
-/// version.
-pub fn plausible(bytes: &[u8], start: usize, place: Place, newest: Generation) -> bool {
+/// Returns true if every whole word is zero, or a stamp from a write up to `newest` of a place that `fits`. An old
+/// version counts as well.
+pub fn plausible(bytes: &[u8], start: usize, newest: Generation, fits: impl Fn(Place) -> bool) -> bool {
     let head = head(start);
     let words = bytes.get(head..).unwrap_or_default().chunks_exact(WORD);
     let mut all = words.enumerate().map(|(index, bytes)| (index + (start + head) / WORD, bytes));
@@ -174,7 +208,7 @@ pub fn plausible(bytes: &[u8], start: usize, place: Place, newest: Generation) -
             let value = u64::from_le_bytes((*bytes).try_into().unwrap_or_default());
             match decode(value) {
                 Some((0, ..)) => false,
-                Some((generation, found, at)) => generation > newest || found != place || at != *index,
+                Some((generation, found, at)) => generation > newest || !fits(found) || at != *index,
                 None => true,
             }
         })
@@ -226,11 +260,11 @@ mod tests {
             for (at, byte) in (start..).zip(&bytes) {
                 assert_eq!(*byte, word(generation, place, at / WORD).to_le_bytes()[at % WORD]);
             }
-            assert!(matches(&bytes, start, generation, place));
+            assert!(matches(&bytes, start, Stamp::new(generation, place)));
             if !bytes.is_empty() {
                 let at = rng.index(bytes.len());
                 bytes[at] ^= 1 << rng.index(8);
-                assert!(!matches(&bytes, start, generation, place));
+                assert!(!matches(&bytes, start, Stamp::new(generation, place)));
             }
         }
     }
@@ -247,17 +281,15 @@ mod tests {
                 let range = a.min(b)..a.max(b);
                 let generation = if rng.chance(2000) { 0 } else { generation };
                 fill(&mut bytes[range.clone()], range.start, generation, place);
-                runs.apply(&range, generation);
-                assert!(runs.matches(&bytes, 0, place), "{runs:?}");
+                runs.apply(&range, Stamp::new(generation, place));
+                assert!(runs.matches(&bytes, 0), "{runs:?}");
                 let from = rng.index(BLOCK);
-                assert!(runs.matches(&bytes[from..], from, place));
+                assert!(runs.matches(&bytes[from..], from));
             }
-            assert!(plausible(&bytes, 0, place, 9));
-            let other = Place { object: 4, block: 77 };
-            assert!(runs == Runs::default() || !runs.matches(&bytes, 0, other));
+            assert!(plausible(&bytes, 0, 9, |found| found == place));
             let at = rng.index(BLOCK);
             bytes[at] ^= 1;
-            assert!(!runs.matches(&bytes, 0, place));
+            assert!(!runs.matches(&bytes, 0));
         }
     }
 }

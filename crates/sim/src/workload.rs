@@ -30,6 +30,12 @@ pub enum Kind {
     Mtime,
     /// Removes an object and makes another.
     Remove,
+    /// Makes a hole.
+    Hole,
+    /// Reserves space, mostly behind the end of an object.
+    Allocate,
+    /// Clones a part of an object, into another one or elsewhere in it.
+    Clone,
     /// Destages everything.
     Flush,
     /// Switches the mode.
@@ -204,6 +210,11 @@ impl Habits {
             left -= weight;
         }
         Kind::Read
+    }
+
+    /// Adds operations of a kind, in proportion to the weights of the others.
+    pub fn add(&mut self, kind: Kind, weight: u32) {
+        self.weights.push((kind, weight));
     }
 
     /// Removes `kind` from the operations.

@@ -1,6 +1,7 @@
 //! One file behind a page cache.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_engine::buffer::BLOCK;
@@ -24,6 +25,8 @@ pub(crate) struct File {
 
 pub(crate) enum Change {
     Page(u64, Page),
+    /// The block has no space any more, and reads as zeros.
+    Hole(u64),
     Size(u64),
     Mtime(Time),
 }
@@ -33,6 +36,7 @@ impl File {
     pub(crate) fn apply(content: &mut Content, change: &Change) {
         match change {
             Change::Page(block, page) => content.put(*block, page.clone()),
+            Change::Hole(block) => content.free(*block),
             Change::Size(size) => content.resize(*size),
             Change::Mtime(time) => content.mtime = *time,
         }
@@ -61,6 +65,56 @@ impl File {
             self.lost.remove(&(at / BLOCK as u64));
             self.change(number, Change::Page(at / BLOCK as u64, page));
             done += count;
+        }
+        self.change(number, Change::Mtime(now));
+    }
+
+    /// Fills bytes with zeros, and frees the space of whole blocks, in the page cache only. The size stays.
+    pub(crate) fn punch(&mut self, number: u64, range: &Range<u64>, now: Time) {
+        let block = BLOCK as u64;
+        for at in range.start / block..range.end.min(self.current.size).div_ceil(block) {
+            let (start, end) = (range.start.max(at * block), range.end.min((at + 1) * block));
+            self.lost.remove(&at);
+            if start == at * block && (end == start + block || end >= self.current.size) {
+                self.change(number, Change::Hole(at));
+            } else if self.current.has(at) {
+                let mut page = self.current.page(at);
+                Arc::make_mut(&mut page)[(start - at * block) as usize..(end - at * block) as usize].fill(0);
+                self.change(number, Change::Page(at, page));
+            }
+        }
+        self.change(number, Change::Mtime(now));
+    }
+
+    /// Gives the holes of a range space, and the file at least the range's end as its size, in the page cache only.
+    pub(crate) fn reserve(&mut self, number: u64, range: &Range<u64>, now: Time) {
+        if range.end > self.current.size {
+            self.change(number, Change::Size(range.end));
+        }
+        for at in range.start / BLOCK as u64..range.end.div_ceil(BLOCK as u64) {
+            if !self.current.has(at) {
+                self.change(number, Change::Page(at, Arc::new([0; BLOCK])));
+            }
+        }
+        self.change(number, Change::Mtime(now));
+    }
+
+    /// Returns a block as a clone of the file has it, or `None` for a hole. A page that a failed sync has lost is not
+    /// written any more, so the clone has the contents before it.
+    pub(crate) fn shared(&self, block: u64) -> Option<Page> {
+        let of = if self.lost.contains_key(&block) { &self.durable } else { &self.current };
+        of.has(block).then(|| of.page(block))
+    }
+
+    /// Gives blocks from `first` on these contents, and the file at least `end` as its size, in the page cache only.
+    pub(crate) fn share(&mut self, number: u64, first: u64, pages: Vec<Option<Page>>, end: u64, now: Time) {
+        if end > self.current.size {
+            self.change(number, Change::Size(end));
+        }
+        for (block, page) in (first..).zip(pages) {
+            self.lost.remove(&block);
+            let change = page.map_or(Change::Hole(block), |page| Change::Page(block, page));
+            self.change(number, change);
         }
         self.change(number, Change::Mtime(now));
     }
@@ -102,7 +156,7 @@ impl File {
                     cut_off |= !keep && *size < self.durable.size;
                     keep
                 }
-                Change::Page(..) => !cut_off && rng.chance(chances),
+                Change::Page(..) | Change::Hole(_) => !cut_off && rng.chance(chances),
                 Change::Mtime(_) => rng.chance(5000),
             };
             lost |= !keep;

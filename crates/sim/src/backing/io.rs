@@ -9,7 +9,7 @@ use super::file::Change;
 use super::{Rates, State, Store, Stuck, Write};
 use crate::hits::Fault;
 
-const EIO: i32 = 5;
+pub(super) const EIO: i32 = 5;
 
 impl Store {
     /// Counts the start of an operation and draws its duration: `factor` tenths of the usual time, or up to a minute
@@ -59,7 +59,7 @@ impl Store {
     }
 
     /// Runs `action` as the completion of an operation that may get stuck.
-    fn sticky<T: Send + 'static>(
+    pub(super) fn sticky<T: Send + 'static>(
         &self,
         volume: usize,
         kind: Stuck,
@@ -80,12 +80,12 @@ impl Store {
         })
     }
 
-    fn volume_of(&self, object: &Key) -> usize {
+    pub(super) fn volume_of(&self, object: &Key) -> usize {
         self.state.lock().volume(object)
     }
 
     /// Decides by chance whether an operation on the volume fails with EIO, and counts the fault.
-    fn fails(&self, state: &mut State, volume: usize) -> bool {
+    pub(super) fn fails(&self, state: &mut State, volume: usize) -> bool {
         let error = state.rates[volume].error;
         let fails = state.rng.chance(error);
         if fails {

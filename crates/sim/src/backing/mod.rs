@@ -7,6 +7,8 @@
 //! - A failed sync marks its pages clean: some of them are durable, the rest are lost. Reads still see the lost pages
 //!   until they are evicted, and later syncs succeed without them (ATC'20, "Can applications recover from fsync
 //!   failures?").
+//! - A hole, reserved space or a clone is a change of each block in the page cache, as a write is. If a failed sync has
+//!   lost a page, a clone of it has the contents before.
 //! - Operations fail with EIO. A failed write has happened in part, up to a block's end. ENOSPC and EDQUOT come from a
 //!   limit that moves.
 //! - Operations hang for up to a minute, or for as long as a task says. Objects are removed at any time.
@@ -14,6 +16,7 @@
 //!   the number of volumes.
 
 pub(crate) mod file;
+mod holes;
 mod io;
 #[cfg(test)]
 mod tests;
@@ -33,6 +36,7 @@ use crate::hits::{Fault, Hits};
 use crate::rng::Rng;
 
 use file::{Change, File};
+pub use holes::{CloneRange, UNFIT};
 
 /// The rates at which the store misbehaves: chances in 10,000 for each operation.
 #[derive(Clone, Debug, Default)]

@@ -110,7 +110,7 @@ impl Client {
     }
 
     /// Waits until a frame is durable. If the frame is lost, the write verifier changes.
-    async fn frame(&self, frame: Seq) -> Result<(), Error> {
+    pub(super) async fn frame(&self, frame: Seq) -> Result<(), Error> {
         durable(&self.engine, frame).await.inspect_err(|_| self.shared.log_broke())
     }
 

@@ -46,6 +46,8 @@ pub(super) struct Habits {
     pub(super) longest: u64,
     /// The offset below which contents lie, except for the last write.
     pub(super) extent: u64,
+    /// Chances in 10,000 that an operation on contents makes a hole or clones.
+    pub(super) holes: u32,
 }
 
 /// The state that all tasks of a world share.
@@ -167,6 +169,10 @@ impl Client {
             }
             return;
         }
+        // Without holes the draw is left out, so that older worlds stay as they are.
+        if self.habits.holes > 0 && self.rng.chance(self.habits.holes) {
+            return self.punch_or_clone().await;
+        }
         match self.rng.below(20) {
             0..=8 => self.write_somewhere().await,
             9..=13 => self.read_somewhere().await,
@@ -181,7 +187,7 @@ impl Client {
     }
 
     /// Returns a file of which a client has a handle.
-    async fn any(&mut self) -> Option<(Identity, u8)> {
+    pub(super) async fn any(&mut self) -> Option<(Identity, u8)> {
         let files: Vec<Identity> = {
             let state = self.shared.store.lock();
             let inodes = state.volume.state.inodes.iter();
@@ -197,7 +203,7 @@ impl Client {
     }
 
     /// Checks an error of an existing file. While the journal works, there must be none.
-    fn check(&self, what: &str, file: Identity, error: Error) {
+    pub(super) fn check(&self, what: &str, file: Identity, error: Error) {
         if self.shared.store.is_troubled() {
             return;
         }
@@ -266,7 +272,7 @@ impl Client {
 
     /// Commits all writes of the file that the server has accepted so far. The model takes them as durable from the
     /// answer on.
-    async fn commit(&self, file: Identity, number: u8) {
+    pub(super) async fn commit(&self, file: Identity, number: u8) {
         let (seq, covered) = {
             let model = self.shared.model.lock();
             let covered = model.open_of(number);

@@ -8,6 +8,7 @@ mod check;
 mod client;
 mod faults;
 mod harness;
+mod holes;
 pub mod planted_bugs;
 #[cfg(test)]
 pub(crate) mod scenarios;

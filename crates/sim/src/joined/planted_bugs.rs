@@ -11,6 +11,7 @@ forebay_common::planted_bugs![
     "COMMIT does not sync",
     "a write past the log does not wait for a checkpoint",
     "a change of size does not wait for a checkpoint",
+    "a clone leaves out what is dirty in its source",
     ; in scenarios:
     "a change of size is answered though its checkpoint was late",
 ];

@@ -21,7 +21,7 @@ use crate::hits::{Fault, Hits};
 use crate::model::Model;
 use crate::namespace::exhaustive::small_tree;
 use crate::namespace::volume::Volume;
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use crate::world::{Crash, Outcome};
 
 /// A time that no operation exceeds.
@@ -95,6 +95,9 @@ impl Plan {
         let mode = if rng.chance(8500) { Mode::WriteBack } else { Mode::WriteThrough };
         let longest = rng.pick(&[4096, 16 << 10, 64 << 10, 64 << 10, 1 << 20]);
         let clients = rng.pick(&[1, 2, 3, 5]);
+        // Drawn apart, so that worlds without holes do not depend on these draws.
+        let mut apart = Rng::new(mix(rng.clone().draw()));
+        let holes = if apart.chance(2500) { apart.pick(&[1000, 3000]) } else { 0 };
         Plan {
             devices: rng.pick(&[2, 2, 2, 3]),
             mode,
@@ -115,6 +118,7 @@ impl Plan {
                 stable: rng.pick(&[2000, 6000, 10_000]),
                 longest,
                 extent: rng.pick(&[16 << 10, 128 << 10]),
+                holes,
             },
         }
     }
@@ -122,7 +126,11 @@ impl Plan {
     /// Returns true if all data certainly goes through the log in the order of its numbers, and failed writes are not
     /// seen.
     fn logged(&self) -> bool {
-        self.mode == Mode::WriteBack && !self.loses && self.fails == 0 && self.habits.longest <= 64 << 10
+        self.mode == Mode::WriteBack
+            && !self.loses
+            && self.fails == 0
+            && self.habits.longest <= 64 << 10
+            && self.habits.holes == 0
     }
 }
 

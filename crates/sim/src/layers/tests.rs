@@ -5,9 +5,13 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::register::Register;
 use crate::rng::Rng;
-use crate::stamp::fill;
+use crate::stamp::{Generation, Place, fill};
 
 const PLACE: Place = Place { object: 1, block: 2 };
+
+fn stamp(generation: Generation) -> Stamp {
+    Stamp::new(generation, PLACE)
+}
 
 /// Returns every one of the contents.
 fn all(contents: &Layered) -> BTreeSet<Runs> {
@@ -15,7 +19,7 @@ fn all(contents: &Layered) -> BTreeSet<Runs> {
     for layer in &contents.layers {
         let with = |runs: &Runs| {
             let mut runs = runs.clone();
-            layer.ranges.iter().for_each(|part| runs.apply(part, layer.generation));
+            layer.ranges.iter().for_each(|part| runs.apply(part, layer.stamp));
             runs
         };
         all.extend(all.iter().map(with).collect::<Vec<_>>());
@@ -35,9 +39,9 @@ fn range(rng: &mut Rng, end: usize) -> Range<usize> {
 
 fn bytes_of(runs: &Runs) -> Vec<u8> {
     let mut bytes = vec![0; 64];
-    for (run, generation) in runs.iter() {
+    for (run, stamp) in runs.iter() {
         let run = run.start.min(64)..run.end.min(64);
-        fill(&mut bytes[run.clone()], run.start, generation, PLACE);
+        fill(&mut bytes[run.clone()], run.start, stamp.generation(), PLACE);
     }
     bytes
 }
@@ -55,15 +59,15 @@ fn layered_contents_are_the_list_of_all_contents() {
                 .iter()
                 .cloned()
                 .map(|mut runs| {
-                    runs.apply(&range, generation);
+                    runs.apply(&range, stamp(generation));
                     runs
                 })
                 .collect();
             if rng.chance(3000) {
-                contents.apply(&range, generation);
+                contents.apply(&range, stamp(generation));
                 list.clear();
             } else {
-                contents.attempt(&range, generation);
+                contents.attempt(&range, stamp(generation));
             }
             list.extend(with);
         }
@@ -76,11 +80,11 @@ fn layered_contents_are_the_list_of_all_contents() {
         }
         let seen = range(&mut rng, 64);
         let bytes = &bytes[seen.clone()];
-        list.retain(|runs| runs.matches(bytes, seen.start, PLACE));
-        assert_eq!(contents.matches(bytes, seen.start, PLACE), !list.is_empty(), "{contents:?} {seen:?}");
+        list.retain(|runs| runs.matches(bytes, seen.start));
+        assert_eq!(contents.matches(bytes, seen.start), !list.is_empty(), "{contents:?} {seen:?}");
         let same = |runs: &Runs| (bytes_of(runs), runs.clone());
         let narrowed: BTreeSet<Vec<u8>> =
-            all_of(&contents.narrow(bytes, seen.start, PLACE)).iter().map(|runs| same(runs).0).collect();
+            all_of(&contents.narrow(bytes, seen.start)).iter().map(|runs| same(runs).0).collect();
         let expected: BTreeSet<Vec<u8>> = list.iter().map(|runs| same(runs).0).collect();
         assert_eq!(narrowed, expected, "{contents:?} {seen:?}");
     }
@@ -98,7 +102,7 @@ fn failed_operations_fold_into_the_contents_that_their_orders_may_leave() {
         while next < 6 || !running.is_empty() {
             if next < 6 && (running.is_empty() || rng.chance(5000)) {
                 side_by_side += usize::from(!running.is_empty());
-                register.begin(next, Overwrite(range(&mut rng, 32), next));
+                register.begin(next, Overwrite::Bytes(range(&mut rng, 32), stamp(next)));
                 running.push(next);
                 next += 1;
             } else {
@@ -118,7 +122,7 @@ fn failed_writes_under_failing_syncs_take_space_in_proportion_to_their_number() 
     let mut register: Register<Layered, Overwrite> = Register::new(Runs::default().into());
     for id in 1..=300 {
         let start = (id as usize * 37) % 4000;
-        register.begin(id, Overwrite(start..start + 96, id));
+        register.begin(id, Overwrite::Bytes(start..start + 96, stamp(id)));
         register.acknowledge(id, false, false, false);
         register.fold(false, true);
         let values = register.folded().unwrap_or_default();
@@ -128,11 +132,11 @@ fn failed_writes_under_failing_syncs_take_space_in_proportion_to_their_number() 
     // Each of them may still be there, under a later one, or not.
     let mut bytes = vec![0; 4096];
     fill(&mut bytes[3700..3796], 3700, 100, PLACE);
-    assert!(register.observe(0, |contents| contents.matches(&bytes, 0, PLACE)));
+    assert!(register.observe(0, |contents| contents.matches(&bytes, 0)));
     bytes[3796..3804].fill(7);
-    assert!(!register.observe(0, |contents| contents.matches(&bytes, 0, PLACE)));
+    assert!(!register.observe(0, |contents| contents.matches(&bytes, 0)));
     // A durable write of the whole block leaves one possibility.
-    register.begin(301, Overwrite(0..4096, 301));
+    register.begin(301, Overwrite::Bytes(0..4096, stamp(301)));
     register.acknowledge(301, true, true, true);
     register.fold(false, true);
     assert!(register.is_one());
@@ -141,11 +145,11 @@ fn failed_writes_under_failing_syncs_take_space_in_proportion_to_their_number() 
 #[test]
 fn ends_that_many_crashes_may_leave_take_space_in_proportion_to_their_number() {
     let mut register: Register<Layered, Overwrite> = Register::new(Runs::default().into());
-    register.begin(1, Overwrite(0..4096, 1));
+    register.begin(1, Overwrite::Bytes(0..4096, stamp(1)));
     register.acknowledge(1, false, false, false);
     register.fold(false, true);
     for _ in 0..50 {
-        (0..40).for_each(|end| register.attempt(&Overwrite(end * 100..4096, 0)));
+        (0..40).for_each(|end| register.attempt(&Overwrite::Bytes(end * 100..4096, Stamp::ZEROS)));
     }
     assert_eq!(register.folded().map(|values| (values.len(), values[0].layers.len())), Some((1, 41)));
 }

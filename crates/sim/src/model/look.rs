@@ -30,19 +30,24 @@ impl Model {
     /// Ends a read with `bytes`, or with `None` if it failed. An `Err` names the contents that the read must not have
     /// seen.
     pub fn end_read(&mut self, reading: &Reading, bytes: Option<&[u8]>) -> Result<(), String> {
-        let lenient = self.lenient;
-        let newest = self.next;
+        let (logged, lossy) = (self.logged, self.lossy);
         let Some(object) = self.objects.get_mut(&reading.object) else { return Ok(()) };
         object.readers -= 1;
-        let result = match bytes {
-            Some(bytes) if lenient => {
-                object.plausible(reading, bytes, newest).and_then(|()| object.check(reading, bytes))
-            }
-            Some(bytes) => object.check(reading, bytes),
-            None => Ok(()),
-        };
-        object.fold(self.logged, self.lossy);
+        let result = bytes.map_or(Ok(()), |bytes| self.look(reading, bytes));
+        if let Some(object) = self.objects.get_mut(&reading.object) {
+            object.fold(logged, lossy);
+        }
         result
+    }
+
+    /// Compares the bytes that were found with the model.
+    pub(super) fn look(&mut self, reading: &Reading, bytes: &[u8]) -> Result<(), String> {
+        let newest = self.next;
+        let Some(object) = self.objects.get_mut(&reading.object) else { return Ok(()) };
+        if self.lenient {
+            object.plausible(reading, bytes, newest)?;
+        }
+        object.check(reading, bytes)
     }
 
     /// Notes that the object has `size` bytes, with no operation in progress.
@@ -75,6 +80,7 @@ impl Model {
         }
         for operation in self.operations.values_mut() {
             operation.open = false;
+            operation.past_log = false;
         }
     }
 
@@ -123,6 +129,12 @@ impl Model {
         self.end_read(&reading, Some(&bytes[..len]))
             .map_err(|error| format!("in the backing store, {error}"))?;
         let Some(state) = self.objects.get(&object) else { return Ok(()) };
+        let filled = content.blocks().find(|block| !state.filled.contains_key(block));
+        if let (Some(block), true) = (filled, self.holes) {
+            return Err(format!(
+                "block {block} of object {object} was a hole, and has space in the backing store"
+            ));
+        }
         if self.untimed {
             return Ok(());
         }

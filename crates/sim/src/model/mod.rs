@@ -1,5 +1,6 @@
 //! The reference model: the possible values of every block, size and time of every object, after each step and crash.
 
+mod holes;
 mod look;
 mod object;
 #[cfg(test)]
@@ -13,8 +14,9 @@ use forebay_engine::io::Time;
 
 use crate::layers::Layered;
 use crate::register::{Overwrite, Register, Resize};
-use crate::stamp::{Generation, Runs};
+use crate::stamp::{Generation, Place, Runs, Stamp};
 
+pub use holes::Cloning;
 pub use look::Reading;
 
 type Block = Register<Layered, Overwrite>;
@@ -37,6 +39,11 @@ struct ModelObject {
     /// Sizes that the object may have had, unless every write goes through the log. Its backing file may still end at
     /// any of them, since later growth may be only in the log.
     ends: BTreeSet<u64>,
+    /// The places whose contents clones may have brought to a block.
+    cloned: BTreeMap<u64, BTreeSet<Place>>,
+    /// In a world with holes, the blocks that the backing file may have space for. The value is the last operation that
+    /// may have made such a block.
+    filled: BTreeMap<u64, u32>,
 }
 
 /// The most blocks of a write that is certainly one frame.
@@ -56,6 +63,12 @@ struct Operation {
     open: bool,
     /// Set if some bytes are in the page cache of the backing file: the number of failed syncs of that file before.
     unsynced: Option<u64>,
+    /// The whole blocks whose space the operation frees, without those that another operation was changing then.
+    freed: Vec<u64>,
+    /// The blocks that the operation gives space.
+    reserved: Range<u64>,
+    /// True while a hole, an allocation or a clone is in progress.
+    past_log: bool,
 }
 
 /// The model of a whole world.
@@ -72,6 +85,8 @@ pub struct Model {
     pub untimed: bool,
     /// True if acknowledged unstable data may be lost without a crash, since it is in a page cache whose syncs fail.
     pub lossy: bool,
+    /// True if clients make holes, so that the blocks without space are followed.
+    pub holes: bool,
 }
 
 /// Returns the part of block `block` that lies in `range`, in bytes within the block.
@@ -91,9 +106,11 @@ impl Model {
         let all = 0..size;
         let block = |block| {
             let mut runs = Runs::default();
-            runs.apply(&within(block, &all), generation);
+            runs.apply(&within(block, &all), Stamp::new(generation, Place { object, block }));
             (block, Block::new(runs.into()))
         };
+        let filled =
+            if self.holes { blocks(&all).map(|block| (block, 0)).collect() } else { BTreeMap::new() };
         let blocks = blocks(&all).map(block).collect();
         let new = ModelObject {
             size: Register::new(size),
@@ -105,6 +122,8 @@ impl Model {
             torn: BTreeMap::new(),
             whole: Vec::new(),
             ends: BTreeSet::new(),
+            cloned: BTreeMap::new(),
+            filled,
         };
         self.objects.insert(object, new);
     }
@@ -150,8 +169,14 @@ impl Model {
                 let register =
                     state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default().into()));
                 (register.lossy, register.logged) = (self.lossy, self.logged);
-                register.begin(id, Overwrite(within(block, &range), id));
+                register.begin(
+                    id,
+                    Overwrite::Bytes(within(block, &range), Stamp::new(id, Place { object, block })),
+                );
                 state.unfolded.insert(block);
+                if self.holes {
+                    state.filled.insert(block, id);
+                }
             }
             state.size.lossy = self.lossy;
             if !(self.untimed && state.reaches(range.end)) {
@@ -177,7 +202,7 @@ impl Model {
         if let Some(state) = self.objects.get_mut(&object) {
             state.note_end(self.logged);
             for (block, register) in state.blocks.range_mut(first..) {
-                register.begin(id, Overwrite(within(*block, &(size..u64::MAX)), 0));
+                register.begin(id, Overwrite::Bytes(within(*block, &(size..u64::MAX)), Stamp::ZEROS));
                 state.unfolded.insert(*block);
             }
             state.size.begin(id, Resize::Set(size));
@@ -204,8 +229,10 @@ impl Model {
     fn answer(&mut self, id: u32, visible: bool, durable: bool) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.open = visible && !durable;
+        operation.past_log = false;
         let Some(object) = self.objects.get_mut(&operation.object) else { return };
         if durable {
+            object.emptied(id, &operation.freed);
             object.whole.push(id);
             let newest = operation.needs;
             let blocks = object.blocks.range_mut(operation.blocks.clone());
@@ -323,6 +350,11 @@ impl Model {
     pub fn open_of(&self, object: u8) -> Vec<u32> {
         let mine = |operation: &Operation| operation.open && operation.object == object;
         self.operations.iter().filter(|(_, operation)| mine(operation)).map(|(id, _)| *id).collect()
+    }
+
+    /// Returns true if a hole, an allocation or a clone is in progress.
+    pub fn is_past_log(&self) -> bool {
+        self.operations.values().any(|operation| operation.past_log)
     }
 
     /// Returns true if an accepted operation on the object is not known to be durable.

@@ -7,12 +7,12 @@ use forebay_engine::buffer::BLOCK;
 use super::{Block, ModelObject, Reading, blocks, within};
 use crate::layers::Layered;
 use crate::register::Overwrite;
-use crate::stamp::{Generation, Place, Runs, describe, plausible};
+use crate::stamp::{Generation, Place, Runs, Stamp, describe, plausible};
 
 /// Lets uncertain contents of a block be cut off from the start of `tail` on.
 fn may_end(register: &mut Block, tail: &Range<usize>) {
     if register.folded().is_some() && !register.is_one() {
-        register.attempt(&Overwrite(tail.clone(), 0));
+        register.attempt(&Overwrite::Bytes(tail.clone(), Stamp::ZEROS));
     }
 }
 
@@ -90,7 +90,7 @@ impl ModelObject {
             let Some(values) = register.folded() else { continue };
             let mut clipped: Vec<Layered> = Vec::new();
             for mut value in values.iter().cloned() {
-                value.apply(&within(*block, &(size..u64::MAX)), 0);
+                value.apply(&within(*block, &(size..u64::MAX)), Stamp::ZEROS);
                 if !clipped.contains(&value) {
                     clipped.push(value);
                 }
@@ -117,13 +117,12 @@ impl ModelObject {
             let part = within(block, &range);
             let start = (block * BLOCK as u64 + part.start as u64 - offset) as usize;
             let bytes = &bytes[start..start + part.len()];
-            let place = Place { object, block };
             let visible = reading.blocks.get(&block).copied().unwrap_or(0);
-            let matches = |contents: &Layered| contents.matches(bytes, part.start, place);
-            let narrow = |contents: &Layered| contents.narrow(bytes, part.start, place);
+            let matches = |contents: &Layered| contents.matches(bytes, part.start);
+            let narrow = |contents: &Layered| contents.narrow(bytes, part.start);
             let known = match self.blocks.get_mut(&block) {
                 Some(register) => register.narrow(visible, matches, narrow),
-                None => Runs::default().matches(bytes, part.start, place),
+                None => Runs::default().matches(bytes, part.start),
             };
             if !known {
                 let register = self.blocks.get(&block).unwrap_or(&zeros);
@@ -152,7 +151,9 @@ impl ModelObject {
             let start = (block * BLOCK as u64 + part.start as u64 - reading.offset) as usize;
             let bytes = &bytes[start..start + part.len()];
             let place = Place { object: reading.object, block };
-            if !plausible(bytes, part.start, place, newest) {
+            let cloned = self.cloned.get(&block);
+            let fits = |found| found == place || cloned.is_some_and(|from| from.contains(&found));
+            if !plausible(bytes, part.start, newest, fits) {
                 return Err(format!(
                     "object {} block {block} holds what was never there:{}",
                     reading.object,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::content::Content;
 use crate::stamp::{Place, fill};
 
 const NOW: Time = Time { sec: 1, nsec: 0 };
@@ -181,4 +182,63 @@ fn a_size_from_a_page_cache_stays_through_the_death_of_the_process() {
     assert!(model.observe_size(1, 100).is_err());
     model.crash(true);
     model.observe_size(1, 100).unwrap();
+}
+
+#[test]
+fn a_hole_reads_as_zeros_once_it_is_answered_and_maybe_before() {
+    let mut model = Model { holes: true, ..Model::default() };
+    model.create(1, 3 * 4096, 0, NOW);
+    let write = model.begin_write(1, 0, 3 * 4096, NOW);
+    model.durable(write);
+    let hole = model.begin_hole(1, 4096..8192, NOW);
+    model.crash(true);
+    read(&mut model, write, 4096..8192).unwrap();
+    assert!(read(&mut model, hole, 4096..8192).is_err());
+    let hole = model.begin_hole(1, 4096..8192, NOW);
+    model.durable(hole);
+    model.crash(true);
+    assert!(read(&mut model, write, 4096..8192).is_err());
+    read(&mut model, 0, 4096..8192).unwrap();
+    let mut content = Content::default();
+    content.resize(3 * 4096);
+    for block in [0, 2] {
+        let mut page = [0; BLOCK];
+        fill(&mut page, 0, write, Place { object: 1, block });
+        content.put(block, page.into());
+    }
+    model.check_backing(1, Some(&content), false).unwrap();
+    content.put(1, [0; BLOCK].into());
+    assert!(model.check_backing(1, Some(&content), false).is_err(), "the hole has space");
+}
+
+#[test]
+fn a_clone_has_what_a_read_of_its_source_finds() {
+    let mut model = Model::default();
+    model.create(1, 8192, 0, NOW);
+    model.create(2, 0, 0, NOW);
+    let old = model.begin_write(1, 0, 8192, NOW);
+    model.durable(old);
+    let contents = |generation| {
+        let mut bytes = vec![0; 8192];
+        for (block, bytes) in bytes.chunks_mut(BLOCK).enumerate() {
+            fill(bytes, 0, generation, Place { object: 1, block: block as u64 });
+        }
+        bytes
+    };
+    let new = model.begin_write(1, 0, 8192, NOW);
+    model.durable(new);
+    let cloning = model.begin_clone((1, 0), (2, 4096), 8192, NOW);
+    assert!(model.cloned(&cloning, &contents(old)).is_err(), "older contents");
+    model.cloned(&cloning, &contents(new)).unwrap();
+    model.durable(cloning.id);
+    model.end_clone(&cloning);
+    let later = model.begin_write(1, 0, 8192, NOW);
+    model.durable(later);
+    model.crash(true);
+    let mut found = |generation| {
+        let reading = model.begin_read(2, 4096, 8192);
+        model.end_read(&reading, Some(&contents(generation)))
+    };
+    assert!(found(later).is_err(), "the clone stays as it was");
+    found(new).unwrap();
 }

@@ -19,6 +19,7 @@ pub(super) fn choose(plan: &mut Plan, is_free: bool, rng: &mut Rng) {
         5..=7 if is_free => turn(plan, rng),
         8 | 9 if is_free && plan.devices.len() > 1 => plan.foreign = true,
         10 | 11 if is_free => change_policies(plan, rng),
+        12..=14 if is_free => punch(plan, rng),
         _ => {}
     }
 }
@@ -66,6 +67,23 @@ fn change_policies(plan: &mut Plan, rng: &mut Rng) {
         plan.mode = rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough]);
         plan.sessions = rng.within(1, 2) as u32;
     }
+}
+
+/// Lets clients make holes, reserve space and clone, among few objects.
+fn punch(plan: &mut Plan, rng: &mut Rng) {
+    plan.holes = true;
+    plan.objects = rng.within(1, 4) as u32;
+    plan.habits.extent = plan.habits.extent.min(4 << 20);
+    plan.habits.operations = plan.habits.operations.min(600);
+    for kind in [Kind::Hole, Kind::Allocate, Kind::Clone] {
+        plan.habits.add(kind, rng.pick(&[0, 4, 12, 30]));
+    }
+    plan.habits.add(Kind::Hole, 6);
+    if rng.chance(5000) {
+        plan.mode = Mode::WriteBack;
+        plan.destage_after = rng.pick(&[1, 30, 600]) * Duration::from_secs(1);
+    }
+    plan.sessions = rng.within(1, 4) as u32;
 }
 
 /// Lets a device hang, be lost, and be added again.

@@ -113,6 +113,7 @@ impl World {
         let mut model = Model::default();
         model.lenient = plan.is_lenient();
         model.logged = plan.logged();
+        model.holes = plan.holes;
         model.untimed = plan.habits.at_once > 3;
         model.lossy = !plan.logged() && plan.backing_fails();
         let mut objects = Objects::default();

@@ -221,6 +221,9 @@ impl World {
             Crash::PowerCut => self.shared.store.power_cut(),
         }
         self.shared.hits.hit(if how == Crash::Kill { Fault::Kill } else { Fault::PowerCut });
+        if self.shared.model.lock().is_past_log() {
+            self.shared.hits.hit(Fault::HoleCut);
+        }
         *self.shared.verifier_changed.lock() = false;
         self.shared.model.lock().crash(how == Crash::PowerCut);
         self.shared.objects.lock().reset();

@@ -1,9 +1,11 @@
 //! Contents and sizes of files.
 
+use std::ops::Range;
+
 use forebay_engine::io::{Backing as _, BackingError, Time};
 
 use super::*;
-use crate::front::{Writing, durable, put_log, sync_file, write_direct};
+use crate::front::{Bypass, Writing, change_direct, durable, put_log, sync_file, write_direct};
 use crate::joined::planted_bugs;
 
 impl Harness {
@@ -47,6 +49,55 @@ impl Harness {
             self.inner.lock().uncommitted.entry(file).or_default().made += 1;
         }
         Ok(frame.max(accepted.frame))
+    }
+
+    /// Makes a hole. It is durable at the return, as soon as the frame is.
+    pub(in crate::joined) async fn punch(&self, file: Identity, range: Range<u64>) -> Result<Seq, Error> {
+        let sharing = self.share(file).await;
+        let object = self.object(file).ok_or(Error::Backing(BackingError::Gone))?;
+        self.checkpoint_for_hole(file).await?;
+        let bypass = Bypass { object: &object, range: range.clone(), contents: &[], end: 0, now: self.now() };
+        let change = async { self.store.punch(&key(file), range.clone()).await };
+        let frame = change_direct(&self.engine, &self.store, bypass, change).await?;
+        drop(sharing);
+        self.sync(file, range.start, range.end - range.start).await?;
+        Ok(frame)
+    }
+
+    /// Clones the blocks of `range` of a file to a place that begins at `offset`. Calls `taken` with the contents when
+    /// the target has them. The clone is durable at the return, as soon as the frame is.
+    pub(in crate::joined) async fn clone_range(
+        &self,
+        source: (Identity, Range<u64>),
+        (target, offset): (Identity, u64),
+        taken: impl FnOnce(&[u8]) + Send + 'static,
+    ) -> Result<Seq, Error> {
+        let gone = Error::Backing(BackingError::Gone);
+        let (from, range) = source;
+        let object = self.object(from).ok_or(gone)?;
+        if !planted_bugs::active("a clone leaves out what is dirty in its source") {
+            let _alone = self.lock(&Request::Chmod(from)).await;
+            self.engine.destage_object(&object).await?;
+        }
+        let sharing = self.share(target).await;
+        let object = self.object(target).ok_or(gone)?;
+        self.checkpoint_for_hole(target).await?;
+        let end = offset + (range.end - range.start);
+        let bypass = Bypass { object: &object, range: offset..end, contents: &[], end, now: self.now() };
+        let change = async { self.store.share(&key(from), range, &key(target), offset, taken).await };
+        let frame = change_direct(&self.engine, &self.store, bypass, change).await?;
+        drop(sharing);
+        self.sync(target, offset, end - offset).await?;
+        Ok(frame)
+    }
+
+    /// Makes a checkpoint of a file that was touched since the last one. Recovery might make the file again, and would
+    /// find nothing of a hole or a clone in the log.
+    async fn checkpoint_for_hole(&self, file: Identity) -> Result<(), Error> {
+        if self.checkpoint_touched(file).await.map_err(Self::io_error)? {
+            self.hits.hit(Fault::JoinedHoleOfNew);
+        }
+        Ok(())
     }
 
     /// Carries out COMMIT: every answered write of the file is durable at the return, and so is the frame.

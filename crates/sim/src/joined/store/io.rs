@@ -1,10 +1,52 @@
 //! The contents of the virtual file system, as the engine reads and writes them.
 
-use forebay_engine::buffer::{Buffer, Slice};
+use std::ops::Range;
+
+use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Backing, BackingResult, Disowned, Io, Key, Time};
 
 use super::{State, Store, Write};
+use crate::backing::UNFIT;
 use crate::backing::file::Change;
+
+impl Store {
+    /// Fills bytes with zeros, and frees the space of whole blocks.
+    pub(in crate::joined) fn punch(&self, object: &Key, range: Range<u64>) -> Io<BackingResult<()>> {
+        self.on_file(10, object, move |state, inner| {
+            let number = state.number();
+            state.file(inner).punch(number, &range, Time::default());
+        })
+    }
+
+    /// Gives a file the blocks of `range` of the source, from `offset` on. Passes their contents to `taken`.
+    pub(in crate::joined) fn share(
+        &self,
+        source: &Key,
+        range: Range<u64>,
+        target: &Key,
+        offset: u64,
+        taken: impl FnOnce(&[u8]) + Send + 'static,
+    ) -> Io<BackingResult<()>> {
+        let source = source.clone();
+        let sharing = self.on_file(10, target, move |state, inner| {
+            let from = state.find(&source)?;
+            let number = state.number();
+            let from = state.file(from);
+            if from.current.size < range.end {
+                return Err(UNFIT);
+            }
+            let block = BLOCK as u64;
+            let pages: Vec<_> = (range.start / block..range.end / block).map(|at| from.shared(at)).collect();
+            let bytes: Vec<u8> =
+                pages.iter().flat_map(|page| page.as_ref().map_or([0; BLOCK], |page| **page)).collect();
+            let end = offset + bytes.len() as u64;
+            state.file(inner).share(number, offset / block, pages, end, Time::default());
+            taken(&bytes);
+            Ok(())
+        });
+        Box::pin(async move { sharing.await? })
+    }
+}
 
 impl Backing for Store {
     fn volumes(&self) -> Vec<u32> {
