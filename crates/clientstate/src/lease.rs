@@ -20,6 +20,8 @@ pub struct Lease {
     pub(crate) revoked_delegations: AtomicU32,
     /// Opens and locks that an administrator has revoked, and that the client has not freed yet.
     pub(crate) admin_revoked: AtomicU32,
+    /// Bytes of kept replies, of all sessions.
+    pub(crate) kept: AtomicU64,
 }
 
 impl Lease {

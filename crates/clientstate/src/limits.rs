@@ -27,12 +27,15 @@ pub struct Limits {
     /// Slots of all sessions. When they are granted, a further session gets `slots_under_pressure`; when there is no
     /// room for these, and no client is expired, it gets `Nospc`.
     pub total_slots: u32,
-    /// Slots of a session under memory pressure.
+    /// Slots of a session whose client keeps many bytes of replies.
     pub slots_under_pressure: u32,
     /// The longest request and reply of a channel, in bytes.
     pub message: u32,
     /// The longest reply that a slot keeps, in bytes; at most [`REPLY_MAX`].
     pub cached_reply: u32,
+    /// Bytes of the kept replies of all sessions. A client gets further ones while it has fewer than there is room for.
+    /// Before that it is asked for fewer slots. The first slot of each session is not bounded by this.
+    pub kept_replies: u64,
     /// Operations of a request.
     pub operations: u32,
     /// Opens, lock states and delegations of all clients. A client gets a further one while it has fewer than there is
@@ -78,6 +81,7 @@ impl Default for Limits {
             slots_under_pressure: 16,
             message: 2 << 20,
             cached_reply: REPLY_MAX as u32,
+            kept_replies: 256 << 20,
             operations: 64,
             states: 2_000_000,
             locks: 2_000_000,

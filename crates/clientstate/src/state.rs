@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Release};
 
 use slab::Slab;
 
@@ -17,7 +17,7 @@ use crate::opens::Open;
 use crate::ranges::Ranges;
 use crate::record::Record;
 use crate::removals::Removals;
-use crate::session::Session;
+use crate::session::{Memory, Session};
 use crate::tables::{Files, Holder, Map, Owners};
 use crate::waiters::Waiters;
 use crate::{ClientId, Durability, Effects, HostKey, Limits, Now, Other, OwnerName, SessionId};
@@ -65,7 +65,7 @@ pub struct State {
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) by_owner: Map<OwnerName, Named>,
     pub(crate) sessions: Map<SessionId, Arc<Session>>,
-    pub(crate) wanted_slots: Arc<AtomicU32>,
+    pub(crate) kept_memory: Arc<Memory>,
     /// Slots of all sessions.
     pub(crate) granted_slots: u32,
     pub(crate) files: Files,
@@ -158,7 +158,7 @@ pub struct Counts {
 impl State {
     /// Returns a state without clients and without a grace period.
     pub(crate) fn empty(limits: Limits, origin: Origin) -> Self {
-        let slots = limits.slots;
+        let kept_memory = Arc::new(Memory::new(limits.kept_replies));
         State {
             limits,
             origin,
@@ -167,7 +167,7 @@ impl State {
             clients: BTreeMap::new(),
             by_owner: Map::default(),
             sessions: Map::default(),
-            wanted_slots: Arc::new(slots.into()),
+            kept_memory,
             granted_slots: 0,
             files: Files::default(),
             owners: Owners::default(),
@@ -259,10 +259,9 @@ impl State {
         }
     }
 
-    /// Says whether memory is short. If it is, clients are asked to use fewer slots; no slot in use is dropped.
-    pub fn set_memory_pressure(&mut self, is_short: bool) {
-        let slots = if is_short { self.limits.slots_under_pressure } else { self.limits.slots };
-        self.wanted_slots.store(slots.max(1), Relaxed);
+    /// Returns the bytes of kept replies, with those that running requests may need.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_memory.used()
     }
 
     /// Returns the identity of a new state id. The epoch in it makes it differ from those of earlier starts.

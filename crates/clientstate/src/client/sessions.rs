@@ -175,7 +175,7 @@ impl State {
             return Some(known.clone());
         }
         let session =
-            Session::new(parts, client.lease.clone(), &self.limits, self.wanted_slots.clone(), recovered);
+            Session::new(parts, client.lease.clone(), &self.limits, self.kept_memory.clone(), recovered);
         let session = Arc::new(session);
         self.granted_slots += fore.slots;
         self.sessions.insert(id, session.clone());

@@ -6,10 +6,11 @@
 
 mod back;
 mod channel;
+mod memory;
 mod slot;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use forebay_common::lock::Mutex;
 use smallvec::SmallVec;
@@ -22,6 +23,8 @@ use crate::{ClientId, Connection, SessionId};
 use back::BackSlot;
 pub use back::CallbackEnd;
 pub use channel::{CONN_BACK_CHAN, Channel, Directions, PERSIST, status};
+pub(crate) use memory::Memory;
+use memory::Share;
 use slot::Slot;
 pub use slot::{Answer, Request, Sequenced, Waiter};
 
@@ -37,17 +40,20 @@ pub struct Session {
     /// The sequence number of its CREATE_SESSION.
     pub(crate) sequence: u32,
     connections_max: usize,
-    /// The slots that the server wants the client to use, of all sessions.
-    wanted_slots: Arc<AtomicU32>,
+    /// Slots that the client is to use while it keeps many bytes of replies.
+    few_slots: u32,
+    kept_memory: Arc<Memory>,
     destroyed: AtomicBool,
     state: Mutex<State>,
 }
 
 /// The changing part of a session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// Slots that were used; a slot beyond them has not been.
     slots: Vec<Slot>,
+    /// The memory of their replies.
+    kept: Share,
     /// Slots that the client may use.
     granted: u32,
     /// True from a recovery on: a slot that was not used since accepts any first number.
@@ -77,10 +83,19 @@ impl Session {
         parts: Parts,
         lease: Arc<Lease>,
         limits: &Limits,
-        wanted: Arc<AtomicU32>,
+        memory: Arc<Memory>,
         recovered: bool,
     ) -> Self {
         let Parts { id, client, sequence, flags, fore, back } = parts;
+        let state = State {
+            slots: Vec::new(),
+            kept: Share::new(memory.clone(), lease.clone()),
+            granted: fore.slots,
+            recovered,
+            connections: SmallVec::new(),
+            back: Vec::new(),
+            callback: (0, Vec::new()),
+        };
         Session {
             id,
             client,
@@ -90,9 +105,10 @@ impl Session {
             flags,
             sequence,
             connections_max: limits.connections_per_session.max(1),
-            wanted_slots: wanted,
+            few_slots: limits.slots_under_pressure,
+            kept_memory: memory,
             destroyed: false.into(),
-            state: Mutex::new(State { granted: fore.slots, recovered, ..State::default() }),
+            state: Mutex::new(state),
         }
     }
 
@@ -216,7 +232,7 @@ impl Session {
         self.destroyed.store(true, Relaxed);
         // A request that runs still gives its waiters back.
         if !state.slots.iter().any(Slot::is_running) {
-            state.slots = Vec::new();
+            state.drop_slots(0);
         }
     }
 
@@ -252,6 +268,7 @@ impl Session {
         let mut state = self.state.lock();
         if reply.slot < state.granted {
             state.slot(reply.slot).recover(reply);
+            state.count(reply.slot);
         }
     }
 
@@ -260,19 +277,42 @@ impl Session {
     pub(crate) fn recover_dropped(&self, from: u32) {
         let mut state = self.state.lock();
         state.granted = from.min(self.fore.slots);
-        state.slots.truncate(from as usize);
+        state.drop_slots(from as usize);
     }
 
     /// Returns true if the invariants hold that concern this session alone.
     pub(crate) fn is_sound(&self) -> bool {
         let state = self.state.lock();
-        state.slots.len() <= state.granted as usize && state.connections.len() <= self.connections_max
+        let counted: u64 = state.slots.iter().map(Slot::counted).sum();
+        state.slots.len() <= state.granted as usize
+            && state.connections.len() <= self.connections_max
+            && counted == state.kept.used()
     }
 }
 
 impl State {
     fn has_back(&self) -> bool {
         self.connections.iter().any(|(_, directions)| directions.back)
+    }
+
+    /// Forgets the slots from number `from` on, and their replies.
+    fn drop_slots(&mut self, from: usize) {
+        let dropped: u64 = self.slots.iter().skip(from).map(Slot::counted).sum();
+        self.kept.count(dropped, 0);
+        self.slots.truncate(from);
+        self.slots.shrink_to_fit();
+    }
+
+    /// Counts the memory of a slot after a change.
+    fn count(&mut self, slot: u32) {
+        self.count_at_least(slot, 0);
+    }
+
+    /// Counts the memory of a slot as at least `most` bytes, which its request may need.
+    fn count_at_least(&mut self, slot: u32, most: u64) {
+        let Some(slot) = self.slots.get_mut(slot as usize) else { return };
+        let (old, new) = slot.count(most);
+        self.kept.count(old, new);
     }
 
     /// Returns a slot, which begins to exist with its first use. The caller has checked that the client may use it.

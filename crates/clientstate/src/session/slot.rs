@@ -70,7 +70,8 @@ enum Reply {
     /// The last request may be carried out again.
     Repeatable,
     Running {
-        keep: bool,
+        /// The longest reply that is kept, in bytes.
+        longest: u32,
         waiters: SmallVec<[Waiter; 1]>,
         /// The reply, once it is on its way to the log.
         logging: Option<Logging>,
@@ -95,6 +96,8 @@ pub(super) struct Slot {
     reply: Reply,
     /// The reply that was kept last. The next one takes its place, so a request allocates no memory for its reply.
     kept: Vec<u8>,
+    /// The bytes that are counted for the kept reply.
+    counted: u32,
     digest: u64,
     /// True if the next request may have any later number: requests that change nothing are not in the log.
     may_jump: bool,
@@ -121,6 +124,7 @@ impl Slot {
             sequence: 0,
             reply: Reply::Repeatable,
             kept: Vec::new(),
+            counted: 0,
             digest: 0,
             may_jump,
             used: false,
@@ -189,6 +193,19 @@ impl Slot {
         self.kept.clear();
         self.kept.reserve_exact(reply.len());
         self.kept.extend_from_slice(reply);
+    }
+
+    /// Returns the bytes that are counted for the slot.
+    pub(super) fn counted(&self) -> u64 {
+        self.counted.into()
+    }
+
+    /// Counts the place of the kept reply, and at least `most` bytes. Returns the earlier count and the new one.
+    pub(super) fn count(&mut self, most: u64) -> (u64, u64) {
+        let old = self.counted();
+        let new = (self.kept.capacity() as u64).max(most);
+        self.counted = new as u32;
+        (old, new)
     }
 
     /// Returns how a sequence number relates to the slot: the next request, the last one again, or neither. A last
@@ -268,6 +285,10 @@ impl Session {
             }
             _ => {}
         }
+        let longest = match relation {
+            Relation::Next => self.admit_reply(state, request)?,
+            _ => 0,
+        };
         self.lease.renew(now);
         self.bind_locked(state, request.connection, Directions { fore: true, back: false });
         if matches!(relation, Relation::Last) {
@@ -277,9 +298,30 @@ impl Session {
         slot.sequence = request.sequence;
         slot.digest = request.digest;
         (slot.used, slot.may_jump, slot.logged) = (true, false, false);
-        slot.reply = Reply::Running { keep: request.cache_this, waiters: SmallVec::new(), logging: None };
+        slot.reply = Reply::Running { longest, waiters: SmallVec::new(), logging: None };
+        state.count_at_least(request.slot, longest.into());
         let record = self.resize(state, request);
         Ok(Sequenced::New(self.answer(state), record))
+    }
+
+    /// Returns the longest reply that may be kept for a new request.
+    ///
+    /// # Errors
+    /// `Delay` if the client asks for the reply to be kept, and has no room for it in the memory of all sessions. It
+    /// may repeat the request, or go on in slots that have a place for their reply. The first slot always works, so
+    /// each client goes on.
+    fn admit_reply(&self, state: &mut State, request: &Request) -> Result<u32, Error> {
+        let max = self.fore.max_cached;
+        let longest = if request.cache_this { max } else { max.min(SMALL_REPLY as u32) };
+        let has = state.slot(request.slot).counted;
+        let fits = request.slot == 0
+            || state.kept.has_room(longest.saturating_sub(has).into())
+            || planted_bugs::active("the memory of kept replies has no bound");
+        match fits {
+            true => Ok(longest),
+            false if request.cache_this => Err(Error::Delay),
+            false => Ok(longest.min(has)),
+        }
     }
 
     /// Fails if a request is longer, or has more operations, than the session allows.
@@ -309,16 +351,24 @@ impl Session {
         }
     }
 
+    /// Returns the number of slots that the client is to use.
+    fn wanted_slots(&self, state: &State) -> u32 {
+        match self.kept_memory.is_short_for(&self.lease, state.granted < self.fore.slots) {
+            true => self.few_slots.clamp(1, self.fore.slots),
+            false => self.fore.slots,
+        }
+    }
+
     /// Follows the number of slots that the server wants. Slots are dropped only when the client has said that it uses
     /// none of them.
     fn resize(&self, state: &mut State, request: &Request) -> Option<Record> {
-        let wanted = self.wanted_slots.load(Relaxed).clamp(1, self.fore.slots);
+        let wanted = self.wanted_slots(state);
         if wanted < state.granted {
             let dropped = state.slots.get(wanted as usize..).unwrap_or_default();
             if request.highest >= wanted || dropped.iter().any(Slot::is_running) {
                 return None;
             }
-            state.slots.truncate(wanted as usize);
+            state.drop_slots(wanted as usize);
         }
         (wanted != state.granted).then(|| {
             state.granted = wanted;
@@ -328,7 +378,7 @@ impl Session {
 
     /// Returns the session's part of SEQUENCE: the slots, and flags for a missing back channel and revoked state.
     fn answer(&self, state: &State) -> Answer {
-        let wanted = self.wanted_slots.load(Relaxed).clamp(1, self.fore.slots);
+        let wanted = self.wanted_slots(state);
         let mut flags = 0;
         let mut set = |condition: bool, flag: u32| flags |= if condition { flag } else { 0 };
         // A client that never asked for call-backs does not miss them.
@@ -348,8 +398,8 @@ impl Session {
     pub fn reply_record(&self, slot_number: u32, reply: &[u8]) -> Option<Record> {
         let state = self.state.lock();
         let slot = state.slots.get(slot_number as usize)?;
-        let Reply::Running { keep, .. } = slot.reply else { return None };
-        let kept = if self.keeps(keep, reply) { Kept::Bytes(reply.to_vec()) } else { Kept::Not };
+        let Reply::Running { longest, .. } = slot.reply else { return None };
+        let kept = if reply.len() <= longest as usize { Kept::Bytes(reply.to_vec()) } else { Kept::Not };
         let (sequence, digest) = (slot.sequence, slot.digest);
         let reply = SlotReply { session: self.id, slot: slot_number, sequence, digest, reply: kept };
         Some(Record::Reply(reply)).filter(|_| !planted_bugs::active("a reply is not in the log"))
@@ -363,18 +413,12 @@ impl Session {
     pub fn log_reply(&self, slot_number: u32, reply: &[u8], change: u64) {
         let mut state = self.state.lock();
         let Some(slot) = state.slots.get_mut(slot_number as usize) else { return };
-        let Reply::Running { keep, logging, .. } = &mut slot.reply else { return };
-        let is_kept = self.keeps(*keep, reply);
+        let Reply::Running { longest, logging, .. } = &mut slot.reply else { return };
+        let is_kept = reply.len() <= *longest as usize;
         *logging = Some(Logging { is_kept, change });
         if is_kept {
             slot.keep(reply);
         }
-    }
-
-    /// Returns true if a reply is kept, which the client has asked for (`asked`) or has not.
-    fn keeps(&self, asked: bool, reply: &[u8]) -> bool {
-        let max = self.fore.max_cached as usize;
-        asked && reply.len() <= max || reply.len() <= SMALL_REPLY.min(max)
     }
 
     /// Ends a request, and returns the retransmissions that wait for its reply.
@@ -391,20 +435,23 @@ impl Session {
     ) -> SmallVec<[Waiter; 1]> {
         let mut state = self.state.lock();
         let Some(slot) = state.slots.get_mut(slot_number as usize) else { return SmallVec::new() };
-        let Reply::Running { keep, waiters, .. } = &mut slot.reply else { return SmallVec::new() };
+        let Reply::Running { longest, waiters, .. } = &mut slot.reply else { return SmallVec::new() };
         self.lease.renew(now);
-        let keep = self.keeps(*keep, reply);
+        let keep = reply.len() <= *longest as usize;
         let waiters = std::mem::take(waiters);
         slot.reply = if keep { Reply::Kept } else { Reply::NotKept };
         if keep {
             slot.keep(reply);
         }
+        // A small place stays counted, so that requests with small replies change no counter.
+        let (old, new) = slot.count(slot.counted().min(SMALL_REPLY as u64));
         if let Some(durability) = logged {
             slot.logged = true;
             if !planted_bugs::active("a reply is not in the log") {
                 fx.log(durability, Record::Reply(slot.describe(self.id, slot_number, u64::MAX)));
             }
         }
+        state.kept.count(old, new);
         waiters
     }
 }

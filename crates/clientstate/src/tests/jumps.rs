@@ -52,7 +52,13 @@ fn session(log: &[SlotReply], recovered: bool) -> Session {
         fore: CHANNEL,
         back: CHANNEL,
     };
-    let session = Session::new(parts, Arc::default(), &Limits::default(), Arc::new(64.into()), recovered);
+    let session = Session::new(
+        parts,
+        Arc::default(),
+        &Limits::default(),
+        Arc::new(crate::session::Memory::new(1 << 20)),
+        recovered,
+    );
     log.iter().for_each(|reply| session.recover_reply(reply));
     session
 }

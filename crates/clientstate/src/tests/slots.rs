@@ -153,9 +153,18 @@ fn the_back_channel_is_down_until_it_is_bound_again() {
     );
 }
 
+/// The longest reply that the sessions of a rig keep, in bytes.
+const LONG: u64 = 2048;
+
+/// Returns a rig whose sessions keep replies of `bytes` bytes in all.
+fn rig_that_keeps(bytes: u64) -> Rig {
+    let limits = Limits { kept_replies: bytes, slots_under_pressure: 16, ..Limits::default() };
+    Rig::of(State::new(limits, ORIGIN))
+}
+
 #[test]
-fn memory_pressure_takes_slots_that_the_client_has_given_up() {
-    let mut rig = Rig::new();
+fn a_client_that_keeps_long_replies_is_asked_for_fewer_slots_and_gives_memory_back() {
+    let mut rig = rig_that_keeps(64 * LONG);
     let id = rig.client("a");
     let session = rig.session_of(id);
     let step = |slot, sequence, highest| {
@@ -164,17 +173,76 @@ fn memory_pressure_takes_slots_that_the_client_has_given_up() {
         else {
             panic!("refused")
         };
-        complete(&session, slot, b"");
+        complete(&session, slot, &[7; LONG as usize]);
         (answer.highest, answer.target, record)
     };
-    assert_eq!(step(40, 1, 40), (63, 63, None));
-    rig.call(|state, _, _| state.set_memory_pressure(true));
-    assert_eq!(step(40, 2, 40), (63, 15, None), "the client still uses slot 40");
-    assert_eq!(step(2, 1, 2), (15, 15, Some(Record::SlotsDropped(session.id(), 16))));
+    for slot in 0..21 {
+        assert_eq!(step(slot, 1, 40), (63, 63, None));
+    }
+    assert_eq!(step(21, 1, 40), (63, 15, None), "the client still uses slot 40");
+    assert_eq!(rig.state.kept_bytes(), 22 * LONG);
+    assert_eq!(step(2, 2, 2), (15, 15, Some(Record::SlotsDropped(session.id(), 16))));
+    assert_eq!(rig.state.kept_bytes(), 16 * LONG);
     assert_eq!(session.sequence(&request(40, 3), 1), Err(Error::BadSlot));
-    rig.call(|state, _, _| state.set_memory_pressure(false));
-    assert_eq!(step(2, 2, 2), (63, 63, Some(Record::SlotsDropped(session.id(), 64))));
+    for slot in 0..16 {
+        let request =
+            Request { cache_this: false, highest: 15, ..request(slot, if slot == 2 { 3 } else { 2 }) };
+        assert!(is_new(session.sequence(&request, 1)));
+        complete(&session, slot, b"short");
+    }
+    assert_eq!(step(2, 4, 2).0, 63);
     assert_eq!(step(40, 1, 40), (63, 63, None), "a new slot begins with 1");
+}
+
+/// Fills the slots of all sessions of a client with the longest replies. Returns the number of slots.
+fn fill(sessions: &[Arc<Session>]) -> u32 {
+    let mut filled = 0;
+    for session in sessions {
+        for slot in 0..session.fore().slots {
+            match session.sequence(&Request { highest: 63, ..request(slot, 1) }, 1) {
+                Ok(_) => {
+                    complete(session, slot, &[1; LONG as usize]);
+                    filled += 1;
+                }
+                Err(error) => assert_eq!(error, Error::Delay),
+            }
+        }
+    }
+    filled
+}
+
+#[test]
+fn no_client_takes_the_memory_of_kept_replies_from_others() {
+    let mut rig = rig_that_keeps(200 * LONG);
+    let id = rig.client("greedy");
+    let mut sessions = vec![rig.session_of(id)];
+    for sequence in 2..=8 {
+        let made = rig.session(id, sequence, "root").unwrap();
+        sessions.push(rig.state.session(made.session).unwrap());
+    }
+    let greedy = fill(&sessions);
+    assert!((100..=107).contains(&greedy), "half, and the first slot of each session: {greedy}");
+    assert!(rig.state.kept_bytes() <= 108 * LONG);
+    // A slot that has a place for its reply goes on, and so does a request whose reply need not be kept.
+    assert!(is_new(sessions[0].sequence(&Request { highest: 63, ..request(5, 2) }, 1)));
+    let asks_nothing = |slot| Request { cache_this: false, highest: 63, ..request(slot, 1) };
+    let mut kept = 0;
+    for slot in 1..64 {
+        let _ = sessions[7].sequence(&asks_nothing(slot), 1).unwrap();
+        complete(&sessions[7], slot, &[1; 200]);
+        kept += u32::from(matches!(sessions[7].sequence(&asks_nothing(slot), 1), Ok(Sequenced::Replay(_))));
+    }
+    assert!(kept < 10, "{kept}");
+    let other = rig.client("modest");
+    let modest = rig.session_of(other);
+    let filled = fill(std::slice::from_ref(&modest));
+    assert!(filled >= 40, "others have room: {filled}");
+    let kept = rig.state.kept_bytes();
+    assert!(kept <= 208 * LONG, "{kept}");
+    for session in sessions {
+        rig.call(|state, _, fx| state.destroy_session(session.id(), Some(5), fx)).unwrap();
+    }
+    assert_eq!(rig.state.kept_bytes(), u64::from(filled) * LONG, "a session ends with its replies");
 }
 
 #[test]
@@ -223,4 +291,14 @@ fn a_failed_call_back_does_not_move_its_slot() {
     let after = Rig::of(rig.recovered());
     let again = after.session_of(id).begin_callback(&mut Effects::default());
     assert_eq!(again, Some((0, 4)), "a restarted server goes on with the numbers");
+}
+
+#[cfg(feature = "plant")]
+#[test]
+fn a_memory_of_kept_replies_without_a_bound_is_found() {
+    use forebay_common::planted_bugs::plant;
+    plant(Some("the memory of kept replies has no bound"));
+    let found = std::panic::catch_unwind(no_client_takes_the_memory_of_kept_replies_from_others);
+    plant(None);
+    assert!(found.is_err());
 }
