@@ -57,7 +57,8 @@ impl Names {
         text: &'a mut Text,
     ) -> &'a [u8] {
         let is_named = if whose == Whose::User { self.owner } else { self.group };
-        match self.find(cx, whose, number).filter(|_| is_named) {
+        let found = if is_named { self.find(cx, whose, number) } else { None };
+        match found {
             Some((name, domain)) => text.set_name(&name, domain),
             None => text.set(number),
         }
