@@ -156,6 +156,8 @@ fn try_begin_bypass(
     let copies = dropped.contains(&true);
     let copies = copies || state.may_be_copied(&core.segments);
     let copies = copies && !crate::planted_bugs::active("direct writes void nothing");
+    // Contents of damaged blocks are in flight from the backing store, too, and nothing above has made them stale.
+    state.outdate(range);
     // The mark keeps out bypass writes of overlapping ranges, which would make this write's contents doubtful.
     let fetch = state.begin_own(range.clone());
     Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
