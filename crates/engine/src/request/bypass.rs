@@ -370,17 +370,25 @@ pub(crate) async fn write_direct(
 /// Sets the modification time that destaging must leave behind. Has no effect on an object that never was in the
 /// log.
 pub(crate) async fn set_mtime(core: &Core, object: &Arc<CachedObject>, mtime: Time) -> Result<()> {
-    {
-        let mut state = object.lock();
-        if !state.logged {
-            return Ok(());
-        }
-        state.mtime = Some(mtime);
-        if !std::mem::replace(&mut state.queued, true) {
-            drop(state);
-            queue(core, object);
-        }
+    if take_mtime(core, object, mtime) { log_mtime(core, object).await } else { Ok(()) }
+}
+
+/// Takes over a modification time into the index. Returns true if it has to be in the log as well.
+pub(crate) fn take_mtime(core: &Core, object: &Arc<CachedObject>, mtime: Time) -> bool {
+    let mut state = object.lock();
+    if !state.logged {
+        return false;
     }
+    state.mtime = Some(mtime);
+    if !std::mem::replace(&mut state.queued, true) {
+        drop(state);
+        queue(core, object);
+    }
+    true
+}
+
+/// Logs the modification time that the index has, durably.
+pub(crate) async fn log_mtime(core: &Core, object: &Arc<CachedObject>) -> Result<()> {
     let logged = match append(core, AppendKind::New, object, None).await {
         Ok(frame) => core.commit(frame).await,
         Err(error) => Err(error),

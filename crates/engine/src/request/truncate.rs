@@ -21,7 +21,7 @@ use crate::log::records::{append, facts_of};
 use crate::log::undurable::give_up_undurable;
 use crate::log::writer::moving;
 use crate::planted_bugs::threads;
-use crate::request::bypass::set_mtime;
+use crate::request::bypass::{log_mtime, take_mtime};
 use crate::request::no_device::{begin_unlogged_cut, note_carried_out, note_cut};
 use crate::request::read::load;
 use crate::segments::SegmentId;
@@ -29,10 +29,33 @@ use crate::tiers::blocks::{forget_range, install};
 use crate::volume::trouble::{ask, backing_failed, backing_worked};
 use crate::{Error, Result, Seq};
 
+/// The state of a change of size.
+enum Cut {
+    Done,
+    /// The object grew. Its modification time is in the index, and not in the log yet.
+    Timed,
+    /// Nothing was done, since the log has no room for the record.
+    NoRoom,
+}
+
 /// Truncates or grows an object to `size` bytes, durably when this returns.
 pub(crate) async fn truncate(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<()> {
-    lock_for_truncate(object).await?;
-    let result = cut(core, object, size, now).await;
+    loop {
+        lock_for_truncate(object).await?;
+        let result = cut(core, object, size, now).await;
+        unlock(core, object);
+        // The log may be full of dirty blocks of this very object. So nothing waits for room while destaging has to
+        // wait for the truncation.
+        match result? {
+            Cut::Done => return Ok(()),
+            Cut::Timed => return log_mtime(core, object).await,
+            Cut::NoRoom => core.log.until(|| core.log.has_room(1).then_some(())).await,
+        }
+    }
+}
+
+/// Ends [`lock_for_truncate`].
+fn unlock(core: &Core, object: &CachedObject) {
     let mut state = object.lock();
     if state.busy == Busy::Truncate {
         state.busy = Busy::No;
@@ -42,7 +65,6 @@ pub(crate) async fn truncate(core: &Core, object: &Arc<CachedObject>, size: u64,
     // Blocks that were cut off need not be destaged.
     core.destager.throttle.changed.wake();
     core.space.wake();
-    result
 }
 
 /// Waits until no other task works on the object's backing file, and keeps other tasks from it.
@@ -62,13 +84,15 @@ async fn lock_for_truncate(object: &CachedObject) -> Result<()> {
 }
 
 /// Carries out a change of size, logged first if the object shrinks. No other change of the object is in progress.
-async fn cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<()> {
+async fn cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<Cut> {
     let old = object.lock().size;
     let mut unlogged = None;
     if size < old {
         unlogged = match log_cut(core, object, size, now).await {
             Err(Error::NoDevice) => begin_unlogged_cut(core, object, size, now).await.map(|()| None)?,
-            logged => logged?,
+            Ok(None) => return Ok(Cut::NoRoom),
+            Ok(Some(Logged { unlogged })) => unlogged,
+            Err(error) => return Err(error),
         };
     } else {
         object.lock().outdate(&(old / BLOCK as u64..u64::MAX));
@@ -76,7 +100,9 @@ async fn cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> R
     let result = carry_out(core, object, size, Some(now), unlogged).await;
     if result.is_ok() && size >= old {
         object.lock().size = size;
-        set_mtime(core, object, now).await?;
+        if take_mtime(core, object, now) {
+            return Ok(Cut::Timed);
+        }
     } else if result.is_ok() {
         // The backing store has the time as well. If the object has dirty blocks, destaging sets the time last.
         let mut state = object.lock();
@@ -89,29 +115,30 @@ async fn cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> R
         let mut state = object.lock();
         state.size = state.size.max(grown);
     }
-    result
+    result.map(|()| Cut::Done)
+}
+
+/// A truncation that was logged.
+struct Logged {
+    /// The remaining part of the block at the new end, if the log does not take it any more.
+    unlogged: Option<Page>,
 }
 
 /// Logs a truncation and drops all blocks beyond it. If only the cache has the new last block, it is logged again
-/// without the part that was cut off. That block is returned if the log does not take it any more.
+/// without the part that was cut off. Returns `None` if the log has no room.
 ///
 /// # Errors
 /// An error means that nothing was done.
-async fn log_cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<Option<Page>> {
+async fn log_cut(core: &Core, object: &Arc<CachedObject>, size: u64, now: Time) -> Result<Option<Logged>> {
     let last = last_of_cut(core, object, size).await?;
-    let frame = loop {
-        if let Some(seq) = try_log_cut(core, object, size, now, last.as_ref())? {
-            break seq;
-        }
-        core.log.until(|| core.log.has_room(1).then_some(())).await;
-    };
+    let Some(frame) = try_log_cut(core, object, size, now, last.as_ref())? else { return Ok(None) };
     let early = crate::planted_bugs::active("a cut is carried out before its record is durable");
     if early || core.commit(frame).await.is_ok() {
-        return Ok(None);
+        return Ok(Some(Logged { unlogged: None }));
     }
     // The blocks that were cut off are not in the index any more, so there is no way back.
     note_cut(core, object, size, now).await?;
-    Ok(last.map(|(page, _)| page))
+    Ok(Some(Logged { unlogged: last.map(|(page, _)| page) }))
 }
 
 /// Logs a truncation if there is room now, together with `last`, the remaining part of the block at the new end.
