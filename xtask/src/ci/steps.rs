@@ -167,7 +167,7 @@ fn computed() -> Vec<Step> {
             &[
                 &["--known", PLANTED, "--plants", "--seeds", "800"],
                 &["--known", PLANTED, "--plants", "--seeds", "800", "--names"],
-                &["--known", PLANTED, "--plants", "--seeds", "4000", "--joined"],
+                &["--known", PLANTED, "--plants", "--seeds", "8000", "--joined"],
             ],
         ),
         step("threads", "the engine under a scheduler of threads", || {

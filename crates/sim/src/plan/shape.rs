@@ -63,7 +63,11 @@ fn change_policies(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(7000) {
         plan.devices.iter_mut().chain(&mut plan.spares).for_each(|size| *size = 64 << 20);
         plan.habits = Habits::torrent(rng);
-        plan.habits.extent = rng.pick(&[4 << 20, 16 << 20]);
+        plan.habits.extent = rng.pick(&[4 << 20, 16 << 20, 64 << 20]);
+        if rng.chance(7000) {
+            // Live blocks become clean, and leave the cache.
+            plan.habits.slow_store = 1;
+        }
         plan.mode = rng.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough]);
         plan.sessions = rng.within(1, 2) as u32;
     }
