@@ -227,7 +227,9 @@ impl Vfs {
     /// Prepares the first WRITE to a new file, so that an event loop can carry it out. This may wait for a disk. A
     /// WRITE meets the same errors. [`Vfs::was_closed`] undoes it.
     pub fn expect_writes(&self, target: &Target) {
-        let Some(linked) = target.export.fs.linked() else { return };
+        let fs = &target.export.fs;
+        // No event loop asks a file system that may have to ask another host.
+        let Some(linked) = fs.linked().filter(|_| fs.attributes_in_memory()) else { return };
         if target.object.writer(&self.budget, true).is_ok() && linked.object(&target.object).is_ok() {
             target.export.policy(&target.object, Wait::Yes);
         }
