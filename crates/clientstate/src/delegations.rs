@@ -15,6 +15,9 @@ use crate::{
     WRITE, planted_bugs,
 };
 
+/// A client, and the handle that its request has for the file.
+pub(crate) type By<'a> = (ClientId, &'a [u8]);
+
 /// Opens that are remembered to recognise a second one.
 const REMEMBERED: usize = 8192;
 /// Opens of a file that are looked at before a write delegation is granted. With more, there is none.
@@ -80,6 +83,7 @@ impl State {
     /// |---|---|
     /// | the client's back channel works | none |
     /// | the client has no delegation of the file, and fewer than the limit has room for | none |
+    /// | all clients know the file by one handle, of one export | none |
     /// | nobody holds or awaits byte-range locks of the file | none |
     /// | no open denies anything | none |
     /// | the client wishes one, or has opened the file before; in a grace period it reclaims one | none |
@@ -101,7 +105,8 @@ impl State {
             (_, want) => want != Want::None,
         };
         let file = self.files.at(number);
-        let is_quiet = file.root == EMPTY && file.waiters == 0 && file.counts[2..] == [0, 0];
+        let is_quiet =
+            file.root == EMPTY && file.waiters == 0 && file.counts[2..] == [0, 0] && !file.has_handles;
         let holder = self.clients.get(&client)?;
         let room = self.limits.delegations.saturating_sub(self.delegations.len());
         if !wished
@@ -126,7 +131,7 @@ impl State {
         let delegation = self.put_delegation(client, &args.file, write, stateid);
         self.delegations[delegation as usize].granted_in = args.request;
         // Only now: a change that begins later finds the delegation.
-        if self.counters.changes.include(args.file.as_bytes())
+        if self.counters.changes.include(args.file.key())
             && !planted_bugs::active("a delegation is granted during a change")
         {
             self.remove_delegation(delegation, fx);
@@ -170,11 +175,11 @@ impl State {
     pub(crate) fn put_delegation(
         &mut self,
         client: ClientId,
-        file: &FileKey,
+        file_key: &FileKey,
         write: bool,
         stateid: StateId,
     ) -> u32 {
-        let file = self.files.get_or_add(file);
+        let file = self.files.get_or_add(file_key);
         let delegation = Delegation {
             stateid,
             client,
@@ -189,7 +194,10 @@ impl State {
         self.write_delegations += usize::from(write);
         self.count_delegations();
         self.delegation_index.insert((file, client), number);
-        self.files.at_mut(file).delegations += 1;
+        let at = self.files.at_mut(file);
+        at.delegations += 1;
+        // After a crash another handle may have come first.
+        at.key = file_key.clone();
         self.attach(client, stateid, Ref::Delegation(number));
         number
     }
@@ -221,7 +229,7 @@ impl State {
         fx: &mut Effects,
     ) -> Result<(), Error> {
         let Some(number) = self.files.find(file) else { return Ok(()) };
-        let waits = self.recall(number, by, writes, now, fx);
+        let waits = self.recall(number, by.map(|client| (client, file.handle())), writes, now, fx);
         self.settle(now, fx);
         if waits { Err(Error::Delay) } else { Ok(()) }
     }
@@ -255,6 +263,7 @@ impl State {
     /// Returns true if a delegation of another client than `by` is in the way of a change of a file, or of a look at it
     /// if `writes` is false.
     pub fn is_delegated(&self, by: Option<ClientId>, file: &FileKey, writes: bool) -> bool {
+        let by = by.map(|client| (client, file.handle()));
         self.files.find(file).is_some_and(|number| self.in_way(number, by, writes).next().is_some())
     }
 
@@ -270,20 +279,23 @@ impl State {
     /// from the log. [`State::announce`] decides then.
     pub fn holder(&self, by: ClientId, file: &FileKey, now: Now) -> Option<Holder> {
         let number = self.files.find(file)?;
-        let (client, at) = self.in_way(number, Some(by), false).next()?;
+        let (client, at) = self.in_way(number, Some((by, file.handle())), false).next()?;
         let Delegation { recalled, granted_in, change, .. } = self.delegations[at as usize];
         let can_answer = recalled.is_none() && !self.is_courtesy(client, now);
         change.filter(|_| can_answer).map(|change| Holder { client, change, granted_in })
     }
 
     /// Returns the delegations of a file that conflict with a look, or with a change if `writes`, by the client `by`.
-    /// A revoked delegation conflicts with nothing.
-    fn in_way(&self, file: u32, by: Option<ClientId>, writes: bool) -> impl Iterator<Item = (ClientId, u32)> {
+    /// A revoked delegation conflicts with nothing. A client that uses another handle than for its delegation does not
+    /// know that the files are one.
+    fn in_way(&self, file: u32, by: Option<By<'_>>, writes: bool) -> impl Iterator<Item = (ClientId, u32)> {
         let leaves_reads = planted_bugs::active("a write open leaves read delegations");
-        self.delegations_of(file).filter(move |(holder, at)| {
+        let known_as = self.files.at(file).key.handle();
+        let holder = by.filter(|(_, handle)| *handle == known_as).map(|(client, _)| client);
+        self.delegations_of(file).filter(move |(client, at)| {
             let delegation = &self.delegations[*at as usize];
             let conflicts = delegation.write || writes && !leaves_reads;
-            conflicts && by != Some(*holder) && !delegation.is_revoked
+            conflicts && holder != Some(*client) && !delegation.is_revoked
         })
     }
 
@@ -298,7 +310,7 @@ impl State {
     pub(crate) fn recall(
         &mut self,
         file: u32,
-        by: Option<ClientId>,
+        by: Option<By<'_>>,
         writes: bool,
         now: Now,
         fx: &mut Effects,
@@ -326,6 +338,7 @@ impl State {
         now: Now,
         fx: &mut Effects,
     ) -> bool {
+        let by = by.map(|client| (client, file.handle()));
         let Some(file) = self.files.find(file) else { return false };
         let in_way = self.in_way(file, by, kind == LockKind::Write);
         let live: Vec<_> = in_way.filter(|(holder, _)| !self.is_courtesy(*holder, now)).collect();

@@ -13,6 +13,7 @@
 //! | copies that go on after the reply | `copies.rs` |
 //! | delegations; changes in progress, which exclude them | `delegations.rs`; `changing.rs` |
 //! | state ids | `stateid.rs` |
+//! | keys of files, and the handles by which clients know them | `file_key.rs` |
 //! | leases and grace periods | `lease.rs`, `grace.rs` |
 //! | records, recovery, snapshots | `record`, `recovery.rs` |
 //!
@@ -36,6 +37,7 @@ mod copies;
 mod delegations;
 mod effects;
 mod error;
+mod file_key;
 mod grace;
 mod lease;
 mod limits;
@@ -63,12 +65,13 @@ pub use copies::{BeginCopy, CopyEnd, CopyProgress};
 pub use delegations::{Delegated, Holder, Want};
 pub use effects::{Action, Durability, Effects, Granted};
 pub use error::Error;
+pub use file_key::{FileKey, FileRef};
 pub use lease::Lease;
 pub use limits::{Limits, REPLY_MAX, SMALL_REPLY};
 pub use locks::{LockArgs, Locker, Refused};
 pub use nlm::{NlmAnswer, NlmLock};
 pub use opens::{Claim, OpenArgs, Opened};
-pub use record::{Kept, RECORD_MAX, Record, SlotReply, decode_all, encode_all};
+pub use record::{Kept, KeyOf, RECORD_MAX, Record, SlotReply, decode_all, encode_all};
 pub use recovery::Recovery;
 pub use session::{
     Answer, CONN_BACK_CHAN, CallbackEnd, Channel, Directions, PERSIST, Request, Sequenced, Session, Waiter,
@@ -76,7 +79,6 @@ pub use session::{
 };
 pub use state::{Counters, Counts, Origin, State};
 pub use types::{
-    Address, ClientId, Conflict, Connection, Cookie, FileKey, HostKey, HostName, LockKind, LockOwner,
-    NlmOwner, Now, Other, OwnerName, Principal, READ, Range, RequestId, SECOND, SessionId, Share, StateId,
-    WRITE,
+    Address, ClientId, Conflict, Connection, Cookie, HostKey, HostName, LockKind, LockOwner, NlmOwner, Now,
+    Other, OwnerName, Principal, READ, Range, RequestId, SECOND, SessionId, Share, StateId, WRITE,
 };

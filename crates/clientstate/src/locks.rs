@@ -108,7 +108,7 @@ impl State {
                 return Err(Error::ReclaimConflict.into());
             }
             if args.waits {
-                self.wait(file, &key, wanted, now);
+                self.wait((file, &args.file), &key, wanted, now);
             }
             return Err(Refused::Denied(self.describe_conflict(conflict)));
         }
@@ -320,12 +320,13 @@ impl State {
     }
 
     /// Puts a request of NFSv4 into the queue of a file, or marks that it was repeated.
-    fn wait(&mut self, file: u32, key: &OwnerKey, wanted: Lock, now: Now) {
+    fn wait(&mut self, (file, known_as): (u32, &FileKey), key: &OwnerKey, wanted: Lock, now: Now) {
         let owner = self.owners.get_or_add(key);
         self.enqueue(
             file,
             Waiter {
                 owner,
+                known_as: known_as.clone(),
                 range: wanted.range,
                 kind: wanted.kind,
                 since: now,

@@ -2,7 +2,7 @@
 
 use crate::record::Record;
 use crate::state::{Ref, State};
-use crate::{ClientId, Durability, Effects, Error, Now, READ, StateId, WRITE};
+use crate::{ClientId, Durability, Effects, Error, FileRef, Now, READ, StateId, WRITE};
 
 /// Returns the version that follows. 0 is not a version: it means the current one.
 pub(crate) fn next(seqid: u32) -> u32 {
@@ -131,13 +131,13 @@ impl State {
     /// | of a read delegation | [`WRITE`] | `OpenMode` |
     /// | else | | success |
     ///
-    /// `file` is the key of the file. An open for writing also allows READ, as the kernel's server does: clients fill
+    /// An open for writing also allows READ, as the kernel's server does: clients fill
     /// their pages with it.
     pub fn io(
         &mut self,
         client: Option<ClientId>,
         stateid: StateId,
-        file: &[u8],
+        file: FileRef<'_>,
         access: u8,
         now: Now,
         fx: &mut Effects,
@@ -161,7 +161,7 @@ impl State {
             }
             Ref::Copy(_) => return Err(Error::BadStateid),
         };
-        if self.files.at(number).key.as_bytes() != file {
+        if self.files.at(number).key.key() != file.key {
             return Err(Error::BadStateid);
         }
         if access & WRITE != 0 && !writes { Err(Error::OpenMode) } else { Ok(()) }
@@ -173,7 +173,7 @@ impl State {
         &mut self,
         client: Option<ClientId>,
         bypass: bool,
-        file: &[u8],
+        file: FileRef<'_>,
         access: u8,
         now: Now,
         fx: &mut Effects,
@@ -181,13 +181,14 @@ impl State {
         if self.in_grace(now) {
             return Err(Error::Grace);
         }
-        let Some(number) = self.files.find(file) else { return Ok(()) };
+        let Some(number) = self.files.find(file.key) else { return Ok(()) };
         let [_, _, no_readers, no_writers] = self.files.at(number).counts;
         let denied = access & READ != 0 && no_readers > 0 && !bypass || access & WRITE != 0 && no_writers > 0;
         if denied {
             return Err(Error::Locked);
         }
-        let waits = self.recall(number, client, access & WRITE != 0, now, fx);
+        let by = client.map(|client| (client, file.handle));
+        let waits = self.recall(number, by, access & WRITE != 0, now, fx);
         self.settle(now, fx);
         if waits { Err(Error::Delay) } else { Ok(()) }
     }

@@ -14,7 +14,10 @@ pub(crate) type Map<K, V> = HashMap<K, V, FixedState>;
 /// A file with any state.
 #[derive(Debug)]
 pub(crate) struct File {
+    /// The key, with the handle of its delegations, or any of its handles if there are none.
     pub(crate) key: FileKey,
+    /// True if clients know the file by several handles. It gets no delegation: all delegations have one handle.
+    pub(crate) has_handles: bool,
     /// The tree of its locks.
     pub(crate) root: u32,
     /// Opens and NLM shares with access for reading, for writing, and that deny reading, writing.
@@ -63,13 +66,22 @@ impl Files {
         self.by_key.get(key).copied()
     }
 
-    /// Returns the number of a file, which gets an entry if it has none.
+    /// Returns the number of a file, which gets an entry if it has none. Remembers whether its handles differ.
     pub(crate) fn get_or_add(&mut self, key: &FileKey) -> u32 {
         if let Some(number) = self.find(key) {
+            let file = self.at_mut(number);
+            file.has_handles |= file.key.handle() != key.handle();
             return number;
         }
-        let file =
-            File { key: key.clone(), root: EMPTY, counts: [0; 4], opens: 0, delegations: 0, waiters: 0 };
+        let file = File {
+            key: key.clone(),
+            has_handles: false,
+            root: EMPTY,
+            counts: [0; 4],
+            opens: 0,
+            delegations: 0,
+            waiters: 0,
+        };
         let number = self.slab.insert(file) as u32;
         self.by_key.insert(key.clone(), number);
         number

@@ -96,7 +96,6 @@ macro_rules! bounded {
     };
 }
 
-bounded!(FileKey, 64, "The key of a file, such as its handle. Equal keys mean one file.");
 bounded!(
     OwnerName,
     1024,

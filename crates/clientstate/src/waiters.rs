@@ -7,13 +7,16 @@ use crate::record::Record;
 use crate::state::State;
 use crate::tables::Holder;
 use crate::{
-    Action, ClientId, Cookie, Durability, Effects, Granted, LockKind, LockOwner, Now, Range, planted_bugs,
+    Action, ClientId, Cookie, Durability, Effects, FileKey, Granted, LockKind, LockOwner, Now, Range,
+    planted_bugs,
 };
 
 /// A blocked request for a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) owner: u32,
+    /// The file, as the client knows it.
+    pub(crate) known_as: FileKey,
     pub(crate) range: Range,
     pub(crate) kind: LockKind,
     /// The time at which the client last asked.
@@ -219,7 +222,7 @@ impl State {
     /// Serves a blocked request whose way is free. An NLM request gets the lock, and its host a GRANTED. An NFSv4
     /// client is notified once, and has to ask again.
     fn grant(&mut self, file: u32, ticket: u64, waiter: Waiter, fx: &mut Effects) {
-        let key = self.files.at(file).key.clone();
+        let key = waiter.known_as;
         match (self.describe_owner(waiter.owner), waiter.cookie) {
             (LockOwner::V4(client, owner), _) => {
                 if let Some(known) =

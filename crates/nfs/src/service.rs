@@ -159,7 +159,8 @@ impl Nfs {
             self.shared.cache.end(answer.client, answer.key, answer.reply, now);
         }
         if let Some(nfs4) = &self.shared.nfs4 {
-            nfs4.recover(answers.iter().map(|bytes| &**bytes), is_lost, self.has_lost_locks());
+            let key_of = |handle: &[u8]| self.shared.file_key(handle);
+            nfs4.recover(answers.iter().map(|bytes| &**bytes), &key_of, is_lost, self.has_lost_locks());
         }
         if !is_lost {
             self.shared.keep_lock_hosts()?;

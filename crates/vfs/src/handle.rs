@@ -121,6 +121,16 @@ impl HandleKey {
     }
 }
 
+/// Returns the export of a handle and its kernel handle, with the kind in front. Returns `None` for bytes of another
+/// form. Does not check the keyed hash.
+pub(crate) fn parts(wire: &[u8]) -> Option<(u32, [u8; 2], &[u8])> {
+    let (head, rest) = wire.split_first_chunk::<HEAD>()?;
+    let [format, len, kind @ .., e0, e1, e2, e3] = *head;
+    let kernel = rest.get(..rest.len().checked_sub(MAC)?)?;
+    let is_handle = format == FORMAT && usize::from(len) == kernel.len() && kernel.len() <= KERNEL_HANDLE_MAX;
+    is_handle.then_some((u32::from_le_bytes([e0, e1, e2, e3]), kind, kernel))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

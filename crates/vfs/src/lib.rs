@@ -47,6 +47,7 @@ pub use durability::journal::{Deliver, Done, Journal, JournalStats, Order};
 pub use durability::request_journal::LoggedReply;
 pub use durability::verifier::Verifier;
 pub use error::{Error, Result};
+pub use export::file_key::FileKey;
 pub use export::owner::Ownership;
 pub use export::table::Exports;
 pub use export::vfs::Vfs;

@@ -62,6 +62,7 @@ mod nfs4_copies;
 mod nfs4_delegations;
 mod nfs4_hostile;
 mod nfs4_killed;
+mod nfs4_nested_exports;
 mod nfs4_new_files;
 mod nfs4_owners;
 mod nfs4_restarts;

@@ -36,6 +36,8 @@ pub(crate) struct Backed {
     session: [u8; 16],
     pub(crate) sequence: u32,
     pub(crate) seen: Vec<Seen>,
+    /// The file of the last recall or notification.
+    pub(crate) file: Vec<u8>,
     /// The change attribute and the size that it states of its file; `None` for an error.
     states: Option<(u64, u64)>,
     /// The requests to which the last call-back refers: slot and number.
@@ -64,6 +66,7 @@ impl Backed {
             session: [0; 16],
             sequence: 0,
             seen: Vec::new(),
+            file: Vec::new(),
             states: None,
             referring: Vec::new(),
             flags: 0,
@@ -139,7 +142,8 @@ impl Backed {
 
     /// Answers a call-back.
     fn answer(&mut self, record: &[u8]) {
-        let (xid, sequence, seen) = decode_callback(record, self.minor);
+        let (xid, sequence, seen, file) = decode_callback(record, self.minor);
+        self.file = file;
         assert_eq!(sequence.sessionid, self.session);
         assert!(sequence.referring.iter().all(|list| list.sessionid == self.session));
         let calls = sequence.referring.iter().flat_map(|list| list.calls.iter().collect::<Vec<_>>());
@@ -234,7 +238,8 @@ struct Opened {
 }
 
 /// Returns the transaction number, CB_SEQUENCE and the operation of a call-back.
-fn decode_callback(record: &[u8], minor: u32) -> (u32, CbSequenceArgs<'_>, Seen) {
+/// Returns the number of a call-back, its sequence, itself, and its file.
+fn decode_callback(record: &[u8], minor: u32) -> (u32, CbSequenceArgs<'_>, Seen, Vec<u8>) {
     let mut reader = Reader::new(record);
     let call = forebay_wire::rpc::CallHeader::decode(&mut reader).unwrap();
     assert_eq!((call.prog, call.vers, call.proc), (PROGRAM, 1, 1));
@@ -242,19 +247,24 @@ fn decode_callback(record: &[u8], minor: u32) -> (u32, CbSequenceArgs<'_>, Seen)
     let words = [(); 3].map(|()| reader.u32().unwrap());
     assert_eq!(words, [minor, 0, 2], "minor version, identifier, operations");
     let CbOp::Sequence(sequence) = CbOp::decode(&mut reader).unwrap() else { panic!("no CB_SEQUENCE") };
+    let mut file = Vec::new();
     let seen = match CbOp::decode(&mut reader).unwrap() {
-        CbOp::Recall(recall) => Seen::Recall(recall.stateid),
+        CbOp::Recall(recall) => {
+            file = recall.fh.0.to_vec();
+            Seen::Recall(recall.stateid)
+        }
         CbOp::Getattr(asked) => {
             assert_eq!(asked.request, Bitmap::of(&[attr::CHANGE, attr::SIZE]));
             Seen::Getattr
         }
-        CbOp::NotifyLock(CbNotifyLockArgs { lock_owner, .. }) => {
+        CbOp::NotifyLock(CbNotifyLockArgs { lock_owner, fh }) => {
+            file = fh.0.to_vec();
             Seen::NotifyLock(lock_owner.owner.0.to_vec())
         }
         CbOp::Offload(done) => Seen::Offload(done.fh.0.to_vec(), done.stateid, done.info),
         other => panic!("{other:?}"),
     };
-    (call.xid, sequence, seen)
+    (call.xid, sequence, seen, file)
 }
 
 fn reply_to(xid: u32, sequence: &CbSequenceArgs<'_>, seen: &Seen, states: Option<(u64, u64)>) -> Vec<u8> {
@@ -632,7 +642,7 @@ fn a_lost_connection_is_shown_and_its_call_back_is_sent_again() {
     assert_eq!(two.open(share::WRITE, OpenHow::NoCreate), Err(Nfsstat4::Delay));
     // The call-back arrives, and its connection ends without a reply.
     let first = one.connection.receive().unwrap();
-    let (_, sequence, _) = decode_callback(&first, 1);
+    let (_, sequence, ..) = decode_callback(&first, 1);
     let number = (sequence.slot, sequence.sequence);
     one.connection = server.connect();
     while one.flags & seq_status::CB_PATH_DOWN == 0 {
@@ -643,7 +653,7 @@ fn a_lost_connection_is_shown_and_its_call_back_is_sent_again() {
     one.call(&[Op::BindConnToSession(bind)]);
     if one.seen.is_empty() {
         let again = one.connection.receive().unwrap();
-        let (_, sequence, _) = decode_callback(&again, 1);
+        let (_, sequence, ..) = decode_callback(&again, 1);
         assert_eq!((sequence.slot, sequence.sequence), number, "the call-back keeps its number");
         one.answer(&again);
     }

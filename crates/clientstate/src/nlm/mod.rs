@@ -130,9 +130,10 @@ impl State {
             Err(conflict) if !args.blocks => NlmAnswer::Denied(Some(self.describe_conflict(conflict))),
             Err(_) if self.would_deadlock(file, wanted) => NlmAnswer::Deadlock,
             Err(_) => {
-                let cookie = Some(args.cookie.clone());
+                let (known_as, cookie) = (args.file.clone(), Some(args.cookie.clone()));
                 let Lock { range, kind, owner } = wanted;
-                match self.enqueue(file, Waiter { owner, range, kind, since: now, cookie, notified: false }) {
+                let waiter = Waiter { owner, known_as, range, kind, since: now, cookie, notified: false };
+                match self.enqueue(file, waiter) {
                     true => NlmAnswer::Blocked,
                     false => NlmAnswer::DeniedNoLocks,
                 }

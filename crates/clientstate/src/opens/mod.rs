@@ -152,7 +152,9 @@ impl State {
         self.admit_share(file, share, own, now, fx)?;
         let writes = share.access & crate::WRITE != 0 || share.deny & crate::READ != 0;
         match self.files.find(file) {
-            Some(number) if self.recall(number, Some(client), writes, now, fx) => Err(Error::Delay),
+            Some(number) if self.recall(number, Some((client, file.handle())), writes, now, fx) => {
+                Err(Error::Delay)
+            }
             _ => Ok(()),
         }
     }

@@ -10,11 +10,15 @@ use crate::{
 /// The slots of a session in a record. No instance grants more.
 const SLOTS_MAX: u32 = 1 << 16;
 
-/// Decodes records that belong together. Returns `None` for bytes that are no records, and for unknown kinds.
-pub fn decode_all(mut bytes: &[u8]) -> Option<Vec<Record>> {
+/// Returns the file that a handle names, or `None` for bytes that are no handle.
+pub type KeyOf<'a> = &'a dyn Fn(&[u8]) -> Option<FileKey>;
+
+/// Decodes records that belong together. Returns `None` for bytes that are no records, and for unknown kinds. Records
+/// have handles of files: `key_of` finds their keys.
+pub fn decode_all(mut bytes: &[u8], key_of: KeyOf<'_>) -> Option<Vec<Record>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
-        let (record, rest) = Record::decode(bytes)?;
+        let (record, rest) = Record::decode(bytes, key_of)?;
         records.push(record);
         bytes = rest;
     }
@@ -23,18 +27,21 @@ pub fn decode_all(mut bytes: &[u8]) -> Option<Vec<Record>> {
 
 impl Record {
     /// Decodes the first record of some bytes; returns it and the bytes behind it. Returns `None` for anything that
-    /// [`Record::encode`] does not write.
-    pub fn decode(bytes: &[u8]) -> Option<(Record, &[u8])> {
-        let mut input = Reader(bytes);
+    /// [`Record::encode`] does not write. `key_of` finds the keys of files.
+    pub fn decode<'a>(bytes: &'a [u8], key_of: KeyOf<'_>) -> Option<(Record, &'a [u8])> {
+        let mut input = Reader { bytes, key_of };
         let record = input.record()?;
-        (bytes.len() - input.0.len() <= RECORD_MAX).then_some((record, input.0))
+        (bytes.len() - input.bytes.len() <= RECORD_MAX).then_some((record, input.bytes))
     }
 }
 
-/// Bytes that are not read yet.
-struct Reader<'a>(&'a [u8]);
+/// Bytes that are not read yet, and the way from handles to keys.
+struct Reader<'a, 'k> {
+    bytes: &'a [u8],
+    key_of: KeyOf<'k>,
+}
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
     /// Reads one record. Returns `None` for an unknown kind, so that a later version's log is not misread.
     fn record(&mut self) -> Option<Record> {
         Some(match self.u8()? {
@@ -116,8 +123,8 @@ impl Reader<'_> {
 
     /// Reads `N` bytes. Returns `None` if fewer are left.
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (array, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
+        let (array, rest) = self.bytes.split_first_chunk()?;
+        self.bytes = rest;
         Some(*array)
     }
 
@@ -136,8 +143,8 @@ impl Reader<'_> {
     /// Reads bytes behind their length, which has 16 bits.
     fn bytes(&mut self) -> Option<&[u8]> {
         let len = u16::from_le_bytes(self.array()?);
-        let (bytes, rest) = self.0.split_at_checked(len.into())?;
-        self.0 = rest;
+        let (bytes, rest) = self.bytes.split_at_checked(len.into())?;
+        self.bytes = rest;
         Some(bytes)
     }
 
@@ -163,7 +170,7 @@ impl Reader<'_> {
     }
 
     fn file(&mut self) -> Option<FileKey> {
-        FileKey::new(self.bytes()?)
+        (self.key_of)(self.bytes()?)
     }
 
     /// Reads a range of bytes. Returns `None` if its end is before its beginning.

@@ -104,7 +104,7 @@ impl Record {
                 .u32(*seqid)
                 .u64(client.0)
                 .bytes(owner.as_bytes())
-                .bytes(file.as_bytes())
+                .bytes(file.handle())
                 .share(*share)
                 .u8(seen.0)
                 .u8(seen.1),
@@ -120,20 +120,20 @@ impl Record {
             Record::Unlock { other, seqid, range } => out.u8(11).array(other).u32(*seqid).range(*range),
             Record::LockStateFreed(other) => out.u8(12).array(other),
             Record::Delegation { other, seqid, client, file, write } => {
-                out.u8(13).array(other).u32(*seqid).u64(client.0).bytes(file.as_bytes()).u8((*write).into())
+                out.u8(13).array(other).u32(*seqid).u64(client.0).bytes(file.handle()).u8((*write).into())
             }
             Record::DelegationReturned(other) => out.u8(14).array(other),
             Record::Copy { other, client, file } => {
-                out.u8(20).array(other).u64(client.0).bytes(file.as_bytes())
+                out.u8(20).array(other).u64(client.0).bytes(file.handle())
             }
             Record::CopyEnded(other) => out.u8(21).array(other),
             Record::Host(host, state) => out.u8(15).host(host).u32(*state as u32),
             Record::HostFreed(host) => out.u8(16).host(host),
             Record::NlmLock(owner, file, range, kind) => {
-                out.u8(17).nlm_owner(owner).bytes(file.as_bytes()).range(*range).kind(*kind)
+                out.u8(17).nlm_owner(owner).bytes(file.handle()).range(*range).kind(*kind)
             }
             Record::NlmShare(owner, file, share) => {
-                out.u8(18).nlm_owner(owner).bytes(file.as_bytes()).share(share.unwrap_or_default())
+                out.u8(18).nlm_owner(owner).bytes(file.handle()).share(share.unwrap_or_default())
             }
         };
     }

@@ -11,7 +11,7 @@ use crate::{
     Share,
 };
 
-pub use decode::decode_all;
+pub use decode::{KeyOf, decode_all};
 pub use encode::encode_all;
 
 /// The longest encoding of a record in bytes.

@@ -83,7 +83,7 @@ fn only_the_client_and_the_file_of_a_copy_find_it() {
     }
     // A copy gives no access to a file.
     let (copy, _) = rig.copy(a).unwrap();
-    let read = rig.call(|state, now, fx| state.io(Some(a), copy, &file("t"), READ, now, fx));
+    let read = rig.call(|state, now, fx| state.io(Some(a), copy, file("t").borrowed(), READ, now, fx));
     assert_eq!(read, Err(Error::BadStateid));
     assert_eq!(rig.call(|state, now, fx| state.free_stateid(a, copy, now, fx)), Err(Error::LocksHeld));
     let session = rig.session_of(a).id();

@@ -31,7 +31,8 @@ fn the_second_open_gets_one_if_call_backs_work() {
     assert!(!granted.write);
     assert_eq!(rig.durability, Durability::BeforeReply);
     assert_eq!(described(&rig.recovered()), described(&rig.state));
-    let io = rig.call(|state, now, fx| state.io(Some(a), granted.stateid, &file("f"), WRITE, now, fx));
+    let io =
+        rig.call(|state, now, fx| state.io(Some(a), granted.stateid, file("f").borrowed(), WRITE, now, fx));
     assert_eq!(io, Err(Error::OpenMode));
 }
 
@@ -92,7 +93,8 @@ fn changes_by_v3_clients_and_the_host_recall() {
     let denied = rig.nlm("host", "f", LockKind::Write, range(0, 9), true);
     assert_eq!((denied, recalls(&rig)), (NlmAnswer::Retry, vec![a]));
     assert_eq!(announce(&mut rig, None, true), Err(Error::Delay));
-    let io = rig.call(|state, now, fx| state.io(None, StateId::ANONYMOUS, &file("f"), WRITE, now, fx));
+    let io =
+        rig.call(|state, now, fx| state.io(None, StateId::ANONYMOUS, file("f").borrowed(), WRITE, now, fx));
     assert_eq!(io, Err(Error::Delay));
 }
 
@@ -141,7 +143,7 @@ fn none_is_granted_while_the_file_is_being_changed() {
     rig.state.count_in(counters.clone());
     let counted = || counters.delegations.load(SeqCst);
     assert!(!counters.needs_file());
-    let changing = counters.begin_change(file("f").as_bytes());
+    let changing = counters.begin_change(file("f").key());
     assert_eq!(counted(), 0, "the change has nothing to recall");
     assert_eq!(open(&mut rig, a, READ, Want::Any).unwrap().delegation, None);
     assert_eq!((counted(), described(&rig.recovered())), (0, described(&rig.state)));
@@ -150,7 +152,7 @@ fn none_is_granted_while_the_file_is_being_changed() {
     assert!(counters.needs_file(), "a change by name would be in the way again");
     assert_eq!(open(&mut rig, a, READ, Want::Any).unwrap().delegation, None);
     drop(any);
-    let other = counters.begin_change(file("g").as_bytes());
+    let other = counters.begin_change(file("g").key());
     assert!(open(&mut rig, a, READ, Want::Any).unwrap().delegation.is_some());
     assert_eq!(counted(), 1);
     drop(other);

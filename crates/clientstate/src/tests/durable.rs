@@ -114,18 +114,18 @@ fn golden_bytes() {
 fn every_record_comes_back_and_nothing_else_is_a_record() {
     let records = all();
     let joined = encode_all(&records);
-    assert_eq!(decode_all(&joined), Some(records.clone()));
+    assert_eq!(decode_all(&joined, &FileKey::of_handle), Some(records.clone()));
     for record in &records {
         let bytes = bytes(record);
         for len in 1..bytes.len() {
-            assert_eq!(Record::decode(&bytes[..len]), None, "{record:?} cut at {len}");
+            assert_eq!(Record::decode(&bytes[..len], &FileKey::of_handle), None, "{record:?} cut at {len}");
         }
         // Whatever a changed byte decodes to, it encodes to the same bytes.
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1 << bit;
-                if let Some((decoded, rest)) = Record::decode(&changed) {
+                if let Some((decoded, rest)) = Record::decode(&changed, &FileKey::of_handle) {
                     let again = encode_all(&[decoded]);
                     assert_eq!(again, changed[..changed.len() - rest.len()]);
                 }
@@ -133,7 +133,7 @@ fn every_record_comes_back_and_nothing_else_is_a_record() {
         }
     }
     for kind in [0, 22, 255] {
-        assert_eq!(Record::decode(&[&[kind][..], &[0; 100]].concat()), None);
+        assert_eq!(Record::decode(&[&[kind][..], &[0; 100]].concat(), &FileKey::of_handle), None);
     }
 }
 
@@ -141,7 +141,7 @@ fn every_record_comes_back_and_nothing_else_is_a_record() {
 fn the_longest_records_fit() {
     let owner = OwnerName::new(&[1; OwnerName::MAX]).unwrap();
     let host = HostKey::new(&[1; HostName::MAX], &[1; Address::MAX]).unwrap();
-    let key = FileKey::new(&[1; FileKey::MAX]).unwrap();
+    let key = FileKey::of_handle(&[1; FileKey::MAX]).unwrap();
     let principal = Principal::new(&[1; Principal::MAX]).unwrap();
     let nlm = NlmOwner { host, opaque: owner.clone(), svid: 1 };
     let reply = Kept::Bytes(vec![1; REPLY_MAX]);
@@ -152,7 +152,7 @@ fn the_longest_records_fit() {
     ];
     for record in longest {
         assert!(bytes(&record).len() <= RECORD_MAX);
-        assert_eq!(decode_all(&bytes(&record)), Some(vec![record]));
+        assert_eq!(decode_all(&bytes(&record), &FileKey::of_handle), Some(vec![record]));
     }
     assert_eq!(OwnerName::new(&[1; OwnerName::MAX + 1]), None);
 }

@@ -30,7 +30,7 @@ fn only_reclaims_are_allowed() {
     rig.call(|state, now, fx| state.lock(&args, now, fx)).unwrap();
     // Reads and writes without state wait as well, those with reclaimed state do not.
     let io = |rig: &mut Rig, stateid| {
-        rig.call(|state, now, fx| state.io(Some(a), stateid, &file("f"), READ, now, fx))
+        rig.call(|state, now, fx| state.io(Some(a), stateid, file("f").borrowed(), READ, now, fx))
     };
     assert_eq!(io(&mut rig, StateId::ANONYMOUS), Err(Error::Grace));
     assert_eq!(io(&mut rig, StateId::BYPASS), Err(Error::Grace));

@@ -142,7 +142,10 @@ impl Rig {
     /// Returns the state that the log gives.
     pub(crate) fn recovered(&self) -> State {
         let mut recovery = Recovery::new(Limits::default(), Origin { epoch: 8, seed: 2 });
-        decode_all(&encode_all(&self.log)).unwrap().iter().for_each(|record| recovery.apply(record));
+        decode_all(&encode_all(&self.log), &FileKey::of_handle)
+            .unwrap()
+            .iter()
+            .for_each(|record| recovery.apply(record));
         let state = recovery.finish(self.now);
         assert_eq!(state.check(), Ok(()));
         state
@@ -163,7 +166,7 @@ pub(crate) fn name_of(name: &str) -> OwnerName {
 }
 
 pub(crate) fn file(name: &str) -> FileKey {
-    FileKey::new(name.as_bytes()).unwrap()
+    FileKey::of_handle(name.as_bytes()).unwrap()
 }
 
 pub(crate) const CHANNEL: Channel =

@@ -76,7 +76,7 @@ fn access_by_state_id() {
     let read = rig.open(a, "o", "f", READ, 0).unwrap().stateid;
     let write = rig.open(a, "p", "f", WRITE, 0).unwrap().stateid;
     let mut io = |client, stateid, name: &str, access| {
-        rig.call(|state, now, fx| state.io(client, stateid, &file(name), access, now, fx))
+        rig.call(|state, now, fx| state.io(client, stateid, file(name).borrowed(), access, now, fx))
     };
     assert_eq!(io(Some(a), read, "f", READ), Ok(()));
     assert_eq!(io(Some(a), read, "f", WRITE), Err(Error::OpenMode));
@@ -87,7 +87,7 @@ fn access_by_state_id() {
     assert_eq!(io(Some(b), StateId::ANONYMOUS, "f", WRITE), Ok(()));
     rig.open(b, "o", "g", READ, READ | WRITE).unwrap();
     let mut io = |client, stateid, access| {
-        rig.call(|state, now, fx| state.io(client, stateid, &file("g"), access, now, fx))
+        rig.call(|state, now, fx| state.io(client, stateid, file("g").borrowed(), access, now, fx))
     };
     assert_eq!(io(Some(a), StateId::ANONYMOUS, READ), Err(Error::Locked));
     assert_eq!(io(None, StateId::ANONYMOUS, WRITE), Err(Error::Locked));

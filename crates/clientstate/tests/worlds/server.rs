@@ -136,7 +136,7 @@ pub(crate) const EVENTS: [&str; 21] = [
 ];
 
 pub(crate) fn file_key(file: u8) -> FileKey {
-    FileKey::new(&[file]).unwrap()
+    FileKey::of_handle(&[file]).unwrap()
 }
 
 pub(crate) fn name(text: &str) -> OwnerName {
@@ -228,7 +228,7 @@ impl Server {
         }
         // A few bytes for each world.
         let counters: &'static Counters = Box::leak(Box::new(self.counters.clone()));
-        let changing = counters.begin_change(file_key(file).as_bytes());
+        let changing = counters.begin_change(file_key(file).key());
         let announced = self.call(rng, now, |state, fx| state.announce(None, &file_key(file), true, now, fx));
         if announced == Some(Ok(())) {
             self.hit("change of a file");
@@ -252,7 +252,8 @@ impl Server {
         let mut recovery = Recovery::new(Limits::default(), origin);
         let times = 1 + rng.below(2);
         for batch in (0..times).flat_map(|_| &self.log) {
-            let records = decode_all(&encode_all(&batch.records)).expect("records come back");
+            let records =
+                decode_all(&encode_all(&batch.records), &FileKey::of_handle).expect("records come back");
             records.iter().for_each(|record| recovery.apply(record));
         }
         self.state = recovery.finish(now);

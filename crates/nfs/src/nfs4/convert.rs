@@ -1,6 +1,6 @@
 //! Conversions between the types of the protocol, of clients' state, and of the file system.
 
-use forebay_clientstate::{self as state, FileKey, Refused, StateId};
+use forebay_clientstate::{self as state, Refused, StateId};
 use forebay_vfs::{Attr, Errno, Error, FileType, Time};
 use forebay_wire::nfs4::{Ftype4, Nfsstat4, Nfstime4, Stateid};
 
@@ -98,11 +98,6 @@ pub(super) fn state_id(wire: Stateid) -> StateId {
 
 pub(super) fn wire_id(id: StateId) -> Stateid {
     Stateid { seqid: id.seqid, other: id.other }
-}
-
-/// Returns the key under which clients' state knows the file with a handle. Handles of this server always fit.
-pub(super) fn file_key(handle: &[u8]) -> Result<FileKey, Stop> {
-    FileKey::new(handle).ok_or(Stop::Fail(Nfsstat4::Badhandle))
 }
 
 /// Returns the NFSv4 type of an inode. An unknown type counts as a regular file.

@@ -177,7 +177,7 @@ impl Shared {
     fn copy_piece(&self, mut job: Job, is_stopped: impl Fn() -> bool) -> Option<Job> {
         let server = self.nfs4.as_ref()?;
         // The client's open keeps delegations of other clients away. The result does so if the open ends meanwhile.
-        let _changing = server.counters.begin_change(job.target.as_bytes());
+        let _changing = server.counters.begin_change(job.target.key());
         let goes_on = server.state().copy_goes_on(job.stateid);
         if job.progress.is_unwanted() {
             return None;

@@ -17,7 +17,7 @@ use forebay_wire::nfs4::{
 
 use super::allocate::require_regular;
 use super::compound::{Change, Compound, Context, InSlot, Stop, put};
-use super::convert::{file_key, state_id, wire_id};
+use super::convert::{state_id, wire_id};
 use super::copier::Job;
 use super::io::check_after;
 use super::place::may_wait;
@@ -46,9 +46,9 @@ impl Compound {
         require_regular(&mut saved.place, cx)?;
         let current = if stateid == Stateid::CURRENT { saved.stateid } else { Some(stateid) };
         let stateid = current.ok_or(Stop::Fail(Nfsstat4::BadStateid))?;
-        let file = file_key(saved.place.handle(cx).as_bytes())?;
+        let file = cx.file_key(saved.place.handle(cx).as_bytes())?;
         let mut state = cx.server.state();
-        state.io(Some(client), state_id(stateid), &file, READ, cx.now, &mut self.effects)?;
+        state.io(Some(client), state_id(stateid), file.borrowed(), READ, cx.now, &mut self.effects)?;
         drop(state);
         Ok(Opened {
             at: saved.place.resolve(cx)?.clone(),
@@ -62,7 +62,7 @@ impl Compound {
     fn destination<'a>(&mut self, cx: &Context<'a>, stateid: Stateid) -> Result<Opened<'a>, Stop> {
         require_regular(self.place()?, cx)?;
         let (check, changing) = self.begin_write(cx, stateid)?;
-        let file = file_key(self.place()?.handle(cx).as_bytes())?;
+        let file = self.file(cx)?;
         let at = self.place()?.resolve(cx)?;
         if at.caller.read_only {
             Err(Stop::Fail(Nfsstat4::Rofs))
@@ -156,7 +156,7 @@ impl Compound {
         stateid: Stateid,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
-        let (client, file) = (self.client()?, file_key(self.place()?.handle(cx).as_bytes())?);
+        let (client, file) = (self.client()?, self.file(cx)?);
         let (count, end) = cx.server.state().offload_status(client, state_id(stateid), &file)?;
         let complete = end.map(|status| Nfsstat4::try_from(status).unwrap_or(Nfsstat4::Serverfault));
         put(&mut self.reply, reply.head(), Opcode::OffloadStatus, &OffloadStatusOk { count, complete });
@@ -171,7 +171,7 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
         may_wait(cx)?;
-        let (client, file) = (self.client()?, file_key(self.place()?.handle(cx).as_bytes())?);
+        let (client, file) = (self.client()?, self.file(cx)?);
         let stateid = state_id(stateid);
         cx.server.state().offload_cancel(client, stateid, &file, &mut self.effects)?;
         cx.server.copier.wait_for_end(stateid);

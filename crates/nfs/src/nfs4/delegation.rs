@@ -4,11 +4,12 @@ use forebay_clientstate::{Changing, ClientId, Delegated, Effects, FileKey};
 use forebay_vfs::{Handle, Wait};
 use forebay_wire::nfs3::{self, Fattr3, FileHandle, Nfsstat3, PostOpAttr, Procedure};
 use forebay_wire::nfs4::{
-    Ace, Bitmap, Delegation, ReadDelegation, SpaceLimit, WhyNoDelegation, WriteDelegation, attr, share,
+    Ace, Bitmap, Delegation, Nfsstat4, ReadDelegation, SpaceLimit, WhyNoDelegation, WriteDelegation, attr,
+    share,
 };
 
 use super::compound::{Compound, Context, Stop};
-use super::convert::{file_key, wire_id};
+use super::convert::wire_id;
 use super::server::Server;
 use crate::caller::At;
 use crate::request::Call;
@@ -43,11 +44,23 @@ pub(super) fn answer(granted: Option<Delegated>, access: u32, has_path: bool) ->
 pub(super) const HELD: Bitmap =
     Bitmap::of(&[attr::SIZE, attr::CHANGE, attr::TIME_MODIFY, attr::TIME_METADATA]);
 
+impl Context<'_> {
+    /// Returns the key of the file with a handle. Handles of this server always fit.
+    pub(super) fn file_key(&self, handle: &[u8]) -> Result<FileKey, Stop> {
+        self.shared.file_key(handle).ok_or(Stop::Fail(Nfsstat4::Badhandle))
+    }
+
+    /// Returns true if a listing with these attributes would show outdated ones of an entry.
+    pub(super) fn is_outdated(&self, by: ClientId, handle: &[u8], request: &Bitmap) -> bool {
+        !(*request & HELD).is_empty() && self.server.is_write_delegated(self.shared, Some(by), handle)
+    }
+}
+
 impl Compound {
     /// Begins a change of a file, and recalls delegations of other clients. The operation fails with NFS4ERR_DELAY
     /// until they are returned. No client gets a delegation before the result is dropped.
     pub(super) fn begin_change<'a>(&mut self, cx: &Context<'a>, handle: &[u8]) -> Result<Changing<'a>, Stop> {
-        let changing = cx.server.counters.begin_change(handle);
+        let changing = cx.server.counters.begin_change(cx.shared.vfs.file_key(handle).as_slice());
         if cx.server.has_delegations() {
             self.announce(cx, handle, true)?;
         }
@@ -79,7 +92,7 @@ impl Compound {
 
     /// Announces a change of a file, or a look at its size or its times.
     pub(super) fn announce(&mut self, cx: &Context<'_>, handle: &[u8], writes: bool) -> Result<(), Stop> {
-        let (client, file) = (self.client()?, file_key(handle)?);
+        let (client, file) = (self.client()?, cx.file_key(handle)?);
         Ok(cx.server.state().announce(Some(client), &file, writes, cx.now, &mut self.effects)?)
     }
 }
@@ -87,14 +100,9 @@ impl Compound {
 impl Server {
     /// Returns true if another client than `by` has a write delegation of a file. Costs the read of a counter while no
     /// client has any.
-    pub(super) fn is_write_delegated(&self, by: Option<ClientId>, handle: &[u8]) -> bool {
-        self.has_write_delegations()
-            && FileKey::new(handle).is_some_and(|file| self.state().is_delegated(by, &file, false))
-    }
-
-    /// Returns true if a listing with these attributes would show outdated ones of an entry.
-    pub(super) fn is_outdated(&self, by: ClientId, handle: &[u8], request: &Bitmap) -> bool {
-        !(*request & HELD).is_empty() && self.is_write_delegated(Some(by), handle)
+    fn is_write_delegated(&self, shared: &Shared, by: Option<ClientId>, handle: &[u8]) -> bool {
+        let is_delegated = |file: &FileKey| self.state().is_delegated(by, file, false);
+        self.has_write_delegations() && shared.file_key(handle).as_ref().is_some_and(is_delegated)
     }
 }
 
@@ -102,10 +110,15 @@ impl Server {
 pub(crate) type Changes<'a> = [Option<Changing<'a>>; 2];
 
 impl Shared {
+    /// Returns the key under which clients' state knows the file with a handle, or `None` for a handle that is too long.
+    pub(crate) fn file_key(&self, handle: &[u8]) -> Option<FileKey> {
+        FileKey::new(self.vfs.file_key(handle).as_slice(), handle)
+    }
+
     /// Recalls the delegations of a file, or of all files, that the host has changed behind the server.
     pub(crate) fn host_changed(&self, file: Option<&Handle>) {
         let Some(server) = self.nfs4.as_ref().filter(|server| server.has_delegations()) else { return };
-        let key = file.and_then(|file| FileKey::new(file.as_slice()));
+        let key = file.and_then(|file| self.file_key(file.as_slice()));
         if key.is_some() == file.is_some() {
             server.without_request(&self.vfs, |state, now, effects| {
                 state.host_changed(key.as_ref(), now, effects);
@@ -117,7 +130,7 @@ impl Shared {
     pub(crate) fn recall_undelegated(&self) {
         let Some(server) = self.nfs4.as_ref().filter(|server| server.has_delegations()) else { return };
         let is_meant = |file: &FileKey| {
-            let export = self.vfs.export_of_handle(file.as_bytes());
+            let export = self.vfs.export_of_handle(file.handle());
             export.is_some_and(|export| !self.rules.delegates(export))
         };
         server.without_request(&self.vfs, |state, now, effects| state.recall_where(is_meant, now, effects));
@@ -167,7 +180,7 @@ impl Shared {
         wait: Wait,
     ) -> Result<Option<Changing<'_>>, Stop3> {
         let Some(server) = &self.nfs4 else { return Ok(None) };
-        let changing = server.counters.begin_change(file.as_bytes());
+        let changing = server.counters.begin_change(self.vfs.file_key(file.as_bytes()).as_slice());
         if server.has_delegations() || server.has_revocations() {
             self.recall_for_v3(server, call, file, true, wait)?;
         }
@@ -217,7 +230,8 @@ impl Shared {
     /// Returns attributes for a reply that may go without them. Those of a file with a write delegation are outdated:
     /// the client has to ask for them with GETATTR.
     pub(crate) fn shown(&self, handle: &[u8], attributes: Fattr3) -> PostOpAttr {
-        let is_outdated = self.nfs4.as_ref().is_some_and(|server| server.is_write_delegated(None, handle));
+        let is_outdated =
+            self.nfs4.as_ref().is_some_and(|server| server.is_write_delegated(self, None, handle));
         (!is_outdated).then_some(attributes)
     }
 
@@ -232,7 +246,7 @@ impl Shared {
         writes: bool,
         wait: Wait,
     ) -> Result<(), Stop3> {
-        let Some(key) = FileKey::new(file.as_bytes()) else { return Ok(()) };
+        let Some(key) = self.file_key(file.as_bytes()) else { return Ok(()) };
         if wait == Wait::No {
             // A worker recalls: the effects of that may have to wait for the log.
             let waits = server.has_revocations() && self.vfs.logs_state();

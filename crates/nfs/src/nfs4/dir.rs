@@ -68,7 +68,7 @@ impl Compound {
                         let cookie = plus.entry.cookie + (FIRST_COOKIE - 1);
                         listing.entry(out, cookie, plus.entry.name, |out| match &plus.found {
                             Some((attr, found)) => {
-                                if cx.server.is_outdated(client, found.as_slice(), &request) {
+                                if cx.is_outdated(client, found.as_slice(), &request) {
                                     outdated.push(handle(found));
                                 }
                                 let object =

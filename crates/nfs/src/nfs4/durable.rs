@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use forebay_clientstate::{
-    Counters, Durability, Effects, Record, Recovery, SessionId, State, decode_all, encode_all,
+    Counters, Durability, Effects, KeyOf, Record, Recovery, SessionId, State, decode_all, encode_all,
 };
 use forebay_common::lock::Mutex;
 use forebay_rpc::OwnedReply;
@@ -55,13 +55,14 @@ enum Logged {
 
 impl Logged {
     /// Decodes bytes that a server appended to the log. Returns `None` for other bytes, among them replies of NFSv3.
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    /// `key_of` finds the keys of files.
+    fn decode(bytes: &[u8], key_of: KeyOf<'_>) -> Option<Self> {
         match *bytes.first()? {
-            PIECE => decode_all(&bytes[1..]).map(Logged::Records),
+            PIECE => decode_all(&bytes[1..], key_of).map(Logged::Records),
             CHANGE => {
                 let (key, rest) = bytes.split_first_chunk()?;
                 match rest.split_first()? {
-                    (&WITH_REPLY, reply) => decode_all(reply).map(Logged::Records),
+                    (&WITH_REPLY, reply) => decode_all(reply, key_of).map(Logged::Records),
                     (&WITHOUT_REPLY, []) => Some(Logged::CarriedOut(*key)),
                     _ => None,
                 }
@@ -99,18 +100,19 @@ impl InSlot {
 }
 
 impl Server {
-    /// Continues from the records that the log has, in their order. If clients were served without the log since, they
+    /// Continues from the records that the log has, in their order. `key_of` finds the keys of their files. If clients were served without the log since, they
     /// may reclaim their state for the time of a lease. `has_lost_locks`: so may hosts of NFSv3, which no list names.
     pub(crate) fn recover<'a>(
         &self,
         logged: impl Iterator<Item = &'a [u8]>,
+        key_of: KeyOf<'_>,
         is_lost: bool,
         has_lost_locks: bool,
     ) {
         let mut all = Vec::new();
         let owners = self.known.owners();
         let mut carried_out = self.carried_out.lock();
-        for logged in logged.filter_map(Logged::decode) {
+        for logged in logged.filter_map(|bytes| Logged::decode(bytes, key_of)) {
             match logged {
                 Logged::Records(records) => all.extend(records),
                 Logged::CarriedOut(key) => _ = carried_out.insert(key),
@@ -380,7 +382,7 @@ impl Compound {
 
 #[cfg(test)]
 mod tests {
-    use forebay_clientstate::ClientId;
+    use forebay_clientstate::{ClientId, FileKey};
 
     use super::*;
 
@@ -389,7 +391,7 @@ mod tests {
         let records: Vec<_> = (0..2000).map(|id| Record::ClientRemoved(ClientId(id))).collect();
         let pieces = pieces(&records);
         assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() <= STATE_MAX));
-        let read = pieces.iter().flat_map(|piece| match Logged::decode(piece) {
+        let read = pieces.iter().flat_map(|piece| match Logged::decode(piece, &FileKey::of_handle) {
             Some(Logged::Records(records)) => records,
             _ => panic!("no piece"),
         });
@@ -399,11 +401,11 @@ mod tests {
     #[test]
     fn a_key_without_more_is_no_answer() {
         let key = [CHANGE; KEY];
-        assert!(Logged::decode(&key).is_none());
+        assert!(Logged::decode(&key, &FileKey::of_handle).is_none());
         assert!(
-            matches!(Logged::decode(&[&key[..], &[WITHOUT_REPLY]].concat()), Some(Logged::CarriedOut(it)) if it == key)
+            matches!(Logged::decode(&[&key[..], &[WITHOUT_REPLY]].concat(), &FileKey::of_handle), Some(Logged::CarriedOut(it)) if it == key)
         );
-        assert!(Logged::decode(&[&key[..], &[WITHOUT_REPLY, 0]].concat()).is_none());
-        assert!(Logged::decode(&[4; 60]).is_none(), "a reply of NFSv3");
+        assert!(Logged::decode(&[&key[..], &[WITHOUT_REPLY, 0]].concat(), &FileKey::of_handle).is_none());
+        assert!(Logged::decode(&[4; 60], &FileKey::of_handle).is_none(), "a reply of NFSv3");
     }
 }

@@ -23,7 +23,6 @@ use forebay_wire::xdr::{Decode, Reader};
 
 use super::callback::Message;
 use super::compound::{Compound, Context, Stop};
-use super::convert::file_key;
 use super::delegation::HELD;
 use super::place::{Place, may_wait};
 use super::server::Server;
@@ -79,7 +78,7 @@ impl Compound {
         }
         let Place::Inode(wire, _) = self.place()? else { return Ok(None) };
         let wire = *wire;
-        let (client, file) = (self.client()?, file_key(wire.as_bytes())?);
+        let (client, file) = (self.client()?, cx.file_key(wire.as_bytes())?);
         // The lock of the state ends with this statement.
         let holder = cx.server.state().holder(client, &file, cx.now);
         let Some(holder) = holder else {

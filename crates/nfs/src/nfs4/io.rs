@@ -86,7 +86,7 @@ impl Compound {
             }
         };
         let grant = Grant { client, stateid: state_id(stateid), file, access };
-        cx.server.io(grant, cx.now, &mut self.effects)?;
+        cx.server.io(&cx.shared.vfs, grant, cx.now, &mut self.effects)?;
         Ok(check_after(stateid))
     }
 
@@ -100,7 +100,7 @@ impl Compound {
         stateid: Stateid,
     ) -> Result<(DataCheck, Changing<'a>), Stop> {
         let handle = self.place()?.handle(cx);
-        let changing = cx.server.counters.begin_change(handle.as_bytes());
+        let changing = cx.server.counters.begin_change(cx.shared.vfs.file_key(handle.as_bytes()).as_slice());
         Ok((self.check_io(cx, stateid, WRITE)?, changing))
     }
 

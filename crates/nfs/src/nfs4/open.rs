@@ -13,7 +13,7 @@ use forebay_wire::nfs4::{
 use super::acl::{self, set_attr_of_new};
 use super::attrs::EXCLUSIVE_CREATE;
 use super::compound::{Change, Compound, Context, InSlot, Stop, put};
-use super::convert::{change, file_key, state_id, wire_id};
+use super::convert::{change, state_id, wire_id};
 use super::delegation::answer;
 use super::entries::change_info;
 use super::io::require_file;
@@ -56,7 +56,7 @@ impl Compound {
             return Err(Stop::Fail(Nfsstat4::Grace));
         }
         let mut found = self.find_to_open(cx, args)?;
-        let file = file_key(found.place.handle(cx).as_bytes())?;
+        let file = cx.file_key(found.place.handle(cx).as_bytes())?;
         let in_slot = self.slot.as_ref().map(InSlot::id);
         let request = StateOpen { client, owner, file, share, claim, want, request: in_slot };
         let Opened { stateid, delegation } = match self.open_found(cx, &request, &mut found) {
@@ -308,7 +308,7 @@ impl Compound {
 
     /// Returns the key of the current file.
     pub(super) fn file(&mut self, cx: &Context<'_>) -> Result<forebay_clientstate::FileKey, Stop> {
-        file_key(self.place()?.handle(cx).as_bytes())
+        cx.file_key(self.place()?.handle(cx).as_bytes())
     }
 }
 

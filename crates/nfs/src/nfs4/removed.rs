@@ -57,7 +57,7 @@ impl Shared {
     /// Removes a file without a name that no client has open any more. Waits for the disk and the log. If that fails,
     /// a later turn tries again.
     fn remove_kept(&self, file: &FileKey) {
-        let removed = self.vfs.remove_kept(file.as_bytes());
+        let removed = self.vfs.remove_kept(file.handle());
         let Some(server) = &self.nfs4 else { return };
         match removed {
             Ok(()) => server.state().end_removal(file),
@@ -74,7 +74,7 @@ impl Opens {
     /// the handle is too long.
     fn with<T>(&self, file: &[u8], then: impl FnOnce(&Server, &FileKey) -> T) -> Option<T> {
         let shared = self.0.upgrade()?;
-        Some(then(shared.nfs4.as_ref()?, &FileKey::new(file)?))
+        Some(then(shared.nfs4.as_ref()?, &shared.file_key(file)?))
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_clientstate::{
-    Action, ClientId, Counters, Counts, Effects, Error, Granted, Limits, Now, Origin, RequestId, SECOND,
-    Session, SessionId, State, StateId, Waiter,
+    Action, ClientId, Counters, Counts, Effects, Error, FileRef, Granted, Limits, Now, Origin, RequestId,
+    SECOND, Session, SessionId, State, StateId, Waiter,
 };
 use forebay_common::lock::{Mutex, MutexGuard, RwLock};
 use forebay_rpc::Ticket;
@@ -215,17 +215,26 @@ impl Server {
 
     /// Returns success if a READ, a WRITE or a SETATTR of the size may go on. Takes no lock for an access that this
     /// thread has had since the last change of the state.
-    pub(super) fn io(&self, grant: Grant<'_>, now: Now, effects: &mut Effects) -> Result<(), Error> {
+    pub(super) fn io(
+        &self,
+        vfs: &Vfs,
+        grant: Grant<'_>,
+        now: Now,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
         let Grant { client, stateid, file, access } = grant;
-        if stateid == StateId::ANONYMOUS || stateid == StateId::BYPASS {
-            return self.state().io(Some(client), stateid, file.as_bytes(), access, now, effects);
-        }
-        if grant.is_known(self.generation.load(Ordering::Acquire)) {
+        let is_special = stateid == StateId::ANONYMOUS || stateid == StateId::BYPASS;
+        if !is_special && grant.is_known(self.generation.load(Ordering::Acquire)) {
             return Ok(());
+        }
+        let key = vfs.file_key(file.as_bytes());
+        let file = FileRef { key: key.as_slice(), handle: file.as_bytes() };
+        if is_special {
+            return self.state().io(Some(client), stateid, file, access, now, effects);
         }
         // A state id that is not special changes nothing.
         let mut state = self.state.lock();
-        state.io(Some(client), stateid, file.as_bytes(), access, now, effects)?;
+        state.io(Some(client), stateid, file, access, now, effects)?;
         grant.remember(self.generation.load(Ordering::Acquire));
         Ok(())
     }

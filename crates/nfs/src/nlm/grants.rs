@@ -25,7 +25,7 @@ pub(super) fn job(granted: &Granted, own_name: &[u8]) -> Option<Job> {
     let (offset, length) = granted.range.to_nlm();
     let alock = Lock {
         caller_name: Opaque(own_name),
-        fh: Opaque(granted.file.as_bytes()),
+        fh: Opaque(granted.file.handle()),
         oh: Opaque(granted.owner.opaque.as_bytes()),
         svid: granted.owner.svid,
         offset,

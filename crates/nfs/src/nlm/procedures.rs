@@ -83,9 +83,14 @@ impl Shared {
         }
     }
 
+    /// Returns the key of the file with a handle. Handles of this server always fit.
+    fn key_to_lock(&self, handle: Netobj<'_>) -> Result<FileKey, Stop> {
+        self.file_key(handle.0).ok_or(Stop::Fail(Nfsstat3::Badhandle))
+    }
+
     /// Returns the file of a handle, if the export's rules admit the caller.
     fn file_to_lock(&self, call: &Call<'_>, handle: Netobj<'_>) -> Result<(At, FileKey), Stop> {
-        let key = file_key(handle)?;
+        let key = self.key_to_lock(handle)?;
         let wire = FileHandle::new(handle.0).ok_or(Stop::Fail(Nfsstat3::Badhandle))?;
         let at = self.at(call, &wire, Wait::Yes)?;
         match at.target.object.kind() {
@@ -158,7 +163,7 @@ impl Shared {
     /// Carries out CANCEL: ends the wait for a lock. Returns `Denied` if no such request waits.
     fn nlm_cancel(&self, call: &Call<'_>, args: &CancelArgs<'_>) -> Result<Stats, Stop> {
         self.may_give_back(call)?;
-        let (owner, file) = (owner_of(call, &args.alock)?, file_key(args.alock.fh)?);
+        let (owner, file) = (owner_of(call, &args.alock)?, self.key_to_lock(args.alock.fh)?);
         let (range, kind) = (range(&args.alock), kind(args.exclusive));
         let cancelled =
             self.change_state(|state, now, fx| state.nlm_cancel(&owner, &file, range, kind, now, fx))?;
@@ -170,7 +175,7 @@ impl Shared {
     /// still be an error.
     fn nlm_unlock(&self, call: &Call<'_>, lock: &Lock<'_>) -> Result<Stats, Stop> {
         self.may_give_back(call)?;
-        let (owner, file, range) = (owner_of(call, lock)?, file_key(lock.fh)?, range(lock));
+        let (owner, file, range) = (owner_of(call, lock)?, self.key_to_lock(lock.fh)?, range(lock));
         let answer = self.change_state(|state, now, fx| state.nlm_unlock(&owner, &file, range, now, fx))?;
         self.file_to_lock(call, lock.fh)?;
         Ok(stat(&answer))
@@ -194,15 +199,11 @@ impl Shared {
     /// the file.
     fn nlm_unshare(&self, call: &Call<'_>, args: &ShareArgs<'_>) -> Result<Stats, Stop> {
         self.may_give_back(call)?;
-        let (owner, file) = (share_owner(call, args)?, file_key(args.share.fh)?);
+        let (owner, file) = (share_owner(call, args)?, self.key_to_lock(args.share.fh)?);
         self.change_state(|state, now, fx| state.nlm_unshare(&owner, &file, now, fx))?;
         self.file_to_lock(call, args.share.fh)?;
         Ok(Stats::Granted)
     }
-}
-
-fn file_key(handle: Netobj<'_>) -> Result<FileKey, Stop> {
-    FileKey::new(handle.0).ok_or(Stop::Fail(Nfsstat3::Badhandle))
 }
 
 fn owner_of(call: &Call<'_>, lock: &Lock<'_>) -> Result<NlmOwner, Stop> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod external_change;
+pub(crate) mod file_key;
 pub(crate) mod filesystem;
 pub(crate) mod glance;
 pub(crate) mod handle_map;

@@ -38,6 +38,12 @@ impl Exports {
         self.iter().find(|export| export.id == id)
     }
 
+    /// Returns the export that has this id now, or else the last one that had it.
+    pub(crate) fn find_removed(&self, id: u32) -> Option<&Arc<Export>> {
+        let all = self.at_start.iter().chain(self.added());
+        self.find(id).or_else(|| all.filter(|export| export.id == id).last())
+    }
+
     /// Returns the exports that were added in service, also those that were removed again.
     fn added(&self) -> impl Iterator<Item = &Arc<Export>> {
         let first = self.added.get();

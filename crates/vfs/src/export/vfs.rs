@@ -40,6 +40,8 @@ pub struct Vfs {
     pub budget: Budget,
     pub(crate) cache: OnceLock<Arc<Cache>>,
     pub(crate) open_files: OnceLock<Arc<dyn OpenFiles>>,
+    /// Exports that the pool knows and that are not served, each with the device of its file system, which is served.
+    pub(crate) unserved: OnceLock<Vec<(u32, u64)>>,
     /// True if the log at this start lacks changes of clients' state, because it was lost before.
     pub(crate) state_is_lost: AtomicBool,
     pub(crate) privileged: bool,
@@ -90,6 +92,7 @@ impl Vfs {
             budget,
             cache: OnceLock::new(),
             open_files: OnceLock::new(),
+            unserved: OnceLock::new(),
             state_is_lost: AtomicBool::new(false),
             privileged,
             server_uid,
@@ -146,9 +149,11 @@ impl Vfs {
                 (self.key.clone(), tell.clone(), Arc::downgrade(self), Arc::downgrade(fs));
             let _ = fs.listener.set(Box::new(move |kernel| {
                 let (Some(kernel), Some(vfs)) = (kernel, vfs.upgrade()) else { return tell(None) };
-                let same =
-                    vfs.exports.iter().filter(|export| std::ptr::eq(Arc::as_ptr(&export.fs), of.as_ptr()));
-                same.for_each(|export| tell(Some(&key.seal(export.id, kernel))));
+                let is_same = |export: &&Arc<Export>| std::ptr::eq(Arc::as_ptr(&export.fs), of.as_ptr());
+                // Any handle names the file.
+                vfs.exports.iter().find(is_same).into_iter().for_each(|export| {
+                    tell(Some(&key.seal(export.id, kernel)));
+                });
             }));
         }
     }

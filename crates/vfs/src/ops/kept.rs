@@ -22,28 +22,28 @@ use crate::wait::Wait;
 /// The removal of a name of a file. Ends when it is dropped.
 pub(crate) struct Losing<'a> {
     open_files: Option<&'a dyn OpenFiles>,
-    /// The handles of the file in each export of its file system, and true if a client has it open by this handle.
-    handles: SmallVec<[(Handle, bool); 1]>,
+    /// A handle of the file, and true if a client has it open.
+    handle: Option<(Handle, bool)>,
 }
 
 impl Losing<'_> {
     pub(crate) fn is_open(&self) -> bool {
-        self.handles.iter().any(|(_, is_open)| *is_open)
+        self.handle.is_some_and(|(_, is_open)| is_open)
     }
 
     /// Tells that the file is kept.
     pub(crate) fn keep(&self) {
-        let open = self.handles.iter().filter(|(_, is_open)| *is_open);
-        open.for_each(|(handle, _)| self.open_files.iter().for_each(|files| files.keep(handle.as_slice())));
+        if let (Some((handle, true)), Some(files)) = (&self.handle, self.open_files) {
+            files.keep(handle.as_slice());
+        }
     }
 }
 
 impl Drop for Losing<'_> {
     fn drop(&mut self) {
-        let marked = self.handles.iter().filter(|(_, is_open)| !*is_open);
-        marked.for_each(|(handle, _)| {
-            self.open_files.iter().for_each(|files| files.end_removal(handle.as_slice()));
-        });
+        if let (Some((handle, false)), Some(files)) = (&self.handle, self.open_files) {
+            files.end_removal(handle.as_slice());
+        }
     }
 }
 
@@ -62,10 +62,11 @@ impl Vfs {
     /// Begins the removal of a name that leads to `file`.
     pub(crate) fn losing(&self, fs: &Arc<Filesystem>, file: Option<KernelHandle>) -> Losing<'_> {
         let open_files = self.open_files.get().map(|files| &**files);
-        let exports = self.exports().iter().filter(|export| Arc::ptr_eq(&export.fs, fs));
-        let handles = exports.zip(file.iter().cycle()).map(|(export, file)| self.seal(export, file));
+        // Any handle names the file.
+        let export = self.exports().iter().find(|export| Arc::ptr_eq(&export.fs, fs));
+        let handle = export.zip(file).map(|(export, file)| self.seal(export, &file));
         let ask = |handle: Handle| (handle, open_files.is_some_and(|it| it.begin_removal(handle.as_slice())));
-        Losing { open_files, handles: handles.map(ask).collect() }
+        Losing { open_files, handle: handle.map(ask) }
     }
 
     /// Returns false if the kernel is sure to refuse that a caller takes a name of `file` out of `dir`. A refused
@@ -89,7 +90,9 @@ impl Vfs {
     /// The file cannot be removed now, and is kept.
     pub fn remove_kept(&self, file: &[u8]) -> Result<()> {
         let Ok((id, kernel)) = self.key.open(file) else { return Ok(()) };
-        let Some(export) = self.exports().find(id) else { return Ok(()) };
+        let Some(device) = self.device_of(id) else { return Ok(()) };
+        let served = self.exports().iter().find(|export| export.fs.device == device);
+        let Some(export) = served.or_else(|| self.exports().find_removed(id)) else { return Ok(()) };
         if !export.fs.kept.has(&kernel) {
             return Ok(());
         }

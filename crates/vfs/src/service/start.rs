@@ -33,6 +33,11 @@ impl Vfs {
         let (filesystems, ids): (Vec<_>, Vec<_>) = groups(self).into_iter().unzip();
         let (numbers, given_up) = filesystem_numbers(state_dir, &ids, &Before { recorded, adopted })?;
         let names = filesystems.iter().map(|fs| directories_of(self, fs)).collect();
+        let unserved = recorded.iter().filter_map(|(export, number)| {
+            let place = numbers.iter().position(|known| known == number)?;
+            self.exports().find(*export).is_none().then(|| (*export, filesystems[place].device))
+        });
+        let _ = self.unserved.set(unserved.collect());
         let filesystems = numbers.into_iter().zip(filesystems).collect();
         Ok(Store::new(filesystems, names, self.budget.clone(), state_dir, given_up))
     }

@@ -45,18 +45,18 @@ pub(super) fn body(sent: &Sent) -> Option<Vec<u8>> {
     CbOp::Sequence(sequence).encode(&mut out);
     match &sent.job.message {
         Message::Recall { stateid, file, .. } => {
-            let (stateid, fh) = (wire_id(*stateid), Opaque(file.as_bytes()));
+            let (stateid, fh) = (wire_id(*stateid), Opaque(file.handle()));
             CbOp::Recall(CbRecallArgs { stateid, truncate: false, fh }).encode(&mut out);
         }
         Message::Getattr { file, .. } => {
-            CbOp::Getattr(CbGetattrArgs { fh: Opaque(file.as_bytes()), request: ASKED }).encode(&mut out);
+            CbOp::Getattr(CbGetattrArgs { fh: Opaque(file.handle()), request: ASKED }).encode(&mut out);
         }
         Message::NotifyLock { client, owner, file } => {
             let lock_owner = StateOwner { clientid: *client, owner: Opaque(owner.as_bytes()) };
-            CbOp::NotifyLock(CbNotifyLockArgs { fh: Opaque(file.as_bytes()), lock_owner }).encode(&mut out);
+            CbOp::NotifyLock(CbNotifyLockArgs { fh: Opaque(file.handle()), lock_owner }).encode(&mut out);
         }
         Message::Offload { stateid, file, end, progress, .. } => {
-            let (fh, stateid) = (Opaque(file.as_bytes()), wire_id(*stateid));
+            let (fh, stateid) = (Opaque(file.handle()), wire_id(*stateid));
             let info = outcome(end, progress.copied());
             CbOp::Offload(CbOffloadArgs { fh, stateid, info }).encode(&mut out);
         }
