@@ -119,7 +119,7 @@ fn bounded(text: &[u8], number: u64) -> OwnerName {
 }
 
 fn file(index: u64) -> FileKey {
-    FileKey::new(&[&[7; 28][..], &index.to_be_bytes()].concat()).expect("short")
+    FileKey::of_handle(&[&[7; 28][..], &index.to_be_bytes()].concat()).expect("short")
 }
 
 /// Returns the resident set in bytes.

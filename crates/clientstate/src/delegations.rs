@@ -105,12 +105,14 @@ impl State {
             (_, want) => want != Want::None,
         };
         let file = self.files.at(number);
-        let is_quiet =
-            file.root == EMPTY && file.waiters == 0 && file.counts[2..] == [0, 0] && !file.has_handles;
+        let has_one_handle =
+            !file.has_handles || planted_bugs::active("a file with two handles is delegated");
+        let is_quiet = file.root == EMPTY && file.waiters == 0 && file.counts[2..] == [0, 0];
         let holder = self.clients.get(&client)?;
         let room = self.limits.delegations.saturating_sub(self.delegations.len());
         if !wished
             || !is_quiet
+            || !has_one_handle
             || !holder.lease.has_back_channel()
             || self.delegation_index.contains_key(&(number, client))
             || holder.delegations as usize >= room

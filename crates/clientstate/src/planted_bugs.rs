@@ -25,6 +25,8 @@ forebay_common::planted_bugs![
     "a removed file outlives its last open",
     "a removed file goes with any of its opens",
     "a copy is not in the log",
+    "a call-back has the handle of another client",
+    "a file with two handles is delegated",
     ; in unit tests:
     "the memory of kept replies has no bound",
 ];

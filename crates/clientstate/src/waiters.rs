@@ -222,7 +222,10 @@ impl State {
     /// Serves a blocked request whose way is free. An NLM request gets the lock, and its host a GRANTED. An NFSv4
     /// client is notified once, and has to ask again.
     fn grant(&mut self, file: u32, ticket: u64, waiter: Waiter, fx: &mut Effects) {
-        let key = waiter.known_as;
+        let key = match planted_bugs::active("a call-back has the handle of another client") {
+            true => self.files.at(file).key.clone(),
+            false => waiter.known_as,
+        };
         match (self.describe_owner(waiter.owner), waiter.cookie) {
             (LockOwner::V4(client, owner), _) => {
                 if let Some(known) =

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_clientstate::*;
 
 use crate::rng::Rng;
-use crate::server::{Call, Op, Outcome, Reply, Server, file_key, name};
+use crate::server::{Call, Op, Outcome, Reply, Server, file_key, file_of, name};
 
 pub(crate) const FILES: u8 = 3;
 pub(crate) const BYTES: u64 = 12;
@@ -378,7 +378,7 @@ impl Client {
             let args = OpenArgs {
                 client: self.id,
                 owner: name("o"),
-                file: file_key(file),
+                file: file_of(self.id, file),
                 share: Share { access: 1, deny: 0 },
                 claim: Claim::New,
                 want: Want::None,

@@ -6,7 +6,7 @@ use forebay_clientstate::*;
 
 use crate::client::Client;
 use crate::rng::Rng;
-use crate::server::{Server, file_key};
+use crate::server::{Server, file_key, file_of};
 
 /// A copy that a client waits for.
 struct Waiting {
@@ -47,7 +47,7 @@ impl Copies {
     }
 
     fn begin(&mut self, client: ClientId, server: &mut Server, rng: &mut Rng, now: Now) {
-        let args = BeginCopy { client, request: None, source: file_key(0), target: file_key(1) };
+        let args = BeginCopy { client, request: None, source: file_key(0), target: file_of(client, 1) };
         let begun = server.call(rng, now, |state, fx| state.begin_copy(&args, fx)).flatten();
         // The reply may be lost. Then the client asks again for another copy.
         if let Some((copy, _)) = begun.filter(|_| !rng.chance(10)) {

@@ -6,7 +6,7 @@ use forebay_clientstate::*;
 
 use crate::client::{BYTES, FILES};
 use crate::rng::Rng;
-use crate::server::{Server, file_key, name};
+use crate::server::{Server, file_key, file_of_host, name};
 
 pub(crate) struct Host {
     owner: NlmOwner,
@@ -46,7 +46,7 @@ impl Host {
             Wish { file: rng.below(FILES.into()) as u8, range, kind }
         });
         self.outstanding = Some(wish);
-        let (file, owner) = (file_key(wish.file), self.owner.clone());
+        let (file, owner) = (file_of_host(wish.file), self.owner.clone());
         let Some(kind) = wish.kind else {
             let done =
                 server.call(rng, now, |state, fx| state.nlm_unlock(&owner, &file, wish.range, now, fx));

@@ -136,7 +136,26 @@ pub(crate) const EVENTS: [&str; 21] = [
 ];
 
 pub(crate) fn file_key(file: u8) -> FileKey {
-    FileKey::of_handle(&[file]).unwrap()
+    file_by(file, 0)
+}
+
+/// Returns a file as a client knows it. Files with odd numbers are in two exports, and each client uses one of them.
+pub(crate) fn file_of(client: ClientId, file: u8) -> FileKey {
+    file_by(file, client.0 as u8 & file & 1)
+}
+
+/// Returns a file as hosts know it.
+pub(crate) fn file_of_host(file: u8) -> FileKey {
+    file_by(file, 2)
+}
+
+fn file_by(file: u8, export: u8) -> FileKey {
+    FileKey::new(&[file], &[file, export]).unwrap()
+}
+
+/// Returns the file that a handle names.
+fn key_of(handle: &[u8]) -> Option<FileKey> {
+    FileKey::new(&handle[..1], handle)
 }
 
 pub(crate) fn name(text: &str) -> OwnerName {
@@ -187,6 +206,7 @@ impl Server {
             self.durable = self.log.len();
         }
         for action in &fx.actions {
+            has_own_handle(action);
             match action {
                 Action::Recall { .. } => self.hit("recall"),
                 Action::NotifyLock { .. } => self.hit("hint"),
@@ -252,8 +272,7 @@ impl Server {
         let mut recovery = Recovery::new(Limits::default(), origin);
         let times = 1 + rng.below(2);
         for batch in (0..times).flat_map(|_| &self.log) {
-            let records =
-                decode_all(&encode_all(&batch.records), &FileKey::of_handle).expect("records come back");
+            let records = decode_all(&encode_all(&batch.records), &key_of).expect("records come back");
             records.iter().for_each(|record| recovery.apply(record));
         }
         self.state = recovery.finish(now);
@@ -418,6 +437,18 @@ impl Server {
     }
 }
 
+/// Fails if a call-back names a file by the handle of another client.
+fn has_own_handle(action: &Action) {
+    let (known, own) = match action {
+        Action::Recall { client, file, .. }
+        | Action::NotifyLock { client, file, .. }
+        | Action::TellCopy { client, file, .. } => (file, file_of(*client, file.key()[0])),
+        Action::Granted(granted) => (&granted.file, file_of_host(granted.file.key()[0])),
+        Action::ClientGone(_) | Action::FileUnused(_) => return,
+    };
+    assert_eq!(known.handle(), own.handle(), "{action:?}");
+}
+
 fn carry_out(state: &mut State, client: ClientId, op: Op, now: Now, fx: &mut Effects) -> Reply {
     let failed = Reply::Failed;
     match op {
@@ -426,7 +457,7 @@ fn carry_out(state: &mut State, client: ClientId, op: Op, now: Now, fx: &mut Eff
             let args = OpenArgs {
                 client,
                 owner: name("o"),
-                file: file_key(file),
+                file: file_of(client, file),
                 share,
                 claim: Claim::New,
                 want,
@@ -435,7 +466,7 @@ fn carry_out(state: &mut State, client: ClientId, op: Op, now: Now, fx: &mut Eff
             state.open(&args, now, fx).map_or_else(failed, Reply::Opened)
         }
         Op::Close { file, open } => {
-            state.close(client, open, &file_key(file), now, fx).map_or_else(failed, Reply::State)
+            state.close(client, open, &file_of(client, file), now, fx).map_or_else(failed, Reply::State)
         }
         Op::Lock { file, with, range, kind } => {
             let locker = match with {
@@ -445,7 +476,7 @@ fn carry_out(state: &mut State, client: ClientId, op: Op, now: Now, fx: &mut Eff
             let args = LockArgs {
                 client,
                 locker,
-                file: file_key(file),
+                file: file_of(client, file),
                 range,
                 kind,
                 is_reclaim: false,
@@ -457,9 +488,9 @@ fn carry_out(state: &mut State, client: ClientId, op: Op, now: Now, fx: &mut Eff
                 Err(Refused::Error(error)) => Reply::Failed(error),
             }
         }
-        Op::Unlock { file, lock, range } => {
-            state.unlock(client, lock, &file_key(file), range, now, fx).map_or_else(failed, Reply::State)
-        }
+        Op::Unlock { file, lock, range } => state
+            .unlock(client, lock, &file_of(client, file), range, now, fx)
+            .map_or_else(failed, Reply::State),
         Op::Return(stateid) => {
             state.return_delegation(client, stateid, now, fx).map_or_else(failed, |()| Reply::Done)
         }

@@ -110,7 +110,7 @@ impl Server {
 pub(crate) type Changes<'a> = [Option<Changing<'a>>; 2];
 
 impl Shared {
-    /// Returns the key under which clients' state knows the file with a handle, or `None` for a handle that is too long.
+    /// Returns the key under which clients' state knows the file with a handle. `None`: the handle is too long.
     pub(crate) fn file_key(&self, handle: &[u8]) -> Option<FileKey> {
         FileKey::new(self.vfs.file_key(handle).as_slice(), handle)
     }

@@ -31,8 +31,8 @@ impl FileKey {
 }
 
 impl Vfs {
-    /// Returns the key of the file that a handle of this server names. Handles of exports that were removed have keys as
-    /// well. Bytes of another form are their own key. The keyed hash of the handle is not checked.
+    /// Returns the key of the file that a handle of this server names, also for an export that was removed. Bytes of
+    /// another form are their own key. The keyed hash of the handle is not checked.
     pub fn file_key(&self, handle: &[u8]) -> FileKey {
         let Some((export, kind, kernel)) = parts(handle) else {
             return FileKey::of([handle.get(..HANDLE_MAX).unwrap_or(handle)]);
