@@ -101,8 +101,8 @@ impl InSlot {
 
 impl Server {
     /// Continues from the records that the log has, in their order. `key_of` finds the keys of their files. If clients
-    /// were served without the log since, they may reclaim their state for the time of a lease. `has_lost_locks`: so may
-    /// hosts of NFSv3, which no list names.
+    /// were served without the log since, they may reclaim their state for the time of a lease. `has_lost_locks`: so
+    /// may hosts of NFSv3, which no list names.
     pub(crate) fn recover<'a>(
         &self,
         logged: impl Iterator<Item = &'a [u8]>,
