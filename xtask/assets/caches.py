@@ -1,4 +1,5 @@
-"""XFS on caches of block devices of this machine: what survives a crash and the death of a cache device. Needs root.
+"""XFS on caches of block devices of this machine, exported by the kernel's NFS server: what survives a crash and the
+death of a cache device. Needs root. All files are written and read by the kernel's client, on a mount of its own.
 
     caches.py PHASE FOREBAY MODULE...     the phases make, crashed and missing, each after a boot of its own
 
@@ -22,7 +23,12 @@ CACHES = ["bcache", "dm-cache", "dm-writecache"]
 STACKS = ["plain disk", *CACHES, *(name + RAID for name in CACHES), "Forebay"]
 # Seconds after which an operation counts as one that does not end.
 PATIENCE = 60
-# The server's own file system, which outlives the machine as well.
+# The directory with the file systems, which the kernel's NFS server exports.
+EXPORTS = "/run/exports"
+# The flags of an export: any port, no check of the way, a number as its identity, and the file systems below it.
+EXPORT_FLAGS = 0x2 | 0x400 | 0x2000 | 0x4000
+FOR_EVER = 2**31 - 1
+# The file system of Forebay's server, which outlives the machine as well.
 OWN, STATE = "/srv/own", "/srv/own/state"
 
 
@@ -68,7 +74,8 @@ class Stack:
     def __init__(self, name):
         self.name, self.is_mirrored = name, name.endswith(RAID)
         self.kind, self.short = name.removesuffix(RAID), name.lower().replace(" ", "-")
-        self.mount = f"/mnt/{self.short}"
+        # The file system, and its mount over NFS.
+        self.exported, self.mount = f"{EXPORTS}/{self.short}", f"/mnt/{self.short}"
         self.disk = loop(f"{self.short}.disk", DISK)
         self.caches = []
 
@@ -124,7 +131,7 @@ class Stack:
         os.makedirs(OWN, exist_ok=True)
         run("mount", own, OWN)
         os.makedirs(f"{OWN}/served", exist_ok=True)
-        words = [FOREBAY, "serve", f"{OWN}/served", "--listen", "127.0.0.1:2049", "--mode", "write-back"]
+        words = [FOREBAY, "serve", f"{OWN}/served", "--listen", "127.0.0.1:12049", "--mode", "write-back"]
         words += ["--portmap=off", "--state-dir", STATE]
         # User-mode Linux has no ublk.
         has_ublk = os.path.exists("/dev/ublk-control")
@@ -154,7 +161,10 @@ class Stack:
 
     def mounted(self, device):
         os.makedirs(self.mount, exist_ok=True)
-        run("mount", device, self.mount)
+        os.makedirs(self.exported, exist_ok=True)
+        run("mount", device, self.exported)
+        export(self.exported, 1 + STACKS.index(self.name))
+        run("mount", "-t", "nfs", "-o", "vers=4.2", f"127.0.0.1:/{self.short}", self.mount)
 
     def known(self):
         """The durable files and their sums, as the machine noted them before its crash."""
@@ -223,6 +233,28 @@ def attempt(work):
 
 def of(result):
     return f"{result[0]} of {result[1]}" if isinstance(result, list) else result
+
+
+def serve_kernel():
+    """Starts the kernel's NFS server, with an empty root."""
+    run("ip", "link", "set", "lo", "up")
+    os.makedirs(EXPORTS)
+    run("mount", "-t", "tmpfs", "exports", EXPORTS)
+    run("mount", "-t", "nfsd", "nfsd", "/proc/fs/nfsd")
+    written("/proc/net/rpc/auth.unix.ip/channel", f"nfsd 127.0.0.1 {FOR_EVER} client\n")
+    export(EXPORTS, 0)
+    # Version 3 would need rpcbind. No client has state from before: the shortest grace period is long enough.
+    written("/proc/fs/nfsd/versions", "-3 +4\n")
+    written("/proc/fs/nfsd/nfsv4gracetime", "10\n")
+    written("/proc/fs/nfsd/threads", "4\n")
+
+
+def export(path, number):
+    """Gives the kernel's server an export, as mountd would."""
+    identity = "\\x" + number.to_bytes(4, sys.byteorder).hex()
+    written("/proc/net/rpc/nfsd.export/channel",
+            f"client {path} {FOR_EVER} {EXPORT_FLAGS} 65534 65534 {number}\n")
+    written("/proc/net/rpc/nfsd.fh/channel", f"client 1 {identity} {FOR_EVER} {path}\n")
 
 
 def drop_caches():
@@ -302,6 +334,7 @@ def main():
     os.environ.update(DM_DISABLE_UDEV="1", MDADM_NO_UDEV="1")
     for module in MODULES:
         run("insmod", module)
+    serve_kernel()
     {"make": make, "crashed": crashed, "missing": missing}[PHASE]([Stack(name) for name in STACKS])
     return 0
 

@@ -1,5 +1,5 @@
-//! The table of what survives on XFS over caches of block devices: bcache, dm-cache, dm-writecache and a volume beside
-//! a plain disk, in one guest. The guest crashes, a cache device fails, and the guest crashes again.
+//! The table of what survives on XFS over caches of block devices, exported by the kernel's NFS server: bcache, dm-cache,
+//! dm-writecache and a volume beside a plain disk, in one guest. The guest crashes, a cache device fails, and the guest crashes again.
 
 use std::{
     path::{Path, PathBuf},
@@ -53,7 +53,7 @@ impl Caches {
     /// Boots the guest for a phase, and collects its cells of the table.
     fn phase(&self, phase: &str, binary: &Path, share: &Path, cells: &mut Vec<Cell>) -> Result<Case> {
         let kernel = Kernel::ready(Release::V6_12, Machine::here())?;
-        let modules = kernel.block_modules().map(Path::to_path_buf);
+        let modules = kernel.block_modules().chain(kernel.server_modules()).map(Path::to_path_buf);
         let words = ["/usr/bin/python3".into(), "-B".into(), asset("caches.py"), phase.into(), binary.into()];
         let words = words.into_iter().chain(modules).map(|word: PathBuf| word.to_string_lossy().into_owned());
         let guest = Guest {

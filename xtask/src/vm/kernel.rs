@@ -96,6 +96,9 @@ const BLOCK: [&str; 12] = [
     "dm-thin-pool",
 ];
 
+/// Modules of the kernel's NFS server. A guest that needs them loads them itself.
+const SERVER: [&str; 1] = ["nfsd"];
+
 /// Modules for a SCSI disk in memory, for user-mode Linux, whose own disks have no identity. A guest that needs them
 /// loads them itself.
 const SCSI: [&str; 2] = ["sd_mod", "scsi_debug"];
@@ -189,7 +192,8 @@ impl Release {
             !(self == Release::Newest && FORMER.contains(module)
                 || machine == Machine::UserMode && *module == "ublk_drv")
         };
-        [devices, &MODULES, block].concat().into_iter().filter(is_there).collect()
+        let server = if self == Release::V6_12 { &SERVER[..] } else { &[] };
+        [devices, &MODULES, block, server].concat().into_iter().filter(is_there).collect()
     }
 
     /// Returns Debian's name of the release; `None` for that of this machine.
@@ -282,10 +286,10 @@ impl Kernel {
         Ok(Self { image: dir.join(IMAGE), modules })
     }
 
-    /// Returns the modules of a guest: all but those of Kerberos, TLS and block volumes, or only
+    /// Returns the modules of a guest: all but those of Kerberos, TLS, block volumes and the NFS server, or only
     /// those for NFSv3.
     pub(crate) fn modules(&self, all: bool) -> impl Iterator<Item = &Path> {
-        let special = [&SECURITY[..], &BLOCK, &BELOW_BLOCK, &SCSI, &BELOW_SCSI];
+        let special = [&SECURITY[..], &BLOCK, &BELOW_BLOCK, &SERVER, &SCSI, &BELOW_SCSI];
         let is_special = move |name: &str| special.iter().any(|names| names.contains(&name));
         let is_wanted = move |name: &str| !is_special(name) && (all || !RARE.contains(&name));
         let wanted = move |module: &&PathBuf| name(module).is_none_or(is_wanted);
@@ -295,6 +299,13 @@ impl Kernel {
     /// Returns the modules for block volumes.
     pub(crate) fn block_modules(&self) -> impl Iterator<Item = &Path> {
         let is_wanted = |name: &str| BLOCK.contains(&name) || BELOW_BLOCK.contains(&name);
+        let wanted = move |module: &&PathBuf| name(module).is_some_and(is_wanted);
+        self.modules.iter().filter(wanted).map(PathBuf::as_path)
+    }
+
+    /// Returns the modules of the kernel's NFS server.
+    pub(crate) fn server_modules(&self) -> impl Iterator<Item = &Path> {
+        let is_wanted = |name: &str| SERVER.contains(&name) || name == "auth_rpcgss";
         let wanted = move |module: &&PathBuf| name(module).is_some_and(is_wanted);
         self.modules.iter().filter(wanted).map(PathBuf::as_path)
     }
