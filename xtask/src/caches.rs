@@ -1,5 +1,6 @@
-//! The table of what survives on XFS over caches of block devices, exported by the kernel's NFS server: bcache, dm-cache,
-//! dm-writecache and a volume beside a plain disk, in one guest. The guest crashes, a cache device fails, and the guest crashes again.
+//! The table of what survives on XFS over caches of block devices, exported by the kernel's NFS server. bcache,
+//! dm-cache, dm-writecache and a volume stand beside a plain disk, in one guest. The guest crashes, a cache device
+//! fails, and the guest crashes again.
 
 use std::{
     path::{Path, PathBuf},
