@@ -1,5 +1,6 @@
 //! Waiting for a condition, without threads.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -24,7 +25,7 @@ impl Gate {
             if let Some(value) = ready() {
                 return Poll::Ready(value);
             }
-            self.0.lock().push(context.waker().clone());
+            self.add(context.waker());
             if threads::active("a change comes between the look and the wait") {
                 return Poll::Pending;
             }
@@ -32,6 +33,20 @@ impl Gate {
             ready().map_or(Poll::Pending, Poll::Ready)
         })
         .await
+    }
+
+    /// Has the next [`Gate::wake`] wake a task. A task may wait here many times before that, so full memory is first
+    /// searched for wakers that the gate has twice.
+    fn add(&self, waker: &Waker) {
+        let mut waiting = self.0.lock();
+        if waiting.len() == waiting.capacity() {
+            let mut seen = BTreeSet::new();
+            waiting.retain(|waker| seen.insert((waker.data(), std::ptr::from_ref(waker.vtable()))));
+            // A search frees half of the memory, or is not repeated before as many wakers are added.
+            let (kept, room) = (waiting.len(), waiting.capacity());
+            waiting.reserve(if kept * 2 > room { room } else { 1 });
+        }
+        waiting.push(waker.clone());
     }
 }
 
@@ -91,4 +106,21 @@ pub(crate) async fn pass() {
         Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_waits_again_and_again_for_what_never_comes_takes_no_memory() {
+        let gate = Gate::default();
+        let mut context = std::task::Context::from_waker(Waker::noop());
+        for _ in 0..10_000 {
+            let waiting = std::pin::pin!(gate.until(|| None::<()>));
+            assert!(waiting.poll(&mut context).is_pending());
+        }
+        let (kept, room) = (gate.0.lock().len(), gate.0.lock().capacity());
+        assert!(room < 100, "{kept} of {room}");
+    }
 }
