@@ -64,6 +64,7 @@ forebay_common::planted_bugs![
     "a device is waited for while the pool is opened",
     "a device is waited for while the pool is recovered",
     "a device is waited for while the engine stops",
+    "a stop waits for a volume that does not answer",
     "a device that is needed is left out of the pool",
     "a device that owes no answer is taken for one that answers",
     "blocks that stay are dropped without a free segment",

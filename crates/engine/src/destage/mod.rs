@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use crate::core::Core;
 use crate::destage::batch::destage;
+use crate::planted_bugs;
 use crate::volume::Volume;
 use crate::volume::queue::start_destage_task;
 use crate::volume::trouble::run_watch;
+use crate::wait::before;
 
 /// The lowest and the highest number of blocks destaged between two syncs.
 const BATCH: (usize, usize) = (256, 8192);
@@ -53,7 +55,12 @@ async fn run_destage(core: Arc<Core>, volume: Arc<Volume>) {
             continue;
         };
         let begun = core.env.clock.now();
-        match destage(&core, &volume, batch, urgent).await {
+        let Some(destaged) = before(until_left(&core, &volume), destage(&core, &volume, batch, urgent)).await
+        else {
+            // The objects of the batch stay busy: a write in flight may still reach the backing store.
+            return;
+        };
+        match destaged {
             Some(done) => {
                 batch = next_batch(batch, done, core.env.clock.now() - begun, wanted);
                 pause = PAUSE.0;
@@ -64,6 +71,14 @@ async fn run_destage(core: Arc<Core>, volume: Arc<Volume>) {
             }
         }
     }
+}
+
+/// Waits until the engine closes and the volume is late. A stop leaves the requests in flight to such a volume then:
+/// their blocks stay dirty in the log.
+async fn until_left(core: &Core, volume: &Volume) {
+    let waits = || planted_bugs::active("a stop waits for a volume that does not answer");
+    let is_left = || (core.closing() && volume.is_late() && !waits()).then_some(());
+    core.destager.work.until(is_left).await
 }
 
 /// Sleeps until the volume has a reason to destage, its oldest dirty data is due, or the engine closes. Wakes up at

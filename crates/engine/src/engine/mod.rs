@@ -26,6 +26,7 @@ use crate::mode::Mode;
 use crate::tiers::evict::run_evict;
 use crate::tiers::fill::run_clean;
 use crate::tiers::share::run_shares;
+use crate::volume::trouble::watch_until_stopped as watch_volumes_until_stopped;
 use crate::wait::beside;
 use crate::{Completion, Result, Seq};
 
@@ -93,7 +94,8 @@ impl Engine {
     }
 
     /// Stops cleanly: makes everything accepted durable in the log. Dirty data stays on the cache devices. Returns the
-    /// number of dirty bytes. Requests in flight and later requests fail with
+    /// number of dirty bytes. A volume that has not answered for ten seconds is left with its requests in flight, which
+    /// may still be carried out. Requests in flight and later requests fail with
     /// [`Error::Closing`](crate::Error::Closing) if they need the log.
     pub async fn close(&self) -> Result<u64> {
         let core = &self.core;
@@ -110,7 +112,8 @@ impl Engine {
         core.log.changed.wake();
         core.scrubber.wake();
         wake_device_watch(core);
-        beside(watch_until_stopped(core), stop(core, committed)).await
+        let stopping = beside(watch_until_stopped(core), stop(core, committed));
+        beside(watch_volumes_until_stopped(core), stopping).await
     }
 }
 

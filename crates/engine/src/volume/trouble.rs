@@ -15,6 +15,8 @@ use crate::volume::health::{Health, InFlight, LATE};
 /// The delay of the watch from which on a jump of the clock or a suspended process is assumed. In such a time no
 /// volume could answer.
 const OVERSLEPT: Duration = Duration::from_secs(5);
+/// The time between two looks for late volumes while the engine stops.
+const STOP_LOOK: Duration = Duration::from_secs(1);
 /// Volumes in trouble may hold one part in this number of the log's share.
 const SHARE: u64 = 4;
 
@@ -104,6 +106,14 @@ pub(crate) async fn run_watch(core: Arc<Core>) {
     }
 }
 
+/// Detects volumes that are late, while the engine stops. Never ends.
+pub(crate) async fn watch_until_stopped(core: &Core) {
+    loop {
+        core.env.clock.sleep(STOP_LOOK).await;
+        find_late(core);
+    }
+}
+
 /// Finds the volumes that have not answered in time.
 fn find_late(core: &Core) {
     let now = core.env.clock.now();
@@ -115,6 +125,9 @@ fn find_late(core: &Core) {
         {
             core.event(Event::BackingLate { volume: core.env.backing.name(volume.id), after: LATE });
             tell_waiting(core);
+            if core.closing() {
+                core.destager.work.wake();
+            }
         }
     }
 }

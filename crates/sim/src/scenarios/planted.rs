@@ -146,6 +146,10 @@ const FINDERS: &[(&str, fn())] = &[
         late::a_stop_ends_though_a_device_does_not_answer_from_any_of_its_operations_on,
     ),
     (
+        "a stop waits for a volume that does not answer",
+        volumes::a_stop_ends_though_a_volume_does_not_answer_and_what_it_lacks_stays_in_the_log,
+    ),
+    (
         "a device that is needed is left out of the pool",
         opening::a_device_that_is_needed_is_waited_for_at_a_start_and_that_is_told,
     ),

@@ -10,7 +10,7 @@ use super::{LIMIT, check, cut, until, with_client, world_with};
 use crate::backing::{Rates, Stuck};
 use crate::client::{Allowed, Client};
 use crate::executor::Stop;
-use crate::world::World;
+use crate::world::{Crash, World};
 
 /// The file on the volume that gets into trouble, and that volume.
 const BAD: (u8, usize) = (1, 1);
@@ -170,7 +170,7 @@ fn a_cut_that_a_volume_does_not_carry_out_does_not_keep_the_log() {
         assert_eq!(until(&world, move || object.size() == (1 << 20) + 100), Stop::Done);
         assert_eq!(world.drain(&engine), Ok(()));
         check(&mut world, &engine);
-        world.crash(crate::world::Crash::Kill);
+        world.crash(Crash::Kill);
     }
 }
 
@@ -192,7 +192,44 @@ fn a_flush_says_that_a_volume_does_not_answer_once_the_others_are_through() {
     world.shared.store.set_rates(Rates::default());
     assert_eq!(world.drain(&engine), Ok(()));
     check(&mut world, &engine);
-    world.crash(crate::world::Crash::Kill);
+    world.crash(Crash::Kill);
+}
+
+/// The stop begins while the volume is late already, or while its requests have just begun.
+#[test]
+pub(super) fn a_stop_ends_though_a_volume_does_not_answer_and_what_it_lacks_stays_in_the_log() {
+    for (stuck, is_late) in
+        [(Stuck::Write, true), (Stuck::Write, false), (Stuck::Sync, true), (Stuck::Sync, false)]
+    {
+        let mut world = world(6);
+        let engine = world.start_through(Vec::new()).unwrap();
+        world.shared.store.set_rates_of(BAD.1, Rates { stuck: Some(stuck), ..Rates::default() });
+        fill(&world, &engine, BAD.0, 0..1 << 20, Allowed::default());
+        fill(&world, &engine, GOOD, 0..1 << 20, Allowed::default());
+        let theirs = engine.clone();
+        let flushing = async move { _ = theirs.flush().await };
+        world.shared.executor.start("flush", Box::pin(flushing));
+        let theirs = engine.clone();
+        let good = move || theirs.volumes().iter().any(|it| it.name == "volume 0" && it.dirty_blocks == 0);
+        assert_eq!(until(&world, good), Stop::Done);
+        let theirs = engine.clone();
+        assert!(
+            !is_late || until(&world, move || volume(&theirs).trouble == Some(Error::Late)) == Stop::Done
+        );
+        let before = world.shared.executor.time();
+        assert_eq!(world.close(&engine), Ok(()), "{stuck:?}");
+        let took = world.shared.executor.time() - before;
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        assert_eq!(volume(&engine).dirty_blocks, 256);
+        drop(engine);
+        world.crash(Crash::Kill);
+        world.shared.store.set_rates(Rates::default());
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+        assert_eq!(world.drain(&engine), Ok(()));
+        check(&mut world, &engine);
+        world.crash(Crash::Kill);
+    }
 }
 
 #[test]
@@ -211,7 +248,7 @@ fn a_volume_that_does_not_answer_a_write_past_the_log_is_told_of_and_holds_up_no
     let theirs = engine.clone();
     assert_eq!(until(&world, move || volume(&theirs).trouble.is_none()), Stop::Done);
     check(&mut world, &engine);
-    world.crash(crate::world::Crash::Kill);
+    world.crash(Crash::Kill);
 }
 
 #[test]
@@ -232,5 +269,5 @@ fn a_volume_is_not_late_because_the_clock_jumps() {
     let flushed = world.shared.executor.block_on(LIMIT, async move { theirs.flush().await });
     assert_eq!(flushed, Ok(Ok(())));
     check(&mut world, &engine);
-    world.crash(crate::world::Crash::Kill);
+    world.crash(Crash::Kill);
 }
