@@ -39,6 +39,7 @@ forebay_common::planted_bugs![
     ; in scenarios:
     "a failed sync is noted once its caller knows",
     "a refused part is tried again as it was",
+    "a write past the log waits for a refused block",
     "a volume works again though it refuses blocks",
     "a failed sync counts for its caller only",
     "a stale leg counts at recovery",

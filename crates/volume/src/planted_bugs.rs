@@ -12,4 +12,8 @@ forebay_common::planted_bugs![
     "a discard drops what only the log has",
     "zeros past the log leave older copies",
     "the key of a volume is taken for a file's",
+    "a block that the device refuses counts as written",
+    "a block that the device cannot read is zeros",
+    "a read past the cache finds no dirty blocks",
+    "a volume has the number of a file system",
 ];

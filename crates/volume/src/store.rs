@@ -8,6 +8,7 @@ use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned, Io, Key
 
 use crate::device::BackingDevice;
 use crate::key::uuid_of;
+use crate::planted_bugs;
 
 const EINVAL: i32 = 22;
 const ENODEV: i32 = 19;
@@ -49,7 +50,10 @@ impl Store {
         let is_free =
             |number: &u32| !self.reserved.contains(number) && known.iter().all(|it| it.number != *number);
         // The highest number stands for an unknown volume.
-        let number = (0..u32::MAX).rev().find(is_free).unwrap_or_default();
+        let number = match planted_bugs::active("a volume has the number of a file system") {
+            true => 0,
+            false => (0..u32::MAX).rev().find(is_free).unwrap_or_default(),
+        };
         known.retain(|it| it.uuid != uuid);
         known.push(Known { uuid, name: name.to_owned(), number, size, device });
     }
@@ -132,6 +136,15 @@ impl Backing for Store {
 
     fn read(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
         match uuid_of(object).map(|uuid| self.device(uuid)) {
+            Some(Ok(device)) if planted_bugs::active("a block that the device cannot read is zeros") => {
+                let (len, read) = (buffer.len(), device.read(offset, buffer));
+                Box::pin(async move {
+                    match read.await {
+                        (buffer, Ok(len)) => (buffer, Ok(len)),
+                        (_, Err(_)) => (Buffer::zeroed(len / forebay_engine::buffer::BLOCK), Ok(len)),
+                    }
+                })
+            }
             Some(Ok(device)) => device.read(offset, buffer),
             Some(Err(error)) => ready((buffer, Err(error))),
             None => self.files.read(object, offset, buffer),
@@ -148,6 +161,10 @@ impl Backing for Store {
 
     fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>> {
         match uuid_of(object).map(|uuid| self.device(uuid)) {
+            Some(Ok(device)) if planted_bugs::active("a block that the device refuses counts as written") => {
+                let write = device.write(offset, data);
+                Box::pin(async move { write.await.or(Ok(())) })
+            }
             Some(Ok(device)) => device.write(offset, data),
             Some(Err(error)) => ready(Err(error)),
             None => self.files.write(object, offset, data),

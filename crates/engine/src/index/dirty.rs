@@ -88,6 +88,13 @@ impl State {
         self.refused.any() && (self.needs_destage() || self.mtime.is_some())
     }
 
+    /// Returns true if the backing store has refused a dirty block of the range when it was written alone.
+    pub(crate) fn refuses(&self, range: &Range<u64>) -> bool {
+        let is_dirty = |range: Range<u64>| !self.to_destage(range, 1).is_empty();
+        let is_full = self.refused.is_full() && is_dirty(range.clone());
+        is_full || self.refused.among(range.clone()).any(|block| is_dirty(block..block + 1))
+    }
+
     /// Returns true if the object has a dirty block with a readable copy.
     pub(crate) fn needs_destage(&self) -> bool {
         self.dirty > self.damaged.len() as u64

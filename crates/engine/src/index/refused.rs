@@ -6,6 +6,7 @@
 //! refusal, so that a long bad range does not hold up the rest. Skipped blocks have their turn in the next pass.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A refused part is tried again with its blocks divided by this number, at least one. Accepted parts grow by it.
 const FRACTION: usize = 16;
@@ -27,6 +28,8 @@ pub(crate) struct Refused {
     next: u64,
     /// The number of refusals of single blocks in a row.
     in_a_row: u32,
+    /// The number of refused parts.
+    parts: u64,
 }
 
 impl Refused {
@@ -38,6 +41,21 @@ impl Refused {
     /// Returns true if `block` was refused alone.
     pub(crate) fn has(&self, block: u64) -> bool {
         self.alone.contains(&block)
+    }
+
+    /// Returns the blocks of `range` that were refused alone.
+    pub(crate) fn among(&self, range: Range<u64>) -> impl Iterator<Item = u64> {
+        self.alone.range(range).copied()
+    }
+
+    /// Returns true if there are more refused blocks than can be noted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.alone.len() >= NOTED
+    }
+
+    /// Returns the number of refused parts.
+    pub(crate) fn parts(&self) -> u64 {
+        self.parts
     }
 
     /// Returns the highest number of blocks in the next part, of which there is room for `most`.
@@ -53,6 +71,7 @@ impl Refused {
 
     /// Notes that the backing store refused a part of these blocks. Returns the block at which to continue.
     pub(crate) fn refused(&mut self, blocks: &[u64]) -> u64 {
+        self.parts += 1;
         self.limit = Some((blocks.len() / FRACTION).max(1));
         match blocks {
             [] => 0,

@@ -20,8 +20,11 @@ use crate::tiers::trim::trim_ram;
 use crate::volume::health::InFlight;
 use crate::volume::queue::{move_to_front, queue};
 use crate::volume::trouble::{answered, ask};
-use crate::{Error, Result, Seq};
+use crate::{Error, Result, Seq, planted_bugs};
 use forebay_mrc::Kind;
+
+/// The error for a refused block if the volume has none any more.
+const EIO: i32 = 5;
 
 /// A bypass write in progress; ended by [`Engine::end_bypass`](crate::Engine::end_bypass).
 #[must_use]
@@ -81,7 +84,8 @@ struct Entered {
 }
 
 /// Prepares a write of `len` bytes at `offset` straight to the backing store. Waits until no block of the range
-/// is dirty, and invalidates older copies of the range.
+/// is dirty, and invalidates older copies of the range. Fails if the backing store refuses a dirty block of the range
+/// meanwhile.
 pub(crate) async fn begin_bypass(
     core: &Core,
     object: &Arc<CachedObject>,
@@ -89,6 +93,7 @@ pub(crate) async fn begin_bypass(
     len: u64,
 ) -> Result<BypassWrite> {
     let (bytes, range) = (offset..offset + len, blocks(offset, len));
+    let refusals = object.lock().refused.parts();
     loop {
         if let Some(entered) = try_begin_bypass(core, object, &range, bytes.clone())? {
             let Entered { fetch, copies, mended, failed } = entered;
@@ -114,16 +119,21 @@ pub(crate) async fn begin_bypass(
         }
         let ready = || {
             let state = object.lock();
-            let free = state.gone || state.allows_bypass(&range);
+            if state.gone || state.allows_bypass(&range) {
+                return Some(Ok(()));
+            }
+            // A refused block may stay dirty for ever, so one more attempt decides.
+            let is_refused = state.refused.parts() != refusals && state.refuses(&range);
             drop(state);
+            if is_refused && !planted_bugs::active("a write past the log waits for a refused block") {
+                return Some(Err(object.volume.trouble().unwrap_or(Error::Backing(BackingError::Io(EIO)))));
+            }
             // The batch may have lacked some of the dirty blocks, or they were moved within the log. So the
             // request is repeated after each batch.
-            if !free {
-                move_to_front(core, object);
-            }
-            free.then_some(())
+            move_to_front(core, object);
+            None
         };
-        object.changed.until(ready).await;
+        object.changed.until(ready).await?;
     }
 }
 
@@ -155,7 +165,7 @@ fn try_begin_bypass(
     let dropped: Vec<_> = around(range, &mended).map(|part| forget_range(core, &mut state, part)).collect();
     let copies = dropped.contains(&true);
     let copies = copies || state.may_be_copied(&core.segments);
-    let copies = copies && !crate::planted_bugs::active("direct writes void nothing");
+    let copies = copies && !planted_bugs::active("direct writes void nothing");
     // Contents of damaged blocks are in flight from the backing store, too, and nothing above has made them stale.
     state.outdate(range);
     // The mark keeps out bypass writes of overlapping ranges, which would make this write's contents doubtful.

@@ -181,8 +181,9 @@ impl Backing for Store {
 
     fn read(&self, object: &Key, offset: u64, mut buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
         let (object, volume) = (object.clone(), self.volume_of(object));
+        let blocks = offset / BLOCK as u64..(offset + buffer.len() as u64).div_ceil(BLOCK as u64);
         self.operation(volume, 10, move |store, state| {
-            if store.fails(state, volume) {
+            if store.fails(state, volume) || state.is_unreadable(&object, blocks) {
                 return (buffer, Err(BackingError::Io(EIO)));
             }
             let evict = state.rng.chance(3000);

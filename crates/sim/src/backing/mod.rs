@@ -55,7 +55,7 @@ pub struct Rates {
     pub stuck: Option<Stuck>,
 }
 
-/// Blocks of a file that the store cannot write.
+/// Blocks of a file that the store cannot write, and perhaps cannot read.
 #[derive(Clone, Debug)]
 pub struct BadRange {
     /// The file.
@@ -64,6 +64,8 @@ pub struct BadRange {
     pub blocks: Range<u64>,
     /// True if writes succeed, and the next sync of the file fails.
     pub in_sync: bool,
+    /// True if reads fail as well.
+    pub in_reads: bool,
 }
 
 /// A kind of operation that does not end.
@@ -305,6 +307,11 @@ impl State {
         let of = |bad: &&BadRange| bad.object == *object && bad.in_sync == in_sync;
         let bad = self.bad.as_ref().filter(of);
         bad.is_some_and(|bad| bad.blocks.start < blocks.end && blocks.start < bad.blocks.end)
+    }
+
+    /// Returns true if a read of these blocks fails.
+    fn is_unreadable(&self, object: &Key, blocks: Range<u64>) -> bool {
+        self.bad.as_ref().is_some_and(|bad| bad.in_reads) && self.is_bad(object, blocks, false)
     }
 
     /// Returns true if a sync of the file fails for a page that is not durable.

@@ -58,6 +58,26 @@ const FINDERS: &[(&str, fn())] = &[
         blocks::no_flushed_change_of_a_volume_is_lost_and_any_unflushed_one_may_be,
     ),
     (
+        "a write past the log waits for a refused block",
+        blocks::mixed::bad_ranges_changes_of_modes_and_files_beside_it_cost_a_volume_nothing_that_was_flushed,
+    ),
+    (
+        "a block that the device refuses counts as written",
+        blocks::mixed::bad_ranges_changes_of_modes_and_files_beside_it_cost_a_volume_nothing_that_was_flushed,
+    ),
+    (
+        "a block that the device cannot read is zeros",
+        blocks::mixed::bad_ranges_changes_of_modes_and_files_beside_it_cost_a_volume_nothing_that_was_flushed,
+    ),
+    (
+        "a read past the cache finds no dirty blocks",
+        blocks::mixed::bad_ranges_changes_of_modes_and_files_beside_it_cost_a_volume_nothing_that_was_flushed,
+    ),
+    (
+        "a volume has the number of a file system",
+        blocks::mixed::bad_ranges_changes_of_modes_and_files_beside_it_cost_a_volume_nothing_that_was_flushed,
+    ),
+    (
         "blocks that stay are dropped without a free segment",
         policy::pinned_blocks_stay_while_the_log_takes_each_segment_that_becomes_free,
     ),

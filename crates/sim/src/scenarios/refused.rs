@@ -18,7 +18,7 @@ fn refuses(seed: u64, bad: std::ops::Range<u64>, in_sync: bool) {
     let mut world = world_with(seed, 2, |plan| plan.destage_after = Duration::from_secs(1));
     let mut engine = world.start_through(Vec::new()).unwrap();
     let object = world.shared.objects.lock().key(1).unwrap();
-    world.shared.store.set_bad(Some(BadRange { object, blocks: bad.clone(), in_sync }));
+    world.shared.store.set_bad(Some(BadRange { object, blocks: bad.clone(), in_sync, in_reads: false }));
     write(&world, &engine, 0, WRITTEN);
     let (theirs, left) = (engine.clone(), bad.end - bad.start);
     assert_eq!(until(&world, move || theirs.scan().dirty_blocks == left), Stop::Done, "{:?}", engine.scan());

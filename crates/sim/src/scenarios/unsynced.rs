@@ -132,7 +132,8 @@ pub(super) fn a_failed_sync_is_told_to_a_sync_that_begins_after_it() {
             shared.executor.sleep(Duration::from_millis(1)).await;
             shared.store.set_rates(Rates::default());
             let blocks = LOST..LOST + 1;
-            shared.store.set_bad(Some(BadRange { object: one.key().clone(), blocks, in_sync: true }));
+            let object = one.key().clone();
+            shared.store.set_bad(Some(BadRange { object, blocks, in_sync: true, in_reads: false }));
             // The other file is destaged first.
             client.write(2, 0, 4096, true).await;
             client.write(1, 0, 4096, true).await;
@@ -165,7 +166,8 @@ fn a_write_during_which_a_sync_failed_counts_as_lost() {
             let slice = Slice::new(Arc::new(Buffer::zeroed(1)), 0..4096);
             shared.store.write(file.key(), LOST * 4096, slice).await.unwrap();
             let blocks = OTHER..OTHER + 1;
-            shared.store.set_bad(Some(BadRange { object: file.key().clone(), blocks, in_sync: true }));
+            let object = file.key().clone();
+            shared.store.set_bad(Some(BadRange { object, blocks, in_sync: true, in_reads: false }));
             assert!(theirs.sync_bypassed(&file).await.is_err(), "seed {seed}");
             shared.store.set_bad(None);
             let (written, end) = (Some((LOST * 4096, &[][..])), (LOST + 1) * 4096);

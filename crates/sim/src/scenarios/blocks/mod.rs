@@ -2,6 +2,7 @@
 
 pub(super) mod fua;
 pub(super) mod link;
+pub(super) mod mixed;
 mod model;
 
 use std::ops::Range;
@@ -19,6 +20,7 @@ use super::*;
 use crate::backing::{Rates, Store};
 use crate::content::Content;
 use link::Link;
+use mixed::{Bad, What};
 use model::{Change, Model, SECTOR, fill, value};
 
 /// The size of the device in bytes: its last block is not whole.
@@ -141,6 +143,8 @@ struct Blocks {
     device: Arc<Virtual>,
     /// True if requests may fail with EIO.
     fails: bool,
+    /// A range of the device that fails now and then.
+    bad: Option<Arc<Bad>>,
 }
 
 impl Blocks {
@@ -151,8 +155,19 @@ impl Blocks {
     /// Makes a world with a block volume over a virtual backing device. The device `zeroes` discarded ranges or keeps
     /// them.
     fn with_link(seed: u64, zeroes: bool, link: impl FnOnce(&mut World) -> Option<Link>) -> Self {
+        Blocks::with_plan(seed, zeroes, link, |_| ())
+    }
+
+    /// Makes a world whose plan `change` modifies.
+    fn with_plan(
+        seed: u64,
+        zeroes: bool,
+        link: impl FnOnce(&mut World) -> Option<Link>,
+        change: impl FnOnce(&mut Plan),
+    ) -> Self {
         let mut world = world_with(seed, 2, |plan| {
             plan.destage_after = Duration::from_millis(if seed.is_multiple_of(3) { 20 } else { 600_000 });
+            change(plan);
         });
         let store = world.shared.store.clone();
         let file = Key::new(b"\0the backing device").unwrap();
@@ -167,7 +182,7 @@ impl Blocks {
         let stores = AllStores::new(Arc::new(store), Vec::new());
         stores.add(UUID, "a volume", SIZE, Some(device.clone()));
         world.backing = Some(Arc::new(stores));
-        Blocks { world, model: Arc::default(), device, fails: false }
+        Blocks { world, model: Arc::default(), device, fails: false, bad: None }
     }
 
     /// Starts the world and returns the block volume, in this mode or in that of the engine.
@@ -192,6 +207,7 @@ impl Blocks {
             own: number * part..end,
             maps: self.device.is_mapped,
             fails: self.fails,
+            bad: self.bad.clone(),
             failure: None,
         }
     }
@@ -253,6 +269,7 @@ struct BlockClient {
     own: Range<u64>,
     maps: bool,
     fails: bool,
+    bad: Option<Arc<Bad>>,
     failure: Option<String>,
 }
 
@@ -311,6 +328,7 @@ impl BlockClient {
         };
         match result {
             Ok(()) => self.model.lock().end(number, changed, stability),
+            Err(_) if self.is_bad(&sectors, What::Change) => self.model.lock().failed(number, changed),
             Err(error) => self.failed("a change", error),
         }
     }
@@ -330,8 +348,12 @@ impl BlockClient {
         let offset = sectors.start * SECTOR as u64;
         let ready = self.rng.chance(5000) && self.volume.try_read(offset, &mut buffer) == Ok(true);
         if !ready && let Err(error) = self.volume.read(offset, &mut buffer).await {
-            return self.failed("a read", error);
+            if !self.is_bad(&sectors, What::Read) {
+                self.failed("a read", error);
+            }
+            return;
         }
+        self.bad.iter().for_each(|bad| bad.was_read(&sectors));
         if let Err(failure) = self.model.lock().check(sectors.start, &buffer) {
             self.failure = Some(failure);
         }
@@ -341,6 +363,7 @@ impl BlockClient {
     async fn map(&mut self, sectors: Range<u64>) {
         let (mut at, end) = (sectors.start * SECTOR as u64, sectors.end * SECTOR as u64);
         match self.volume.extents(at, end - at, 8).await {
+            Err(_) if self.is_bad(&sectors, What::Read) => {}
             Err(error) => self.failed("a map", error),
             Ok(extents) if extents.is_empty() => self.failure = Some("a map is empty".into()),
             Ok(extents) => {
@@ -357,6 +380,11 @@ impl BlockClient {
                 }
             }
         }
+    }
+
+    /// Returns true if a request for these sectors may fail because the device has a bad range.
+    fn is_bad(&self, sectors: &Range<u64>, what: What) -> bool {
+        self.bad.as_ref().is_some_and(|bad| bad.may_fail(sectors, what))
     }
 
     /// Takes an error as a failure of the world, unless the world's backing device fails.

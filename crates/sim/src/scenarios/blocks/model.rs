@@ -32,6 +32,9 @@ struct Sector {
     base: Vec<u64>,
     /// Changes that are not known to be durable, oldest first: number, kind.
     later: Vec<(u64, Change)>,
+    /// Values that may be found as well, each because of a change that has failed: its number, the value. They last
+    /// until a later change is durable, or until a crash decides.
+    doubtful: Vec<(u64, u64)>,
 }
 
 /// The device as its clients know it.
@@ -67,7 +70,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<u64> {
 
 impl Sector {
     fn new() -> Self {
-        Sector { base: vec![ZERO], later: Vec::new() }
+        Sector { base: vec![ZERO], later: Vec::new(), doubtful: Vec::new() }
     }
 
     /// Applies a change to the possible values of a sector. A discard leaves the old value possible beside zeros.
@@ -121,6 +124,15 @@ impl Model {
         }
     }
 
+    /// Notes that a change has failed. Each of its sectors may have the older value or the new one, now and later.
+    pub(super) fn failed(&mut self, number: u64, sectors: std::ops::Range<u64>) {
+        for (sector, state) in self.sectors.range_mut(sectors) {
+            let values = state.after_crash(*sector);
+            state.doubtful.extend(values.into_iter().map(|value| (number, value)));
+            state.later.retain(|(it, _)| *it != number);
+        }
+    }
+
     /// Returns the answered changes. A successful flush that begins now makes them durable.
     pub(super) fn answered(&self) -> Vec<u64> {
         self.answered.iter().map(|(number, ..)| *number).collect()
@@ -139,10 +151,14 @@ impl Model {
                 match before.last() {
                     // An earlier change may still be lost.
                     Some((_, Change::Discard)) => {
-                        let earlier = Sector { base: state.base.clone(), later: before };
+                        let earlier =
+                            Sector { base: state.base.clone(), later: before, doubtful: Vec::new() };
                         state.base = earlier.after_crash(*sector);
                     }
-                    Some(change) => Sector::apply(&mut state.base, *sector, *change),
+                    Some(change) => {
+                        state.doubtful.retain(|(failed, _)| *failed > number);
+                        Sector::apply(&mut state.base, *sector, *change);
+                    }
                     None => {}
                 }
             }
@@ -158,6 +174,7 @@ impl Model {
         self.answered.clear();
         for (sector, state) in &mut self.sectors {
             state.base = state.after_crash(*sector);
+            state.base.extend(state.doubtful.drain(..).map(|(_, value)| value));
             state.later.clear();
         }
     }
@@ -170,8 +187,11 @@ impl Model {
             if self.lossy {
                 possible.extend(state.after_crash(sector));
             }
+            possible.extend(state.doubtful.iter().map(|(_, value)| value));
             match read(bytes).filter(|found| possible.contains(found)) {
-                Some(found) if state.later.is_empty() => state.base = vec![found],
+                Some(found) if state.later.is_empty() && state.doubtful.is_empty() => {
+                    state.base = vec![found]
+                }
                 Some(_) => {}
                 None => {
                     return Err(format!(
