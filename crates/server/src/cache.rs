@@ -363,6 +363,13 @@ impl Cache {
         Ok(())
     }
 
+    /// Returns the served file systems that have not answered the engine for ten seconds. Block volumes are left out.
+    pub(crate) fn silent_file_systems(&self) -> Vec<String> {
+        let is_late = |trouble| trouble == Some(forebay_engine::Error::Late);
+        let late = self.engine.volumes().into_iter().filter(|volume| is_late(volume.trouble));
+        late.map(|volume| volume.name).filter(|name| !self.volumes.has_in_engine(name)).collect()
+    }
+
     /// Returns remarks on the number and the places of the devices; none of them is a fault.
     pub(crate) fn notes(&self) -> Vec<String> {
         let devices = self.devices();

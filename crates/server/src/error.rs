@@ -156,6 +156,17 @@ pub enum Error {
     /// The system refuses a thread, a signal handler or memory.
     #[error("the system refuses what the server needs: {0}")]
     System(#[from] io::Error),
+    /// The server ended without the last steps of a stop, which waited for file systems.
+    #[error(
+        "the stop did not wait for {exports}, which does not answer: {dirty} stay on the cache devices, and the next start is as \
+         after a crash: clients write again what they have not committed"
+    )]
+    SilentAtStop {
+        /// The served directories.
+        exports: String,
+        /// The size of the data that only the cache has, for people.
+        dirty: String,
+    },
     /// Data written unstable could not be made durable at the stop.
     #[error("{0} files could not be made durable at the stop; their clients will write them again")]
     Unstable(usize),

@@ -35,6 +35,7 @@ mod side_by_side;
 mod space;
 mod start;
 mod state_dir;
+mod stop;
 mod ublk_control;
 mod udp;
 mod under_way;

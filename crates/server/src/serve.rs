@@ -12,18 +12,18 @@ use forebay_control::{EventLog, Figures, HandleMode, Handler, Severity};
 use forebay_http::{Listener, Web};
 use forebay_rpc::StartError;
 use forebay_tls::Keyring;
-use forebay_vfs::Vfs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::busy_retry::BusyRetry;
-use crate::cache::{Cache, CacheReady};
+use crate::cache::CacheReady;
 use crate::error::Error;
 use crate::front::{ControlFront, Started};
 use crate::health::Asker;
 use crate::host::Host;
 use crate::notify::Notifier;
 use crate::start::{Served, Start, Watches};
+use crate::stop::{self, Stopping};
 use crate::ublk_control::UblkDriver;
 use crate::under_way::{Reports, UnderWay};
 use crate::{privileges, sandbox, state_dir, volumes};
@@ -43,8 +43,8 @@ pub struct Ready {
     pub sockets: Vec<OwnedFd>,
 }
 
-/// The size of the stack of a start in bytes: the usual size for the first thread of a process.
-const STACK: usize = 8 << 20;
+/// The size of the stack of a start and of a stop in bytes: the usual size for the first thread of a process.
+pub(crate) const STACK: usize = 8 << 20;
 
 /// Serves until SIGTERM or SIGINT, which also end a start. SIGHUP has the configuration read again. Returns `Ok` after
 /// a start that a signal ended. Threads of that start may still wait for a file system, so the process must end then.
@@ -128,18 +128,17 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     under_way.step("stopping");
     let _reports = Reports::start(&under_way, &host)?;
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
-    let Served { vfs, nfs, control, running, door, found } = served;
-    found.end();
-    running.shutdown(control.limits().drain_timeout);
-    door.into_iter().for_each(|door| door.stop(control.limits().drain_timeout));
-    control.cache().into_iter().for_each(|cache| cache.volumes.leave_devices(control.limits().drain_timeout));
-    nfs.stop();
-    // From here on no administrator may flush, add or remove a device.
-    drop((past, http));
-    drop(control_server);
-    let stopped = stop(&vfs, control.cache(), &events);
-    notifier.iter().for_each(|notifier| notifier.stop());
-    stopped
+    let (vfs, control) = (served.vfs.clone(), served.control.clone());
+    let stopping =
+        Stopping { served, administration: (past, http, control_server), events: events.clone(), notifier };
+    let drain = control.limits().drain_timeout;
+    let silent = || stop::silent_exports(&vfs, control.cache());
+    stop::in_time(drain, move || stopping.end(), silent).unwrap_or_else(|exports| {
+        // Threads may still work in the state directory, so its lock ends with the process.
+        std::mem::forget(state);
+        let dirty = control.cache().map_or(0, |cache| cache.engine.dirty_bytes());
+        Err(Error::SilentAtStop { exports: exports.join(", "), dirty: format_size(dirty) })
+    })
 }
 
 /// Starts, then serves until a signal ends the service. Returns `None` if a signal came before clients were served.
@@ -221,39 +220,6 @@ impl Reloads {
         // A full channel holds a wake-up that the thread has not seen yet.
         let _ = self.wake.try_send(());
     }
-}
-
-/// Makes the unstable data of clients durable, and stops the cache.
-fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error> {
-    let failures = cache.map(|cache| cache.volumes.stop()).unwrap_or_default();
-    for failure in failures {
-        let message = format!("what was not flushed may be lost: {failure}");
-        events.add(Severity::Error, "volume-stop", message, &[]);
-    }
-    let stopped = vfs.stop();
-    if let Some(error) = stopped.unrecorded {
-        let message = format!(
-            "the state directory cannot be written: {error}; nothing is lost, but the next start is as after a crash: clients \
-             write again what they have not committed"
-        );
-        events.add(Severity::Warning, "state-directory", message, &[]);
-    }
-    let dirty = stopped.dirty.map_err(Error::CacheStop)?;
-    if let Some(cache) = cache {
-        cache.stopped(dirty)?;
-        if let Err(error) = cache.volumes.rest() {
-            let message = format!("the state directory cannot be written: {error}");
-            events.add(Severity::Warning, "volume-stop", message, &[]);
-        }
-    }
-    if dirty > 0 {
-        let message = format!(
-            "{} stay on the cache devices until the next start; `forebay flush --wait` before a stop empties them",
-            format_size(dirty)
-        );
-        events.add(Severity::Info, "dirty", message, &[("bytes", &dirty)]);
-    }
-    if stopped.unstable == 0 { Ok(()) } else { Err(Error::Unstable(stopped.unstable)) }
 }
 
 /// Returns the error for a listener or event loop that could not be started.

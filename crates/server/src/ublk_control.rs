@@ -4,11 +4,14 @@
 //! clients. A separate process keeps it, and does nothing but these commands. Devices without the capability
 //! (`UBLK_F_UNPRIVILEGED_DEV`) do not outlive their server, so they are no choice.
 
+use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use forebay_block::ublk::{Control, Description, Driver, Order};
@@ -30,15 +33,32 @@ const FORGETTING: Duration = Duration::from_secs(1);
 /// The error after the end of the process.
 const ENDED: &str = "the process for ublk has ended; restart the server";
 
-/// The answer to an [`Order`], or the number of the kernel's error.
+/// An [`Order`] on the line, with the number that its answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer(Result<Option<Description>, i32>);
+struct Numbered(u64, Order);
 
-/// The process that may give commands to the driver, as the server has it.
+/// The number of an order, and the answer to it or the number of the kernel's error.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer(u64, Result<Option<Description>, i32>);
+
+/// The process that may give commands to the driver, as the server has it. A command may wait for a silent backing
+/// device, and holds up no command for another device.
 #[derive(Debug)]
 pub(crate) struct UblkDriver {
     process: Child,
-    line: Mutex<BufReader<UnixStream>>,
+    line: Mutex<UnixStream>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+/// The orders that are not answered yet.
+#[derive(Debug, Default)]
+struct Waiting {
+    last: u64,
+    answers: HashMap<u64, Sender<Result<Option<Description>, i32>>>,
+    /// True once a thread reads the answers.
+    is_read: bool,
+    /// True once the process has ended.
+    is_over: bool,
 }
 
 impl UblkDriver {
@@ -68,25 +88,65 @@ impl UblkDriver {
         // The process must hold no descriptor of the server open, nor a directory.
         command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
         let process = command.spawn().map_err(failed)?;
-        Ok(UblkDriver { process, line: Mutex::new(BufReader::new(ours)) })
+        Ok(UblkDriver::new(process, ours))
     }
+
+    fn new(process: Child, line: UnixStream) -> Self {
+        UblkDriver { process, line: Mutex::new(line), waiting: Arc::default() }
+    }
+
+    /// Sends an order. The thread that reads the answers starts with the first order: by then the server has given up
+    /// its privileges.
+    fn send(&self, order: Order, answer: Sender<Result<Option<Description>, i32>>) -> io::Result<()> {
+        let mut line = self.line.lock();
+        let mut waiting = self.waiting.lock();
+        if waiting.is_over {
+            return Err(io::Error::other(ENDED));
+        }
+        if !waiting.is_read {
+            let (answers, theirs) = (line.try_clone()?, self.waiting.clone());
+            let reader = std::thread::Builder::new().name("forebay-ublk-ctl".into());
+            reader.spawn(move || read_answers(answers, &theirs))?;
+            waiting.is_read = true;
+        }
+        waiting.last += 1;
+        let sent = serde_json::to_string(&Numbered(waiting.last, order))? + "\n";
+        let number = waiting.last;
+        waiting.answers.insert(number, answer);
+        drop(waiting);
+        line.write_all(sent.as_bytes()).map_err(|_| io::Error::other(ENDED))
+    }
+}
+
+/// Passes each answer to the thread that waits for it, until the process ends.
+fn read_answers(line: UnixStream, waiting: &Mutex<Waiting>) {
+    // An answer cut short is no answer. Both mean that the process has ended, as an error of the line does.
+    for answer in BufReader::new(line).lines().map_while(Result::ok) {
+        let Ok(Answer(number, answer)) = serde_json::from_str(&answer) else { break };
+        let sender = waiting.lock().answers.remove(&number);
+        if let Some(sender) = sender {
+            // The thread that waits gives up only with the process.
+            let _ = sender.send(answer);
+        }
+    }
+    let mut waiting = waiting.lock();
+    waiting.is_over = true;
+    waiting.answers.clear();
 }
 
 impl Driver for UblkDriver {
     fn carry_out(&self, order: Order) -> io::Result<Option<Description>> {
-        let sent = serde_json::to_string(&order)? + "\n";
-        let mut line = self.line.lock();
-        let mut answer = String::new();
-        let passed = line.get_mut().write_all(sent.as_bytes()).and_then(|()| line.read_line(&mut answer));
-        // An answer cut short is no answer. Both mean that the process has ended, as an error of the line does.
-        let answer = passed.ok().and_then(|_| serde_json::from_str(&answer).ok());
-        let Answer(answer) = answer.ok_or_else(|| io::Error::other(ENDED))?;
+        let (send, answer) = channel();
+        self.send(order, send)?;
+        let answer = answer.recv().map_err(|_| io::Error::other(ENDED))?;
         answer.map_err(io::Error::from_raw_os_error)
     }
 }
 
 impl Drop for UblkDriver {
     fn drop(&mut self) {
+        // The thread that reads the answers ends as well.
+        let _ = self.line.get_mut().shutdown(Shutdown::Both);
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -97,19 +157,19 @@ pub fn control_ublk() -> io::Result<()> {
     let kept = capabilities(None)?.permitted & CapabilitySet::SYS_ADMIN;
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets)?;
-    let mut control = Control::open();
+    let control = Control::open();
     // The process has more privileges than the server, so it makes no system call that the server does not make.
     sandbox::confine()?;
     let line = UnixStream::from(rustix::io::dup(io::stdin())?);
-    answer_all(line, |order| match &mut control {
-        // The kernel ends this command when the last program closes the device.
-        Ok(control) if matches!(order, Order::Delete(_)) => {
-            let mut own = control.try_clone()?;
-            begun(move || own.carry_out(order))
-        }
-        Ok(control) => control.carry_out(order),
-        Err(error) => {
-            Err(error.raw_os_error().map_or(io::ErrorKind::Unsupported.into(), io::Error::from_raw_os_error))
+    answer_all(line, move |order| {
+        let failed = |error: &io::Error| {
+            error.raw_os_error().map_or(io::ErrorKind::Unsupported.into(), io::Error::from_raw_os_error)
+        };
+        let mut own = control.as_ref().map_err(failed)?.try_clone()?;
+        match order {
+            // The kernel ends this command when the last program closes the device.
+            Order::Delete(_) => begun(move || own.carry_out(order)),
+            _ => own.carry_out(order),
         }
     })
 }
@@ -127,17 +187,23 @@ fn begun(
     ended.recv_timeout(FORGETTING).unwrap_or(Ok(None))
 }
 
-/// Carries out each order on the line, and answers with its result or the number of its error, until the server
-/// closes the line.
+/// Carries out each order on the line, on a thread of its own, and answers with its result or the number of its error,
+/// until the server closes the line.
 fn answer_all(
     line: UnixStream,
-    mut carry_out: impl FnMut(Order) -> io::Result<Option<Description>>,
+    carry_out: impl Fn(Order) -> io::Result<Option<Description>> + Send + Sync + 'static,
 ) -> io::Result<()> {
-    let mut answers = line.try_clone()?;
+    let (answers, carry_out) = (Arc::new(Mutex::new(line.try_clone()?)), Arc::new(carry_out));
     for order in BufReader::new(line).lines() {
-        let order = serde_json::from_str(&order?)?;
-        let done = carry_out(order).map_err(|error| error.raw_os_error().unwrap_or(libc::EOPNOTSUPP));
-        answers.write_all((serde_json::to_string(&Answer(done))? + "\n").as_bytes())?;
+        let Numbered(number, order) = serde_json::from_str(&order?)?;
+        let (answers, carry_out) = (answers.clone(), carry_out.clone());
+        let run = move || {
+            let done = carry_out(order).map_err(|error| error.raw_os_error().unwrap_or(libc::EOPNOTSUPP));
+            let answer = serde_json::to_string(&Answer(number, done)).unwrap_or_default() + "\n";
+            // The server may have closed the line.
+            let _ = answers.lock().write_all(answer.as_bytes());
+        };
+        std::thread::Builder::new().name("forebay-ublk-order".into()).spawn(run)?;
     }
     Ok(())
 }
@@ -160,7 +226,7 @@ mod tests {
             plain: false,
         };
         let answering = std::thread::spawn(move || {
-            answer_all(theirs, |order| match order {
+            answer_all(theirs, move |order| match order {
                 Order::Describe(7) => Ok(Some(device)),
                 Order::Delete(7) => Ok(None),
                 Order::Add(..) => Err(io::ErrorKind::Unsupported.into()),
@@ -168,7 +234,7 @@ mod tests {
             })
         });
         let process = Command::new("true").spawn().unwrap();
-        let driver = UblkDriver { process, line: Mutex::new(BufReader::new(ours)) };
+        let driver = UblkDriver::new(process, ours);
         let error = |order| driver.carry_out(order).unwrap_err().raw_os_error();
         assert_eq!(driver.carry_out(Order::Describe(7)).unwrap(), Some(device));
         assert_eq!(error(Order::StartRecovery(7)), Some(libc::EBUSY));
@@ -191,11 +257,34 @@ mod tests {
     }
 
     #[test]
+    fn an_order_that_waits_for_a_silent_device_holds_up_no_order_for_another_device() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (answer, silent) = channel::<()>();
+        let silent = Mutex::new(silent);
+        let answering = std::thread::spawn(move || {
+            answer_all(theirs, move |order| match order {
+                Order::Stop(0) => Ok(silent.lock().recv().map_or(None, |()| None)),
+                _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+            })
+        });
+        let driver = UblkDriver::new(Command::new("true").spawn().unwrap(), ours);
+        std::thread::scope(|scope| {
+            let stopping = scope.spawn(|| driver.carry_out(Order::Stop(0)));
+            let busy = driver.carry_out(Order::Stop(1)).unwrap_err();
+            assert_eq!(busy.raw_os_error(), Some(libc::EBUSY));
+            answer.send(()).unwrap();
+            assert_eq!(stopping.join().unwrap().unwrap(), None);
+        });
+        drop(driver);
+        answering.join().unwrap().unwrap();
+    }
+
+    #[test]
     fn a_process_that_died_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         let process = Command::new("true").spawn().unwrap();
-        let driver = UblkDriver { process, line: Mutex::new(BufReader::new(ours)) };
+        let driver = UblkDriver::new(process, ours);
         assert_eq!(driver.carry_out(Order::Stop(0)).unwrap_err().to_string(), ENDED);
     }
 }

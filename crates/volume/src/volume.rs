@@ -193,12 +193,11 @@ impl Volume {
         self.stops.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Stops the volume, and makes every answered change durable, in the log or on the backing device.
+    /// Makes every answered change durable, in the log or on the backing device. A stopped volume does so as well.
     ///
     /// # Errors
     /// The backing device or the cache fails.
-    pub async fn end(&self) -> Result<(), Error> {
-        self.stop().await;
+    pub async fn make_durable(&self) -> Result<(), Error> {
         self.flush_now().await
     }
 

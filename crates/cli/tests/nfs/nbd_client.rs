@@ -232,7 +232,11 @@ impl Rig {
     }
 
     fn with(export: Export) -> Self {
-        let server = Serve::unsquashed().cached().flags(&["--nbd", "127.0.0.1:0"]).start();
+        Rig::on(Serve::unsquashed(), export)
+    }
+
+    fn on(serve: Serve, export: Export) -> Self {
+        let server = serve.cached().flags(&["--nbd", "127.0.0.1:0"]).start();
         let rig = Rig { server, export, expected: Vec::new() };
         rig.create();
         rig
@@ -491,6 +495,32 @@ fn a_removal_that_waits_for_its_device_holds_up_no_other_verb_and_no_stop() {
     assert!(status.success(), "{status}: {said}");
     rig.server.start();
     rig.open().holds(&rig.expected);
+}
+
+/// The destaging in progress, a flush and a read wait for a device that does not answer.
+#[test]
+fn a_stop_ends_though_the_device_of_a_volume_does_not_answer() {
+    // The stop waits no longer than this for the read.
+    let serve = "[limits]\ndrain_timeout = '1s'\n[[export]]\npath = '@/data'\nname = '/'\n";
+    let rig = Rig::on(Serve::new().exports(serve), Export::start(PLAIN, SIZE));
+    let mut rig = Rig { expected: vec![0; SIZE], ..rig };
+    let (mut nbd, mut waiting) = (rig.open(), rig.open());
+    rig.write(&mut nbd, FUA, 0, 1, 8 * BLOCK);
+    rig.export.signal(Signal::STOP);
+    waiting.begin(READ, 1 << 20, BLOCK);
+    let asker = rig.server.asker();
+    let flush = std::thread::spawn(move || asker.try_ask(&["volume", "flush", "far"]));
+    wait_for(|| rig.server.ask(&["events"]).contains("backing-late"));
+    rig.write(&mut nbd, 0, 16 * BLOCK, 2, BLOCK);
+    rig.server.signal(Signal::TERM);
+    let (status, said) = rig.server.wait();
+    assert!(status.success() && said.contains("36 KiB stay on the cache devices"), "{status}: {said}");
+    assert!(!flush.join().unwrap().status.success());
+    rig.export.signal(Signal::CONT);
+    rig.server.start();
+    rig.open().holds(&rig.expected);
+    rig.server.ask(&["volume", "remove", "far"]);
+    rig.check_image();
 }
 
 #[test]

@@ -186,6 +186,39 @@ fn a_long_sync_holds_up_nobody_who_asks_the_server() {
     });
 }
 
+#[test]
+fn a_stop_ends_though_a_request_waits_for_a_file_system_that_does_not_answer() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(silent) = Silent::mount_answering(home.path()) else { return };
+    let at = &silent.at.to_str().unwrap().to_owned();
+    let client = "[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n";
+    let export = |path, name| format!("[[export]]\npath='{path}'\nname='{name}'\n{client}");
+    let limits = "[limits]\ndrain_timeout='1s'\n".to_owned();
+    let exports = [limits, export("@/data", "/well"), export(at, "/silent")].concat();
+    let mut server = Serve::new().exports(&exports).cached().start();
+    let mut c = server.connect();
+    let roots = [&b"/well"[..], b"/silent"].map(|name| c.mnt(name).unwrap().fhandle);
+    let file = c.new_file(&roots[0], b"file", 0o644);
+    c.write(&file, 0, &[1; 4096], StableHow::FileSync).unwrap();
+    silent.fall_silent();
+    let mut waiting = server.connect();
+    let lookup = call(&mut waiting, Procedure::Lookup, &name(&roots[1], b"name"));
+    waiting.send(&lookup);
+    wait_for(|| silent.is_awaited());
+    server.signal(rustix::process::Signal::TERM);
+    let (status, said) = server.wait();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("the stop did not wait for {at}")), "{said}");
+    drop(silent);
+    server.configure(&export("@/data", "/well"));
+    server.start();
+    let mut c = server.connect();
+    let root = c.mnt(b"/well").unwrap().fhandle;
+    let file = c.lookup(&root, b"file").unwrap().object;
+    assert_eq!(c.read(&file, 0, 4096).unwrap().data, [1; 4096]);
+}
+
 /// A request gets the file system's last answer, and no thread is started for each question.
 #[test]
 fn a_file_system_that_does_not_tell_its_free_space_holds_up_nobody() {

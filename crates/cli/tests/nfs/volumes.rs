@@ -4,7 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
+use rustix::process::Signal;
+
 use crate::harness::*;
+use crate::tls::Certified;
 
 const BLOCK: usize = 4096;
 /// The size of a backing file: its last block is not whole.
@@ -537,6 +540,31 @@ fn a_removal_that_a_crash_interrupted_is_ended_by_the_next_start() {
     assert_eq!(rig.create().read(0, 1), [7]);
 }
 
+/// The file system never answers, so the command never ends.
+#[test]
+fn a_command_that_waits_for_a_silent_file_system_holds_up_no_change_of_another_volume_and_no_stop() {
+    let mut rig = Rig::new();
+    let Some(silent) = Silent::mount(rig.server.home()) else { return };
+    let asker = rig.server.asker();
+    let there = silent.at.join("image").to_str().unwrap().to_owned();
+    let creating =
+        std::thread::spawn(move || asker.try_ask(&["volume", "create", "silent", "--backing", &there]));
+    // The command is in progress: another one for its volume has to wait, and gives up.
+    wait_for(|| {
+        let again = rig.server.try_ask(&["volume", "mode", "silent", "write-through"]);
+        String::from_utf8_lossy(&again.stderr).contains("is being changed by another command")
+    });
+    drop(rig.create());
+    rig.volume(&["mode", "scratch", "write-through"]);
+    rig.volume(&["resize", "scratch", "8MiB"]);
+    rig.volume(&["remove", "scratch"]);
+    assert!(!creating.is_finished());
+    rig.server.signal(Signal::TERM);
+    let (status, said) = rig.server.wait();
+    assert!(status.success(), "{status}: {said}");
+    assert!(!creating.join().unwrap().status.success());
+}
+
 #[test]
 fn qemu_s_and_libnbd_s_programs_use_a_volume() {
     let rig = Rig::new();
@@ -574,6 +602,57 @@ fn qemu_s_and_libnbd_s_programs_use_a_volume() {
         rig.volume(&["flush", "scratch"]);
         assert!(std::fs::read(&copied).unwrap() == std::fs::read(&rig.image).unwrap());
     }
+}
+
+#[test]
+fn qemu_s_and_libnbd_s_programs_use_a_volume_over_tls_with_a_certificate_only() {
+    let certified = Certified::with(&["localhost"]);
+    let client = certified.authority.issue("client", &["client.example"]);
+    let door = "[nbd]\nlisten = ['127.0.0.1:0']\nclient_certificate = true\n";
+    let text = format!("{}{door}[[export]]\npath = '@/data'\nname = '/'\n", certified.table());
+    let server = Serve::new().exports(&text).cached().start();
+    let image = server.home().join("disk.img");
+    std::fs::write(&image, vec![7; SIZE]).unwrap();
+    let rig = Rig { server, image };
+    let created = rig.volume(&["create", "scratch", "--backing", rig.image.to_str().unwrap()]);
+    let port = created["nbd"].as_str().unwrap().rsplit_once(':').unwrap().1.to_owned();
+    // libnbd and QEMU look for these names.
+    let credentials = |name: &str| {
+        let dir = rig.server.home().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::copy(certified.authority.file(), dir.join("ca-cert.pem")).unwrap();
+        dir
+    };
+    let (named, anonymous) = (credentials("named"), credentials("anonymous"));
+    std::fs::copy(&client.certificate, named.join("client-cert.pem")).unwrap();
+    std::fs::copy(&client.key, named.join("client-key.pem")).unwrap();
+    let run = |program: &str, words: &[&str]| {
+        let output = std::process::Command::new(program).args(words).output();
+        let output =
+            output.unwrap_or_else(|error| panic!("cannot run {program} (run cargo x setup): {error}"));
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success(), format!("{program} {words:?}: {said}"))
+    };
+    let uri =
+        |dir: &std::path::Path| format!("nbds://localhost:{port}/scratch?tls-certificates={}", dir.display());
+    let refused = [uri(&anonymous), format!("nbd://localhost:{port}/scratch")];
+    refused.iter().for_each(|uri| assert!(!run("nbdinfo", &[uri]).0, "{uri} is served"));
+    let path = |name: &str| rig.server.home().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("in"), vec![9; SIZE]).unwrap();
+    let object = format!("tls-creds-x509,id=tls,endpoint=client,dir={}", named.display());
+    let disk = format!("driver=nbd,host=localhost,port={port},export=scratch,tls-creds=tls");
+    let qemu = ["convert", "--object", &object, "--image-opts", "-O", "raw", &disk, &path("out")];
+    for (program, words) in [
+        ("nbdcopy", &["--flush", &path("in"), &uri(&named)][..]),
+        ("nbdinfo", &["--json", &uri(&named)]),
+        ("qemu-img", &qemu),
+    ] {
+        let (is_done, said) = run(program, words);
+        assert!(is_done, "{said}");
+    }
+    assert!(std::fs::read(path("out")).unwrap() == vec![9; SIZE]);
+    rig.server.ask(&["volume", "remove", "scratch"]);
+    assert!(std::fs::read(&rig.image).unwrap() == vec![9; SIZE]);
 }
 
 #[test]

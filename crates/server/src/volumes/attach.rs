@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 use forebay_block::ublk::{Description, Device, Driver, Order, Parameters, State, block_device};
 use forebay_common::lock::Mutex;
 use forebay_control::Severity;
+use forebay_engine::io::Clock as _;
+use forebay_engine::wait::before;
+use forebay_runtime::{SystemClock, block_on, unblock};
 use forebay_volume::disk::Disk as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -62,7 +65,7 @@ impl Volumes {
     /// # Errors
     /// A sentence: the volume is not served, or the kernel refuses the device.
     pub(super) fn attach(self: &Arc<Self>, name: &str) -> Result<Option<String>, String> {
-        let _one = self.changing.lock();
+        let _change = self.changing.begin(name)?;
         let Served { entry, .. } = self.served(name)?;
         if self.devices.leaving.load(Ordering::SeqCst) {
             return Err(format!("volume {name} cannot be attached: the server stops"));
@@ -131,16 +134,17 @@ impl Volumes {
         let names: Vec<_> = self.all.lock().iter().map(|entry| entry.record.name.clone()).collect();
         let mut waiting = Vec::new();
         for name in names {
-            let _one = self.changing.lock();
+            let change = self.changing.try_begin(&name);
             // The volume may have been detached, or removed, meanwhile. One that is refused keeps its device waiting.
             let Ok(Served { entry, .. }) = self.served(&name) else { continue };
             let Some(attached) = entry.record.ublk.filter(|_| self.devices.number(&name).is_none()) else {
                 continue;
             };
-            match self.take(&name, attached) {
-                Ok(()) => {}
-                Err(error) => waiting.push((name, error)),
-            }
+            let taken = match change {
+                Some(_) => self.take(&name, attached),
+                None => Err(io::Error::other("another command changes the volume")),
+            };
+            waiting.extend(taken.err().map(|error| (name, error)));
         }
         waiting
     }
@@ -199,17 +203,17 @@ impl Volumes {
         Ok(())
     }
 
-    /// Leaves all devices to the next server. A change in progress, and then the requests in progress, have the time
-    /// `patience` to end.
+    /// Leaves all devices to the next server. The changes and the requests in progress have the time `patience` to end.
     pub(crate) fn leave_devices(&self, patience: Duration) {
         self.devices.leaving.store(true, Ordering::SeqCst);
         // A change may wait for a device that does not answer. A device that it takes over later is left at once.
         let begun = Instant::now();
-        while self.changing.try_lock().is_none() && begun.elapsed() < patience {
-            std::thread::sleep(PAUSE);
-        }
-        let served = std::mem::take(&mut *self.devices.served.lock());
-        served.into_values().for_each(|device| device.leave(patience));
+        self.changing.wait_for_end(patience);
+        let (served, left) =
+            (std::mem::take(&mut *self.devices.served.lock()), patience.saturating_sub(begun.elapsed()));
+        std::thread::scope(|scope| {
+            served.into_values().for_each(|device| drop(scope.spawn(move || device.leave(left))));
+        });
     }
 
     fn driver(&self) -> io::Result<&UblkDriver> {
@@ -294,7 +298,7 @@ impl Volumes {
 }
 
 /// Opens a block device for this process alone, and writes what the kernel has of it in memory. Returns `None` if there
-/// is no such device.
+/// is no such device. Fails if the write takes longer than [`PATIENCE`](super::PATIENCE).
 fn claim(path: &Path) -> Result<Option<File>, String> {
     use rustix::fs::{CWD, Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
@@ -307,8 +311,12 @@ fn claim(path: &Path) -> Result<Option<File>, String> {
         }
         Err(errno) => return Err(unopened(path, &errno.into())),
     };
-    claimed.sync_all().map_err(|error| format!("{} cannot be flushed: {error}", path.display()))?;
-    Ok(Some(claimed))
+    let syncing = unblock("forebay-ublk-sync", move || claimed.sync_all().map(|()| claimed));
+    let synced = block_on(before(SystemClock::default().sleep(super::PATIENCE), syncing));
+    let failed = |reason: String| format!("{} cannot be flushed: {reason}", path.display());
+    let silent =
+        || failed(format!("the backing device does not answer within {} seconds", super::PATIENCE.as_secs()));
+    synced.ok_or_else(silent)?.map(Some).map_err(|error| failed(error.to_string()))
 }
 
 /// Returns the message about a volume for which no block device can be made.

@@ -60,7 +60,7 @@ impl Volumes {
         Ok(vec![self.status(&entry)])
     }
 
-    /// Checks a device, opens it, and adds its volume, which is not recorded yet.
+    /// Checks a device and opens it. Returns its volume, which is not recorded yet.
     pub(super) fn examine(
         &self,
         name: String,
@@ -87,9 +87,23 @@ impl Volumes {
             rest: None,
             ublk: None,
         };
-        let entry = Entry { record, device: Ok(device), volume: None };
+        Ok(Entry { record, device: Ok(device), volume: None })
+    }
+
+    /// Adds a new volume to the record, durably. After an error nothing has changed.
+    fn record_new(&self, entry: &Entry) -> Result<(), String> {
+        let _recording = self.recording.lock();
+        // The system lets no two volumes open one local device. An export may have become another volume's meanwhile.
+        if let Ok(url) = NbdUrl::parse(&entry.record.backing.to_string_lossy())
+            && let Some(reason) = self.use_of_export(&url)
+        {
+            return Err(reason);
+        }
+        let mut records = self.records();
+        records.volumes.push(entry.record.clone());
+        self.write(&records).map_err(|error| unwritten(&error))?;
         self.all.lock().push(entry.clone());
-        Ok(entry)
+        Ok(())
     }
 
     /// Opens a block device or file as a backing device. Fails if it is in use, is a cache device or another
@@ -170,21 +184,19 @@ impl Volumes {
         mode: Option<Mode>,
         read_only: bool,
     ) -> Result<(), String> {
-        let _one = self.changing.lock();
         let Some(Serving { engine, store }) = self.serving.get() else {
             return Err("a volume needs a cache, and this server has none".to_owned());
         };
         forebay_config::check_volume_name(&name)?;
+        let _change = self.changing.begin(&name)?;
         if self.find(&name).is_some() {
             return Err(format!("there is a volume {name} already; name another one"));
         }
-        let Entry { record, device, .. } = self.examine(name.clone(), backing, mode, read_only)?;
-        let device = device?;
+        let entry = self.examine(name.clone(), backing, mode, read_only)?;
+        let device = entry.device.clone()?;
         // The record is durable before the log has anything of the volume.
-        if let Err(error) = self.keep() {
-            self.all.lock().retain(|entry| entry.record.name != name);
-            return Err(unwritten(&error));
-        }
+        self.record_new(&entry)?;
+        let record = entry.record;
         store.add(record.uuid, &shown(&record), record.identity.size, Some(device.clone()));
         let volume = new_volume(engine, &record, &device);
         let mut all = self.all.lock();
@@ -199,7 +211,7 @@ impl Volumes {
 
     /// Ends the device of a volume, which may have none.
     fn end_device(&self, name: &str) -> Result<(), String> {
-        let _one = self.changing.lock();
+        let _change = self.changing.begin(name)?;
         self.served(name)?;
         self.detach(name, false)
     }
@@ -207,7 +219,7 @@ impl Volumes {
     /// Grows a volume to `size` bytes, or to the present size of its backing device. Only a file is grown; a volume
     /// never becomes smaller. Records the size durably.
     fn resize(&self, name: String, size: Option<u64>) -> Result<String, String> {
-        let _one = self.changing.lock();
+        let _change = self.changing.begin(&name)?;
         let Served { entry, volume, device } = self.served(&name)?;
         let cannot = |error: String| format!("volume {name} keeps its size: {error}");
         if let Some(size) = size {
@@ -228,7 +240,7 @@ impl Volumes {
 
     /// Sets the cache mode of a volume, durably. `None` means the mode of the server.
     fn set_mode(&self, name: String, mode: Option<Mode>) -> Result<String, String> {
-        let _one = self.changing.lock();
+        let _change = self.changing.begin(&name)?;
         let Served { volume, .. } = self.served(&name)?;
         self.update(&name, |record| record.mode = mode)
             .map_err(|error| format!("volume {name} keeps its mode: {error}"))?;

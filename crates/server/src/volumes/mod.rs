@@ -5,6 +5,7 @@
 
 mod attach;
 mod changes;
+mod changing;
 mod device;
 pub(crate) mod door;
 mod identity;
@@ -16,14 +17,17 @@ mod removal;
 mod report;
 mod unopened;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use forebay_common::lock::{Mutex, RwLock};
 use forebay_config::Settings;
 use forebay_control::{EventLog, Severity};
 use forebay_engine::Engine;
-use forebay_runtime::block_on_apart;
+use forebay_engine::io::Clock as _;
+use forebay_engine::wait::before;
+use forebay_runtime::{SystemClock, block_on, block_on_apart, unblock};
 use forebay_volume::device::BackingDevice;
 use forebay_volume::disk::{Disk, Disks};
 use forebay_volume::store::Store;
@@ -33,9 +37,17 @@ use crate::cache::engine_mode;
 use crate::error::Error;
 use crate::ublk_control::UblkDriver;
 use attach::Devices;
+use changing::Changing;
 use identity::Sign;
 use open::{OpenDevice, Told};
 use record::{Record, Records, Removed, Rest};
+
+/// The time that a stop or a removal waits for the requests in progress to a backing device. A removal that gives up
+/// the data waits so long for the next block to be destaged.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The name of a removed volume in the engine.
+const REMOVED: &str = "a removed volume";
 
 /// The volumes of a server.
 pub(crate) struct Volumes {
@@ -46,8 +58,10 @@ pub(crate) struct Volumes {
     all: Mutex<Vec<Entry>>,
     /// The removed volumes of which the log may still have data.
     removed: Mutex<Vec<Removed>>,
-    /// One change at a time. It is never held by a request for data.
-    changing: Mutex<()>,
+    changing: Changing,
+    /// Held while the record is written, from the look at the volumes to the change of them in memory. Nothing waits
+    /// for a backing device under it.
+    recording: Mutex<()>,
     /// Set once the engine serves.
     serving: OnceLock<Serving>,
     /// The address of the NBD door.
@@ -100,7 +114,8 @@ impl Volumes {
             events: events.clone(),
             all: Mutex::default(),
             removed: Mutex::new(records.removed),
-            changing: Mutex::default(),
+            changing: Changing::default(),
+            recording: Mutex::default(),
             serving: OnceLock::new(),
             door: OnceLock::new(),
             door_trouble: Mutex::default(),
@@ -125,7 +140,8 @@ impl Volumes {
             if volumes.find(&configured.name).is_none() {
                 let forebay_config::Volume { name, backing, mode, read_only } = configured.clone();
                 let failed = |reason| Error::Volume { name: configured.name.clone(), reason };
-                volumes.examine(name, &backing, mode, read_only).map_err(failed)?;
+                let entry = volumes.examine(name, &backing, mode, read_only).map_err(failed)?;
+                volumes.all.lock().push(entry);
             }
         }
         volumes.keep().map_err(failed)?;
@@ -139,7 +155,7 @@ impl Volumes {
             store.add(record.uuid, &shown(record), record.identity.size, device);
         }
         for Removed { uuid, size } in &*self.removed.lock() {
-            store.add(*uuid, "a removed volume", *size, None);
+            store.add(*uuid, REMOVED, *size, None);
         }
     }
 
@@ -149,7 +165,6 @@ impl Volumes {
     /// # Errors
     /// The state directory cannot be written, or no cache device is left.
     pub(crate) fn serve(&self, engine: &Arc<Engine>, store: &Store, is_outdated: bool) -> Result<(), Error> {
-        let _one = self.changing.lock();
         for removed in std::mem::take(&mut *self.removed.lock()) {
             let forgotten = forget_removed(engine, store, &removed);
             forgotten.map_err(|error| Error::Cache(error.to_string()))?;
@@ -185,16 +200,16 @@ impl Volumes {
         let _ = self.door.set(address);
     }
 
-    /// Ends the service of clients, and makes all answered writes durable. Sentences tell what could not be done.
+    /// Ends the service of clients, and makes all answered writes durable. A backing device that does not answer is
+    /// left after [`PATIENCE`]. Sentences tell what could not be done.
     pub(crate) fn stop(&self) -> Vec<String> {
         let entries = self.all.lock().clone();
-        let mut failures = Vec::new();
-        for Entry { record, volume, .. } in entries {
-            let Some(volume) = volume else { continue };
-            let flushed = block_on_apart(async move { volume.end().await });
-            failures.extend(flushed.err().map(|error| format!("volume {}: {error}", record.name)));
-        }
-        failures
+        let served = entries.into_iter().filter_map(|entry| Some((entry.record.name, entry.volume?)));
+        std::thread::scope(|scope| {
+            let stops: Vec<_> =
+                served.map(|(name, volume)| scope.spawn(move || end(&name, volume).err())).collect();
+            stops.into_iter().filter_map(|stop| stop.join().ok().flatten()).collect()
+        })
     }
 
     /// Records, after the engine was closed, which backing devices have everything.
@@ -207,9 +222,14 @@ impl Volumes {
             // A device that this server did not find has the sign of an earlier stop, or none.
             let Some(volume) = volume else { continue };
             let is_clean = volume.dirty_bytes() == 0;
-            record.rest = is_clean.then(|| Rest { sign: Sign::of(&record.backing) });
+            record.rest = is_clean.then(|| Rest { sign: sign_in_time(&record.backing) });
         }
         self.keep()
+    }
+
+    /// Returns true if the engine has a block volume by this name.
+    pub(crate) fn has_in_engine(&self, name: &str) -> bool {
+        name == REMOVED || self.all.lock().iter().any(|entry| shown(&entry.record) == name)
     }
 
     fn find(&self, name: &str) -> Option<Entry> {
@@ -233,6 +253,7 @@ impl Volumes {
     /// Changes the record of a volume: in the file first, durably, then in memory. After an error the record in memory
     /// is the old one.
     fn update(&self, name: &str, change: impl Fn(&mut Record)) -> Result<(), String> {
+        let _recording = self.recording.lock();
         let mut records = self.records();
         records.volumes.iter_mut().filter(|record| record.name == name).for_each(&change);
         self.write(&records).map_err(|error| unwritten(&error))?;
@@ -249,6 +270,7 @@ impl Volumes {
 
     /// Writes the records of all volumes durably.
     fn keep(&self) -> std::io::Result<()> {
+        let _recording = self.recording.lock();
         self.write(&self.records())
     }
 
@@ -286,6 +308,30 @@ impl Disks for Volumes {
     fn open(&self, name: &str) -> Option<Arc<dyn Disk>> {
         Some(self.find(name)?.volume? as Arc<dyn Disk>)
     }
+}
+
+/// Ends the service of a volume, and makes its answered writes durable.
+///
+/// # Errors
+/// A sentence.
+fn end(name: &str, volume: Arc<Volume>) -> Result<(), String> {
+    let ended = block_on_apart(async move {
+        let patience = || SystemClock::default().sleep(PATIENCE);
+        // A request in progress was not answered, so nobody relies on it.
+        before(patience(), volume.stop()).await;
+        before(patience(), volume.make_durable()).await
+    });
+    match ended {
+        Some(ended) => ended.map_err(|error| format!("volume {name}: {error}")),
+        None => Err(format!("volume {name}: its backing device does not answer")),
+    }
+}
+
+/// Returns the sign of a backing device; `None` if its file system does not answer within [`PATIENCE`].
+fn sign_in_time(backing: &Path) -> Option<Sign> {
+    let backing = backing.to_owned();
+    let sign = unblock("forebay-sign", move || Sign::of(&backing));
+    block_on(before(SystemClock::default().sleep(PATIENCE), sign)).flatten()
 }
 
 /// Returns the sentence for a record that cannot be written.

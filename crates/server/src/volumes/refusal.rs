@@ -6,9 +6,13 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use forebay_common::nbd_url::NbdUrl;
+use forebay_engine::io::Clock as _;
 use forebay_engine::pool::{Ends, Part, part};
+use forebay_engine::wait::before;
+use forebay_runtime::{SystemClock, block_on, unblock};
 use rustix::fs::Dev;
 
+use super::PATIENCE;
 use super::identity::{sys_of, text};
 use super::unopened::unopened;
 
@@ -35,7 +39,7 @@ pub(crate) fn use_of(path: &Path, taken: &Taken) -> Option<String> {
         Ok(meta) => meta,
         Err(error) => return Some(unopened(path, &error)),
     };
-    let is = |other: &Path| std::fs::metadata(other).is_ok_and(|other| same(&meta, &other));
+    let is = |other: &Path| metadata_in_time(other).is_some_and(|other| same(&meta, &other));
     if let Some((name, _)) = taken.volumes.iter().find(|(_, other)| is(other)) {
         return Some(format!("{shown} is the backing device of volume {name} already"));
     }
@@ -52,6 +56,14 @@ pub(crate) fn use_of(path: &Path, taken: &Taken) -> Option<String> {
         return Some(format!("{shown} is swap space; end that with `swapoff {shown}`"));
     }
     if meta.file_type().is_block_device() { device_user(path, meta.rdev()) } else { loop_user(path, &meta) }
+}
+
+/// Returns what the system knows of a file or device; `None` if it does not answer within [`PATIENCE`]. A device of a
+/// silent file system is no other use that could be overlooked: nobody can open it, or its lock keeps others off.
+fn metadata_in_time(path: &Path) -> Option<Metadata> {
+    let path = path.to_owned();
+    let asked = unblock("forebay-stat", move || std::fs::metadata(path));
+    block_on(before(SystemClock::default().sleep(PATIENCE), asked))?.ok()
 }
 
 /// Returns true if the kernel swaps to a device or file. It does not lock a file that it swaps to.

@@ -1,11 +1,10 @@
 //! The removal of volumes in service.
 //!
-//! A removal waits for the backing device of its volume without the lock of changes. So a silent device holds up no
-//! change of another volume.
+//! A removal waits for the backing device of its volume while other commands may change the volume. So a removal that
+//! gives up the data can follow one that waits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use forebay_control::VolumeStatus;
 use forebay_engine::io::Clock as _;
@@ -14,11 +13,7 @@ use forebay_runtime::{SystemClock, block_on_apart};
 use forebay_volume::volume::Volume;
 
 use super::record::Removed;
-use super::{Entry, Serving, Volumes, forget_removed, unwritten};
-
-/// The time that a removal waits for the requests in progress. One that gives up the data waits so long for the next
-/// block to be destaged.
-const PATIENCE: Duration = Duration::from_secs(10);
+use super::{Entry, PATIENCE, Serving, Volumes, forget_removed, unwritten};
 
 /// How far the backing device has answered when the use of its volume ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,8 +36,9 @@ impl Volumes {
             Some(volume) => end_use(name, &volume, give_up)?,
             None => Device::Quiet,
         };
-        let _one = self.changing.lock();
-        let removed = self.record_end(name, &entry).inspect_err(|_| {
+        let change = self.changing.begin(name);
+        let removed = change.as_ref().map_err(Clone::clone).and_then(|_| self.record_end(name, &entry));
+        let removed = removed.inspect_err(|_| {
             // The volume stays in service.
             entry.volume.iter().for_each(|volume| volume.resume());
         })?;
@@ -64,7 +60,7 @@ impl Volumes {
 
     /// Returns the volume that is to be removed. A volume that is refused has no device any more then.
     fn begin_removal(&self, name: &str, give_up: bool) -> Result<Entry, String> {
-        let _one = self.changing.lock();
+        let _change = self.changing.begin(name)?;
         let entry = self.known(name)?;
         if self.settings.volumes.iter().any(|configured| configured.name == name) {
             return Err(format!(
@@ -103,6 +99,7 @@ impl Volumes {
 
     /// Records durably that a volume is removed, which decides that it is. After an error nothing has changed.
     fn record_removal(&self, removed: &Removed) -> std::io::Result<()> {
+        let _recording = self.recording.lock();
         let mut records = self.records();
         records.volumes.retain(|record| record.uuid != removed.uuid);
         records.removed.push(removed.clone());
