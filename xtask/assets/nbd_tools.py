@@ -3,7 +3,8 @@
     nbd_tools.py SERVER WORK [LIBNBD]
 
 SERVER is a binary of Forebay, `nbdkit` or `qemu-nbd`; WORK is an empty directory; LIBNBD has the source of libnbd, whose
-example programs run as well.
+example programs run as well,
+and those of its test programs that take a server.
 """
 
 import contextlib
@@ -431,6 +432,25 @@ def examples(server, uri, source):
         expect(done.returncode == 0, f"{name} ended with {done.returncode}: {(done.stdout + done.stderr)[-600:]}")
 
 
+def test_programs(server, _, source):
+    """libnbd's own tests of many connections: random requests, each read verified. The volume first has their pattern."""
+    pattern = b"".join(at.to_bytes(8, "big") for at in range(0, SIZE, 8))
+    handle = connect(server.uris()[0])
+    # The header that their build makes.
+    open(f"{server.work}/config.h", "w").close()
+    headers = [f"-I{server.work}", f"-I{source}/common/include"]
+    # The size that synch-parallel expects, and the time that each of them runs, can be set in the source only.
+    for name, size in {"aio-parallel": "", "aio-parallel-load": "", "synch-parallel": f"{SIZE}"}.items():
+        with open(f"{source}/tests/{name}.c") as file:
+            code = file.read().replace("EXPORTSIZE (8*1024*1024)", f"EXPORTSIZE ({size})")
+        program = f"{server.work}/{name}"
+        words = ["cc", "-x", "c", *headers, "-o", program, "-", "-lnbd", "-lpthread"]
+        subprocess.run(words, input=code, text=True, check=True)
+        for at in range(0, SIZE, 8 * MIB):
+            handle.pwrite(pattern[at:at + 8 * MIB], at)
+        run(program, server.socket)
+
+
 CASES = [nbdinfo, mapped, nbdcopy, libnbd, in_flight, answered, refused, qemu_io, qemu_reconnect, nbdkit, qemu_img,
          fio]
 
@@ -455,6 +475,7 @@ def main():
                 attempt(f"{case.__name__}, {'Unix socket' if 'unix' in uri else 'TCP'}", case, server, uri)
         for source in sources:
             attempt("examples of libnbd", examples, server, server.uris()[-1], source)
+            attempt("tests of libnbd", test_programs, server, server.uris()[-1], source)
         server.stop()
         print("ok a clean stop", flush=True)
     finally:

@@ -248,6 +248,26 @@ fn tls_with_certificates_of_clients_and_plain_clients_refused() {
     let out = rig.dir.path().join("out").display().to_string();
     done("nbdcopy", &[&secure, &out]);
     assert!(std::fs::read(&out).unwrap() == image);
+    // QEMU looks for the files under the same names.
+    let qemu = |dir: &std::path::Path, words: &[&str]| {
+        let object = format!("tls-creds-x509,id=tls,endpoint=client,dir={}", dir.display());
+        let disk = format!("driver=nbd,host=localhost,port={},export=disk,tls-creds=tls", rig.port());
+        let words = words.iter().map(|word| word.replace("DISK", &disk)).collect::<Vec<_>>();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        run("qemu-img", &[&words[..1], &["--object", &object, "--image-opts"], &words[1..]].concat())
+    };
+    let again = rig.dir.path().join("again").display().to_string();
+    qemu(&named, &["convert", "-O", "raw", "DISK", &again]).unwrap_or_else(|said| panic!("{said}"));
+    assert!(std::fs::read(&again).unwrap() == image);
+    let file = format!("driver=file,filename={path}");
+    qemu(&named, &["compare", "DISK", &file]).unwrap_or_else(|said| panic!("{said}"));
+    assert!(qemu(&anonymous, &["info", "DISK"]).is_err(), "QEMU without a certificate");
+    let strange = credentials("strange");
+    let elsewhere = Authority::new();
+    let other = elsewhere.issue("client", &["client.example"]);
+    std::fs::copy(&other.certificate, strange.join("client-cert.pem")).unwrap();
+    std::fs::copy(&other.key, strange.join("client-key.pem")).unwrap();
+    assert!(run("nbdinfo", &[&uri("nbds", &strange)]).is_err(), "a certificate of another authority");
     let plain = format!("nbd://localhost:{}/disk", rig.port());
     assert!(run("nbdinfo", &[&plain]).is_err(), "a plain client on TCP");
     assert!(run("nbdinfo", &[&uri("nbds", &anonymous)]).is_err(), "a client without a certificate");
