@@ -246,6 +246,33 @@ def killed(rig, fs, kills):
     return files
 
 
+def until_done(writer, number):
+    end = time.monotonic() + PATIENCE
+    while writer.done < number and time.monotonic() < end:
+        time.sleep(0.05)
+    expect(writer.done >= number, f"{writer.done} files were written, not {number}")
+
+
+def cache_file_deleted(rig):
+    """Durable files of a mounted file system survive a kill and the loss of a cache file: the example of README.md."""
+    cache = f"{SSD}/a"
+    run(*MAKE["ext4"], DEVICE)
+    run("mount", DEVICE, MOUNT)
+    writer = Writer(3)
+    until_done(writer, 5)
+    rig.kill()
+    os.unlink(cache)
+    rig.server.start()
+    until_done(writer, writer.done + 5)
+    writer.end()
+    drop_caches()
+    verify(writer.files)
+    run("umount", MOUNT)
+    run(*CHECK["ext4"], DEVICE)
+    status, said = rig.server.ask("pool", "add", cache)
+    expect(status == 0, f"the cache has one file only: {said}")
+
+
 def detaching(rig, files):
     """After a detach, the backing file has everything, and there is no device."""
     rig.ask("detach", "scratch")
@@ -334,6 +361,7 @@ def main():
         ("answered writes, write-back", lambda: answered(rig, "server", 2)),
         ("answered writes, write-through", lambda: answered(rig, "write-through", 1)),
         ("zeros and discards", lambda: zeroes(rig)),
+        ("a deleted cache file", lambda: cache_file_deleted(rig)),
         ("ext4", lambda: killed(rig, "ext4", int(kills))),
         ("xfs", lambda: files.update(killed(rig, "xfs", int(kills)))),
         ("detach", lambda: detaching(rig, files)),
