@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 
 from block_rig import (BLOCK, CHECK, DISK, MAKE, MOUNT, SIZE, Disk, Rig, Writer, drop_caches, report, run, verify)
@@ -309,6 +310,42 @@ def held(rig):
     raise Wrong("the kernel never forgets the device")
 
 
+def mapped(name):
+    for path in glob.glob("/sys/block/dm-*/dm/name"):
+        with open(path) as file:
+            if file.read().strip() == name:
+                return f"/dev/{path.split('/')[3]}"
+    raise Wrong(f"device mapper has no {name}")
+
+
+def silent(rig):
+    """A detach from a backing device that hangs fails after a while, and holds up no command for another volume."""
+    below, image = loop_device("slow")
+    run("dmsetup", "create", "slow", "--noudevsync", "--table", f"0 {32 * MIB // 512} linear {below} 0")
+    rig.ask("create", "slow", "--backing", mapped("slow"), "--mode", "write-through")
+    disk = Disk(rig.ask("attach", "slow"))
+    disk.write(0, 5)
+    disk.close()
+    run("dmsetup", "suspend", "--noflush", "--nolockfs", "slow")
+    ended = []
+    detach = threading.Thread(target=lambda: ended.append(rig.answer("detach", "slow")), daemon=True)
+    detach.start()
+    time.sleep(1)
+    rig.ask("attach", "scratch")
+    rig.ask("detach", "scratch")
+    detach.join(PATIENCE)
+    expect(ended and ended[0][0] == 1 and "does not answer" in ended[0][1], f"the detach ended with {ended}")
+    run("dmsetup", "resume", "slow")
+    # The device is claimed until the flush ends.
+    end = time.monotonic() + PATIENCE
+    while rig.answer("detach", "slow")[0] != 0 and time.monotonic() < end:
+        time.sleep(0.1)
+    rig.ask("remove", "slow")
+    run("dmsetup", "remove", "slow", "--noudevsync")
+    run("losetup", "-d", below)
+    os.unlink(image)
+
+
 def unremoved(rig):
     """An attach after a detach that failed says why the device is not served."""
     rig.ask("attach", "scratch")
@@ -366,6 +403,7 @@ def main():
         ("xfs", lambda: files.update(killed(rig, "xfs", int(kills)))),
         ("detach", lambda: detaching(rig, files)),
         ("a detach from a program", lambda: held(rig)),
+        ("a backing device that hangs", lambda: silent(rig)),
         ("a detach that fails", lambda: unremoved(rig)),
         ("a device that is gone", lambda: gone(rig)),
     ]
