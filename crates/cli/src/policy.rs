@@ -124,6 +124,7 @@ fn table(rules: &[PolicyRule]) -> Table {
     for PolicyRule { path, rule, source, exists } in rules {
         let part = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         let source = match (source, exists) {
+            (PolicySource::Configuration, false) => "configuration; nothing has the path",
             (_, false) => "command; the path does not exist any more",
             (PolicySource::Configuration, _) => "configuration",
             (PolicySource::Command | PolicySource::Default | PolicySource::Server, _) => "command",

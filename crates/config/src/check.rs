@@ -18,6 +18,7 @@ use crate::hash::{fnv1a, fold32};
 use crate::http;
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::notify::check_notify;
+use crate::path_policy::complete_policies;
 use crate::problem::{Collector, Origin};
 use crate::rate_limit::check_rate_limits;
 use crate::settings::{Kerberos, Limits, Portmap, Sandbox, Settings, TlsFiles};
@@ -51,7 +52,10 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     check_tls(&draft.exports, tls.as_ref(), problems);
     let http = draft.http.take().map(|draft| http::complete(draft, &listen, tls.is_some(), problems));
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
+    let written = draft.exports.iter().filter_map(|export| Some(export.path.as_ref()?.value.clone()));
+    let written: Vec<PathBuf> = written.collect();
     let exports = complete_exports(&mut draft, outside, problems);
+    let policies = complete_policies(std::mem::take(&mut draft.policies), &written, &exports, problems);
     let state_dir = state_dir(draft.state_dir.take(), &exports, problems);
     let (mode, cache) = cache::complete(&mut draft, &exports, problems);
     Settings {
@@ -78,6 +82,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         http,
         notify: draft.notify.into_iter().map(|(_, target)| target).collect(),
         rate_limits: draft.rate_limits.into_iter().map(|(_, limit)| limit).collect(),
+        policies,
         limits: draft.limits,
         log: draft.log,
         sources: draft.sources,

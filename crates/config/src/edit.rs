@@ -5,8 +5,9 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value};
 use crate::entries::LISTS;
 
 /// Returns the text of a configuration file with one setting changed. `name` is the setting's table and key, such as
-/// `limits.connections`, `export[/data].tls` or `export[/data].client[1].squash`; a table is chosen by its `name` or by
-/// its number from 1. `value` is a value of TOML; a string needs no quotes, and a list may be written with commas.
+/// `limits.connections`, `export[/data].tls` or `export[/data].client[1].squash`; a table is chosen by its `name`,
+/// by its `path` without one, or by its number from 1. `value` is a value of TOML; a string needs no quotes, and a list
+/// may be written with commas.
 ///
 /// The result may have mistakes: [`resolve_text`](crate::resolve_text) finds them.
 ///
@@ -105,10 +106,11 @@ fn enter<'a>(table: &'a mut Table, step: &Step) -> Result<&'a mut Table, String>
         .ok_or_else(|| format!("no [[{name}]] of the file is {chosen}; it has: {}", all.join(", ")))
 }
 
-/// Returns the name of each table, or its number from 1.
+/// Returns the name of each table, the path of a `[[policy]]`, or the table's number from 1.
 fn names(tables: &ArrayOfTables) -> Vec<String> {
     let name = |(number, table): (usize, &Table)| {
-        let name = table.get("name").and_then(Item::as_str).map(str::to_owned);
+        let name = table.get("name").or(table.get("path"));
+        let name = name.and_then(Item::as_str).map(str::to_owned);
         name.unwrap_or_else(|| (number + 1).to_string())
     };
     tables.iter().enumerate().map(name).collect()

@@ -13,6 +13,7 @@ use crate::http::Http;
 use crate::limits::LIMITS;
 use crate::nbd::Nbd;
 use crate::notify::{Notify, NotifyWay};
+use crate::path_policy::PathPolicy;
 use crate::policy::Policy;
 use crate::rate_limit::RateLimit;
 use crate::settings::{Kerberos, Log, Settings, TlsFiles};
@@ -223,6 +224,7 @@ impl Settings {
             http,
             notify,
             rate_limits,
+            policies,
             limits,
             log,
             sources: _,
@@ -277,6 +279,9 @@ impl Settings {
         for (number, limit) in rate_limits.iter().enumerate() {
             all.add_rate_limit(number, limit);
         }
+        for (number, policy) in policies.iter().enumerate() {
+            all.add_path_policy(number, policy);
+        }
         for (number, export) in exports.iter().enumerate() {
             all.add_export(number, export);
         }
@@ -329,17 +334,35 @@ impl List<'_> {
         self.add(&table, "id", Some(id.to_string()), NeedsRestart);
         self.add(&table, "tls", quoted(tls), InService);
         self.add(&table, "delegations", Some(delegations.to_string()), InService);
-        let Policy { cache, priority, streams, mode, dirty_time, cache_min, cache_max } = policy;
-        self.add(&table, "policy.cache", cache.and_then(quoted), InService);
-        self.add(&table, "policy.priority", priority.and_then(quoted), InService);
-        self.add(&table, "policy.streams", streams.and_then(quoted), InService);
-        self.add(&table, "policy.mode", mode.and_then(quoted), InService);
-        self.add(&table, "policy.dirty_time", dirty_time.and_then(quoted), InService);
-        self.add(&table, "policy.cache_min", cache_min.and_then(quoted), InService);
-        self.add(&table, "policy.cache_max", cache_max.and_then(quoted), InService);
+        self.add_policy(&table, "policy.", policy);
         for (rule, client) in clients.iter().enumerate() {
             let of = format!("{name} rule {}", rule + 1);
             self.add_client(&Table::numbered("export.client", &[number, rule], of), client);
+        }
+    }
+
+    /// Adds the entries of a `[[policy]]`.
+    fn add_path_policy(&mut self, number: usize, policy: &PathPolicy) {
+        let PathPolicy { path: about, policy } = policy;
+        let table = Table::numbered("policy", &[number], about.display().to_string());
+        self.add(&table, "path", path(about), Change::InService);
+        self.add_policy(&table, "", policy);
+    }
+
+    /// Adds the entries of a policy. Their keys begin with `above`.
+    fn add_policy(&mut self, table: &Table, above: &str, policy: &Policy) {
+        let Policy { cache, priority, streams, mode, dirty_time, cache_min, cache_max } = policy;
+        let parts = [
+            ("cache", cache.and_then(quoted)),
+            ("priority", priority.and_then(quoted)),
+            ("streams", streams.and_then(quoted)),
+            ("mode", mode.and_then(quoted)),
+            ("dirty_time", dirty_time.and_then(quoted)),
+            ("cache_min", cache_min.and_then(quoted)),
+            ("cache_max", cache_max.and_then(quoted)),
+        ];
+        for (key, value) in parts {
+            self.add(table, &format!("{above}{key}"), value, Change::InService);
         }
     }
 

@@ -15,6 +15,7 @@ use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::nbd::{Nbd, read_nbd};
 use crate::notify::{Notify, read_notify};
+use crate::path_policy::{PathPolicy, read_path_policy};
 use crate::policy::{Policy, read_policy};
 use crate::problem::{Collector, Origin};
 use crate::rate_limit::{RateLimit, read_rate_limit};
@@ -51,6 +52,7 @@ pub(crate) struct Draft {
     pub(crate) http: Option<DraftHttp>,
     pub(crate) notify: Vec<(Origin, Notify)>,
     pub(crate) rate_limits: Vec<(Origin, RateLimit)>,
+    pub(crate) policies: Vec<(Origin, PathPolicy)>,
     pub(crate) exports: Vec<DraftExport>,
     pub(crate) sources: Sources,
     pub(crate) volumes: Vec<(Origin, Volume)>,
@@ -156,6 +158,8 @@ pub(crate) fn read(text: &str, flags: &Flags, problems: &mut Collector<'_>) -> O
         targets.into_iter().filter_map(|target| read_notify(target, problems, absolute_path)).collect();
     let limits = root.tables("rate_limit", "[[rate_limit]]", problems);
     draft.rate_limits = limits.into_iter().filter_map(|limit| read_rate_limit(limit, problems)).collect();
+    let policies = root.tables("policy", "[[policy]]", problems);
+    draft.policies = policies.into_iter().filter_map(|policy| read_path_policy(policy, problems)).collect();
     let exports = root.tables("export", "[[export]]", problems);
     draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
     let volumes = root.tables("volume", "[[volume]]", problems);

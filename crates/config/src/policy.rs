@@ -195,6 +195,13 @@ impl Policy {
 
 /// Reads the table `policy` of an export.
 pub(crate) fn read_policy(mut table: TableReader<'_, '_>, problems: &mut Collector<'_>) -> Policy {
+    let policy = read_parts(&mut table, problems);
+    table.finish(problems);
+    policy
+}
+
+/// Reads the parts of a policy from a table that may have further keys.
+pub(crate) fn read_parts(table: &mut TableReader<'_, '_>, problems: &mut Collector<'_>) -> Policy {
     let max = table.parsed("cache_max", problems, str::parse);
     let policy = Policy {
         cache: table.parsed("cache", problems, str::parse).map(|cache| cache.value),
@@ -208,7 +215,6 @@ pub(crate) fn read_policy(mut table: TableReader<'_, '_>, problems: &mut Collect
     if let (Some(max), Err(message)) = (&max, policy.check_share()) {
         problems.add(&max.origin, message);
     }
-    table.finish(problems);
     policy
 }
 

@@ -125,6 +125,7 @@ impl Settings {
             http: self.http.clone(),
             notify: new.notify.clone(),
             rate_limits: new.rate_limits.clone(),
+            policies: new.policies.clone(),
             limits: self.limits.with_changes_of(&new.limits),
             log: Log { level: new.log.level, format: self.log.format },
             sources: new.sources.clone(),

@@ -13,6 +13,7 @@ use crate::export::Export;
 use crate::http::Http;
 use crate::nbd::Nbd;
 use crate::notify::Notify;
+use crate::path_policy::PathPolicy;
 use crate::rate_limit::RateLimit;
 use crate::sources::Sources;
 use crate::volume::Volume;
@@ -62,6 +63,8 @@ pub struct Settings {
     pub notify: Vec<Notify>,
     /// Limits on the rates of clients; the first one for a client's address counts. Names are unique.
     pub rate_limits: Vec<RateLimit>,
+    /// Policies of paths below exports; paths are unique.
+    pub policies: Vec<PathPolicy>,
     /// Bounds on threads, memory and time.
     pub limits: Limits,
     /// Level and format of the log.

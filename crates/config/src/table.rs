@@ -43,6 +43,11 @@ impl<'t, 'i> TableReader<'t, 'i> {
         self.table.keys().any(|name| name.get_ref() == key)
     }
 
+    /// Returns true if the table has another key than this one.
+    pub(crate) fn has_beside(&self, key: &str) -> bool {
+        self.table.keys().any(|name| name.get_ref() != key)
+    }
+
     /// Returns the raw value of a key, and notes that the key is permitted.
     fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'i>>> {
         self.asked.push(key);

@@ -24,6 +24,14 @@ networks = ["192.0.2.0/24"]
 [[export]]
 path = "/srv/c"
 name = "/c"
+
+[[policy]]
+path = "/srv/a/x.y"
+cache = "pin"
+
+[[policy]]
+path = "/srv/a/z"
+cache = "never"
 "#;
 
 #[test]
@@ -39,6 +47,8 @@ fn one_value_changes_and_the_rest_stays_to_the_letter() {
         ("listen", "127.0.0.1,::1", r#"["127.0.0.1:2049"]"#, r#"["127.0.0.1", "::1"]"#),
         ("export[/a.b].path", "/srv/b", r#"path = "/srv/a" # the array"#, r#"path = "/srv/b" # the array"#),
         ("export[2].name", "/d", r#"name = "/c""#, r#"name = "/d""#),
+        ("policy[/srv/a/x.y].cache", "normal", r#"cache = "pin""#, r#"cache = "normal""#),
+        ("policy[2].cache", "normal", r#"cache = "never""#, r#"cache = "normal""#),
         ("export[1].client[1].networks", "*", r#"["192.0.2.0/24"]"#, r#"["*"]"#),
         ("export[/a.b].client.networks", r#"["*"]"#, r#"["192.0.2.0/24"]"#, r#"["*"]"#),
     ] {

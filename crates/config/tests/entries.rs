@@ -102,6 +102,15 @@ export = "/data"
 requests_per_second = 1001
 bytes_per_second = "101MiB"
 burst = "3s"
+[[policy]]
+path = "{}/scratch"
+cache = "never"
+priority = "low"
+streams = "cache"
+mode = "write-through"
+dirty_time = "32s"
+cache_min = "4 MiB"
+cache_max = "5 MiB"
 [[volume]]
 name = "v"
 backing = "/dev/v"
@@ -130,7 +139,8 @@ anongid = 6
 privileged_port = true
 manage_gids = true
 sec = ["krb5", "sys"]
-"#
+"#,
+        dir.display()
     )
 }
 

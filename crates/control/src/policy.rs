@@ -59,7 +59,7 @@ pub struct PolicyRule {
     pub rule: Policy,
     /// The place where the rule was made.
     pub source: PolicySource,
-    /// False if the file or directory does not exist any more.
+    /// False if the file or directory does not exist any more, or not yet.
     pub exists: bool,
 }
 
@@ -71,7 +71,7 @@ pub enum PolicySource {
     Default,
     /// The mode of the server, which uses the cache less than any rule.
     Server,
-    /// `policy` of an `[[export]]`.
+    /// `policy` of an `[[export]]`, or a `[[policy]]`.
     Configuration,
     /// `forebay policy set`.
     Command,

@@ -51,7 +51,7 @@ pub(crate) struct Cache {
     /// Estimates the miss-ratio curve, if the settings want it.
     pub(crate) curve: Option<CurveTask>,
     /// The policies of files and directories.
-    pub(crate) policies: Policies,
+    pub(crate) policies: Arc<Policies>,
     /// Watches the health of the disks, if the process has the privileges for it.
     monitor: Option<Monitor>,
 }
@@ -209,7 +209,7 @@ pub(crate) fn open(
     let (size, ram) = (settings.cache.size, settings.cache.ram);
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
     let curve = settings.cache.curve.then(|| CurveTask::start(&engine)).transpose()?;
-    let policies = Policies::open(&settings.state_dir, &settings.exports, (vfs, &engine), events)
+    let policies = Policies::open(settings, (vfs, &engine), events)
         .map_err(|source| Error::StateDir { path: settings.state_dir.clone(), source })?;
     let cache = Cache {
         engine,

@@ -219,8 +219,9 @@ impl Control {
         if token.is_some_and(|token| self.parts.web.set_token(token)) {
             report.changed.push("the token of [http]".to_owned());
         }
-        if let (Some(exports), true) = (exports, found.settings.exports != now.exports) {
-            exports.put_in_force(prepared, &found.settings, self.cache());
+        match exports.filter(|_| found.settings.exports != now.exports) {
+            Some(exports) => exports.put_in_force(prepared, &found.settings, self.cache()),
+            None => self.cache().into_iter().for_each(|cache| cache.policies.reload(&found.settings)),
         }
         if found.settings.limits != now.limits {
             let transport = self.serving.get().map(|serving| serving.transport.bounds());

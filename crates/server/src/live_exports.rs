@@ -147,7 +147,7 @@ impl LiveExports {
             }
             self.vfs.add_export(export);
         }
-        cache.into_iter().for_each(|cache| cache.policies.reload(&in_force.exports));
+        cache.into_iter().for_each(|cache| cache.policies.reload(in_force));
         // No client is admitted to a removed export before its handles are stale, nor to a new one that is not there.
         self.nfs.set_rules(in_force.exports.clone());
         gone.into_iter().for_each(|id| self.vfs.remove_export(id));

@@ -1,15 +1,17 @@
-//! Policies: what is cached how. Rules come from the configuration, by export, and from `forebay policy set`, by path.
+//! Policies: what is cached how. Rules come from the configuration (`configured.rs`) and from `forebay policy set`.
 //!
-//! The rules of the command are in the file `policies.json` of the state directory, which is replaced atomically and
-//! durably. They are about inodes of the served directories, so they stay when the pool is replaced.
+//! The rules of the command are in the file `policies.json` of the state directory. They are about inodes of the served
+//! directories, so they stay when the pool is replaced.
+
+mod configured;
+mod file;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
-use forebay_common::state_file;
-use forebay_config::{DirtyTime, Export, Keep, Mode, Policy, Priority, ShareSize, Streams};
+use forebay_config::{DirtyTime, Keep, Mode, Policy, Priority, Settings, ShareSize, Streams};
 use forebay_control::{
     Chosen, EventLog, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, Severity,
     ShareInForce,
@@ -17,32 +19,13 @@ use forebay_control::{
 use forebay_engine::Engine;
 use forebay_engine::buffer::BLOCK;
 use forebay_vfs::{PolicyRoot, PolicySettings, Vfs};
-use serde::{Deserialize, Serialize};
 
+use self::configured::{Configured, Wanted};
+use self::file::{Record, read, write};
 use crate::cache::{config_mode, engine_mode};
 
 /// The highest number of shares since the start, and one more.
 const MOST_SHARES: u16 = forebay_engine::Policy::SHARES;
-/// The version of the file. A later version is refused.
-const VERSION: u32 = 1;
-
-/// A rule that was made by `forebay policy set`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
-    /// The file or directory.
-    #[serde(with = "text")]
-    root: PolicyRoot,
-    /// The last known path of it.
-    path: PathBuf,
-    #[serde(flatten)]
-    rule: Policy,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Records {
-    version: u32,
-    rules: Vec<Record>,
-}
 
 /// The policies of a server with a cache.
 pub(crate) struct Policies {
@@ -52,8 +35,10 @@ pub(crate) struct Policies {
     file: PathBuf,
     /// The rules of the command, in the order of their making.
     records: Mutex<Vec<Record>>,
-    /// The rules of the configuration, one for each export.
-    exports: Mutex<Vec<Record>>,
+    /// The policies that the configuration has. The lock is held while their files and directories are looked up.
+    wanted: Mutex<Wanted>,
+    /// The rules of the configuration in force.
+    configured: Mutex<Configured>,
     /// The roots of rules with a share since the start. The share of the first has number 1.
     shares: Mutex<Vec<PolicyRoot>>,
 }
@@ -64,45 +49,26 @@ impl Policies {
     /// # Errors
     /// The file cannot be read, is damaged, or is of a later version. A thread cannot be started.
     pub(crate) fn open(
-        state_dir: &Path,
-        exports: &[Export],
+        settings: &Settings,
         (vfs, engine): (&Arc<Vfs>, &Arc<Engine>),
         events: &Arc<EventLog>,
-    ) -> io::Result<Self> {
-        let file = state_dir.join("policies.json");
+    ) -> io::Result<Arc<Self>> {
+        let file = settings.state_dir.join("policies.json");
         let (vfs, engine, events) = (vfs.clone(), engine.clone(), events.clone());
         let records = Mutex::new(read(&file)?);
-        let (exports_now, shares) = (Mutex::default(), Mutex::default());
-        let policies = Policies { vfs, engine, events, file, records, exports: exports_now, shares };
-        policies.set_exports(exports);
+        let (wanted, configured) = (Mutex::new(Wanted::of(settings)), Mutex::default());
+        let shares = Mutex::default();
+        let policies = Arc::new(Policies { vfs, engine, events, file, records, wanted, configured, shares });
+        policies.put_configured_in_force();
         policies.vfs.start_policies()?;
+        policies.follow_paths()?;
         Ok(policies)
-    }
-
-    /// Puts the policies of the configuration in force. Returns the directories whose policies changed.
-    fn set_exports(&self, exports: &[Export]) -> Vec<PolicyRoot> {
-        let rule = |export: &Export| {
-            let served = self.vfs.exports().iter().find(|served| served.id == export.id)?;
-            let root = self.vfs.export_policy_root(served)?;
-            Some(Record { root, path: export.path.clone(), rule: export.policy })
-        };
-        let new: Vec<Record> = exports.iter().filter_map(rule).collect();
-        let old = std::mem::replace(&mut *self.exports.lock(), new.clone());
-        self.put_in_force(&self.records.lock());
-        new.into_iter().filter(|new| !old.contains(new)).map(|new| new.root).collect()
-    }
-
-    /// Puts the policies of a configuration that was read again in force.
-    pub(crate) fn reload(&self, exports: &[Export]) {
-        for root in self.set_exports(exports) {
-            self.vfs.queue_policies(&root);
-        }
     }
 
     /// Gives the rules to the file system layer. For a directory, rules of the command come before the configuration.
     fn put_in_force(&self, records: &[Record]) {
         let mut rules: Vec<(PolicyRoot, Policy)> = Vec::new();
-        for record in records.iter().chain(self.exports.lock().iter()) {
+        for record in records.iter().chain(&self.configured.lock().rules) {
             match rules.iter_mut().find(|(root, _)| *root == record.root) {
                 Some((_, rule)) => {
                     let mode = rule.mode.max(record.rule.mode);
@@ -287,24 +253,30 @@ impl Policies {
     /// the configuration.
     fn holding(&self, path: &Path) -> Result<Vec<PolicyRule>, String> {
         let roots = self.vfs.policy_roots(path).map_err(|error| error.to_string())?;
-        let (records, exports) = (self.records.lock().clone(), self.exports.lock().clone());
+        let (records, configured) = (self.records.lock().clone(), self.configured.lock().rules.clone());
         let about = |root: &PolicyRoot| {
             let of = |list: &[Record], source| {
                 let found = list.iter().find(|record| record.root == *root && !record.rule.is_empty());
                 found.map(|record| self.shown(record, source))
             };
-            [of(&records, PolicySource::Command), of(&exports, PolicySource::Configuration)]
+            [of(&records, PolicySource::Command), of(&configured, PolicySource::Configuration)]
         };
         Ok(roots.iter().flat_map(about).flatten().collect())
     }
 
     /// Returns all rules: those of the configuration, then those of the command.
     fn all(&self) -> Vec<PolicyRule> {
-        let (records, exports) = (self.records.lock().clone(), self.exports.lock().clone());
-        let exports = exports.iter().filter(|record| !record.rule.is_empty());
-        let exports = exports.map(|record| self.shown(record, PolicySource::Configuration));
+        let (records, configured) = (self.records.lock().clone(), self.configured.lock().clone());
+        let of_file = configured.rules.iter().filter(|record| !record.rule.is_empty());
+        let of_file = of_file.map(|record| self.shown(record, PolicySource::Configuration));
+        let absent = configured.absent.into_iter().map(|absent| PolicyRule {
+            path: absent.path,
+            rule: absent.policy,
+            source: PolicySource::Configuration,
+            exists: false,
+        });
         let records = records.iter().map(|record| self.shown(record, PolicySource::Command));
-        exports.chain(records).collect()
+        of_file.chain(absent).chain(records).collect()
     }
 
     /// Returns a rule for the report, with the present path of its directory, or the last known path if the directory
@@ -385,69 +357,9 @@ fn settings(rule: Policy) -> PolicySettings {
     }
 }
 
-/// Reads the rules from their file. A missing file means no rules. Fails for a damaged file, and for one of a later
-/// version.
-fn read(path: &Path) -> io::Result<Vec<Record>> {
-    #[derive(Deserialize)]
-    struct Versioned {
-        version: u32,
-    }
-    let Some(text) = state_file::read(path)? else { return Ok(Vec::new()) };
-    let broken = |error: serde_json::Error| {
-        io::Error::other(format!("{} is damaged ({error}); remove it to begin without rules", path.display()))
-    };
-    let Versioned { version } = serde_json::from_str(&text).map_err(broken)?;
-    if version != VERSION {
-        let message = format!("{} is of a later version of Forebay; use that", path.display());
-        return Err(io::Error::other(message));
-    }
-    Ok(serde_json::from_str::<Records>(&text).map_err(broken)?.rules)
-}
-
-/// Replaces the file of the rules, durably.
-fn write(path: &Path, rules: &[Record]) -> io::Result<()> {
-    let text = serde_json::to_string_pretty(&Records { version: VERSION, rules: rules.to_vec() })?;
-    state_file::replace(path, text + "\n")
-}
-
-/// Writes the root of a rule as text.
-mod text {
-    use forebay_vfs::PolicyRoot;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(root: &PolicyRoot, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(root)
-    }
-
-    /// Reads a directory's identity from the text that `serialize` has written.
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyRoot, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(|()| serde::de::Error::custom("no file or directory"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rules_are_read_as_they_were_written_and_a_damaged_file_is_no_empty_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("policies.json");
-        assert_eq!(read(&path).unwrap(), []);
-        let rule = Policy { cache: Some(Keep::Pin), mode: Some(Mode::WriteAround), ..Policy::default() };
-        let root = "070000000100aabbccddeeff0011".parse().unwrap();
-        let record = Record { root, path: "/srv/data\n1".into(), rule };
-        write(&path, std::slice::from_ref(&record)).unwrap();
-        assert_eq!(read(&path).unwrap(), [record]);
-        let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, text.replace("\"version\": 1", "\"version\": 2")).unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("later version"));
-        for damaged in ["", &text[..text.len() / 2], &text.replace("0700", "zz")] {
-            std::fs::write(&path, damaged).unwrap();
-            assert!(read(&path).unwrap_err().to_string().contains("damaged"), "{damaged}");
-        }
-    }
 
     #[test]
     fn the_nearest_rule_with_a_part_counts() {

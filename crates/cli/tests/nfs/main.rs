@@ -75,6 +75,7 @@ mod numbers;
 mod objects;
 mod package_removed;
 mod policies;
+mod policies_by_path;
 mod pool_errors;
 mod pools_in_turn;
 mod power_cut;
