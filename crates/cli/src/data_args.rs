@@ -35,13 +35,13 @@ to them. Ctrl-C ends the warming; what was brought stays.
 
 Examples:
   forebay warm /srv/data/results
-  forebay warm --from-profile            # the files that clients have read most since the start")]
+  forebay warm --from-profile            # the files that clients usually read")]
 #[group(id = "chosen", required = true, multiple = false, args = ["path", "from_profile"])]
 pub(crate) struct WarmArgs {
     /// File or directory in a served directory, as this host names it
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) path: Option<PathBuf>,
-    /// Bring the files that `forebay profile` has seen clients read, the busiest first
+    /// Bring the files that clients usually read, the most read ones first; a restart does not forget them
     #[arg(long)]
     from_profile: bool,
     #[command(flatten)]

@@ -42,6 +42,7 @@ use crate::rates::Rates;
 use crate::reload::{Limited, described, lines, reloaded};
 use crate::start::{kerberos_settings, transport_config};
 use crate::under_way::UnderWay;
+use crate::usual_reads::UsualReads;
 use crate::warm::warm;
 
 /// The server as its control socket sees it, from the start on.
@@ -85,6 +86,8 @@ struct Serving {
     /// Reports where the exports' paths lead.
     mounts: MountWatch,
     exports: LiveExports,
+    /// Present with a cache.
+    reads: Option<UsualReads>,
 }
 
 /// The state of the file system that holds the state directory.
@@ -120,12 +123,28 @@ impl Control {
         cache: Option<Cache>,
         mounts: MountWatch,
         exports: LiveExports,
+        reads: Option<UsualReads>,
         running: &Running,
     ) {
         // A reload sets the limits either in the settings before this, or in the transport after it.
         let _one = self.reloading.lock();
         self.rates.set(&self.now.lock(), &self.parts.nfs, running.counters());
-        let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts, exports });
+        let _ = self.serving.set(Serving {
+            cache,
+            transport: running.counters().clone(),
+            mounts,
+            exports,
+            reads,
+        });
+    }
+
+    /// Writes the list of files that clients usually read a last time.
+    pub(crate) fn end_reads(&self) {
+        self.reads().into_iter().for_each(UsualReads::end);
+    }
+
+    fn reads(&self) -> Option<&UsualReads> {
+        self.serving.get()?.reads.as_ref()
     }
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
@@ -481,7 +500,8 @@ impl Handler for Control {
         path: Option<&Path>,
         progress: &mut dyn FnMut(WarmReport) -> bool,
     ) -> Result<WarmReport, String> {
-        warm(&self.parts.nfs, &self.parts.vfs, self.require_cache()?, path, progress)
+        let (nfs, vfs, cache) = (&self.parts.nfs, &self.parts.vfs, self.require_cache()?);
+        warm((nfs, vfs, cache), self.reads(), path, progress)
     }
 
     fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {

@@ -39,6 +39,7 @@ mod stop;
 mod ublk_control;
 mod udp;
 mod under_way;
+mod usual_reads;
 mod volumes;
 mod warm;
 

@@ -35,6 +35,7 @@ use crate::serve::{Ready, start_error};
 use crate::ublk_control::UblkDriver;
 use crate::udp;
 use crate::under_way::{Reports, UnderWay};
+use crate::usual_reads::UsualReads;
 use crate::volumes::{self, door::NbdDoor};
 
 /// The watches for external changes in each export's file system, once they can be opened.
@@ -201,7 +202,8 @@ impl Start {
         drop(self.reports);
         let pool = cache.as_ref().map_or(0, |cache| cache.pool);
         let exports = LiveExports::new((&vfs, &nfs), &settings.state_dir, owned, recorded, pool);
-        control.serve(cache, mounts, exports, &running);
+        let reads = cache.is_some().then(|| UsualReads::start(&settings.state_dir, &nfs)).transpose()?;
+        control.serve(cache, mounts, exports, reads, &running);
         let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
         events.add(Severity::Info, "started", format!("serving {}", names.join(", ")), &[]);
         let kernel_handles = vfs.exports().iter().all(|export| export.kernel_handles());

@@ -46,6 +46,7 @@ impl Stopping {
         door.into_iter().for_each(|door| door.stop(left()));
         control.cache().into_iter().for_each(|cache| cache.volumes.leave_devices(left()));
         nfs.stop();
+        control.end_reads();
         // From here on no administrator may flush, add or remove a device.
         drop(administration);
         let stopped = stop_cache(&vfs, control.cache(), &events);

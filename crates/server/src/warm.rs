@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use forebay_control::{MOST_ACTIVE, WarmReport};
+use forebay_control::WarmReport;
 use forebay_nfs::Nfs;
 use forebay_runtime::block_on;
 use forebay_vfs::{Vfs, Warming};
 
 use crate::cache::Cache;
+use crate::usual_reads::UsualReads;
 
 /// The time between two reports.
 const REPORT: Duration = Duration::from_millis(200);
@@ -24,15 +25,14 @@ enum Chosen<'a> {
     Handles(Vec<Vec<u8>>),
 }
 
-/// Brings the files at and below `path`, or else those that clients have read most, into the cache until `progress`
+/// Brings the files at and below `path`, or else those that clients usually read, into the cache until `progress`
 /// returns false. While clients read and write, half of the time is left to them.
 ///
 /// # Errors
 /// A sentence: the path is not served, or nothing that is read is cached.
 pub(crate) fn warm(
-    nfs: &Nfs,
-    vfs: &Vfs,
-    cache: &Cache,
+    (nfs, vfs, cache): (&Nfs, &Vfs, &Cache),
+    reads: Option<&UsualReads>,
     path: Option<&Path>,
     progress: &mut dyn FnMut(WarmReport) -> bool,
 ) -> Result<WarmReport, String> {
@@ -43,7 +43,8 @@ pub(crate) fn warm(
         let stats = nfs.stats();
         stats.bytes_read.load(Relaxed) + stats.bytes_written.load(Relaxed)
     };
-    let chosen = path.map_or_else(|| most_read(nfs).map(Chosen::Handles), |path| Ok(Chosen::Path(path)))?;
+    let chosen =
+        path.map_or_else(|| usual(nfs, reads).map(Chosen::Handles), |path| Ok(Chosen::Path(path)))?;
     let total = match &chosen {
         Chosen::Path(path) => vfs.measure(path).map_err(|error| error.to_string())?,
         Chosen::Handles(handles) => Warming { files: handles.len() as u64, ..Warming::default() },
@@ -71,19 +72,18 @@ pub(crate) fn warm(
     Ok(report(total, warmed))
 }
 
-/// Returns the handles of the files that clients have read, the ones with the most operations first.
-fn most_read(nfs: &Nfs) -> Result<Vec<Vec<u8>>, String> {
-    if !nfs.has_profile() {
-        return Err(
-            "nothing is counted: the configuration has `profile = false`; set it to true first".to_owned()
-        );
-    }
-    let (snapshot, _) = nfs.profile(MOST_ACTIVE);
-    let read = snapshot.files.into_iter().filter(|file| file.counters.bytes_read > 0);
-    let handles: Vec<_> = read.filter_map(|file| Some(file.id?.as_bytes().to_vec())).collect();
-    match handles.is_empty() {
-        true => Err("the profile knows no file that clients have read yet; name a path instead".to_owned()),
-        false => Ok(handles),
+/// Returns the handles of the files that clients usually read, the most read ones first.
+fn usual(nfs: &Nfs, reads: Option<&UsualReads>) -> Result<Vec<Vec<u8>>, String> {
+    let handles = reads.map_or_else(Vec::new, UsualReads::handles);
+    match (handles.is_empty(), nfs.has_profile()) {
+        (false, _) => Ok(handles),
+        (true, false) => {
+            Err("nothing is counted: the configuration has `profile = false`; set it to true first"
+                .to_owned())
+        }
+        (true, true) => {
+            Err("the profile knows no file that clients have read yet; name a path instead".to_owned())
+        }
     }
 }
 

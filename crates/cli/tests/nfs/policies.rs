@@ -405,7 +405,7 @@ fn warming_brings_files_to_the_devices_and_says_what_did_not_fit() {
 
 #[test]
 fn warming_from_the_profile_brings_what_clients_have_read() {
-    let server = Serve::unsquashed().cached().start_on(|data| {
+    let mut server = Serve::unsquashed().cached().start_on(|data| {
         for file in ["read", "unread"] {
             std::fs::write(data.join(file), [1; SIZE]).unwrap();
         }
@@ -420,6 +420,14 @@ fn warming_from_the_profile_brings_what_clients_have_read() {
     assert_eq!((&report["files"], &report["brought_bytes"]), (&1.into(), &SIZE.into()));
     wait_for(|| held(&server, "read").0 == SIZE as u64);
     assert_eq!(held(&server, "unread"), (0, 0));
+    // The next server knows that before a client has read anything.
+    server.restart();
+    server.ask(&["invalidate", server.data.to_str().unwrap()]);
+    assert_eq!(held(&server, "read"), (0, 0));
+    let report = warm(&server, &["--from-profile"]);
+    assert_eq!((&report["files"], &report["brought_bytes"]), (&1.into(), &SIZE.into()));
+    server.ask(&["profile", "reset"]);
+    assert_eq!(warm(&server, &["--from-profile"])["files"], 1);
 }
 
 #[test]
