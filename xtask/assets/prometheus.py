@@ -1,4 +1,4 @@
-"""Runs Prometheus with the shipped alert rules against a server under load, and removes a cache device.
+"""Runs Prometheus with the shipped alert rules against a server under load. Removes a cache device, and has one die.
 
 Arguments: the binary, and the rules. Prints a line for each case.
 """
@@ -59,9 +59,10 @@ class Prometheus:
         return float(found["result"][0]["value"][1]) if found and found["result"] else None
 
     def firing(self, name):
-        """Returns true if an alert fires."""
+        """Returns the labels of an alert that fires; None if none does."""
         alerts = (self.ask("/api/v1/alerts") or {}).get("alerts", [])
-        return any(one["labels"]["alertname"] == name and one["state"] == "firing" for one in alerts)
+        found = [one["labels"] for one in alerts if one["labels"]["alertname"] == name and one["state"] == "firing"]
+        return found[0] if found else None
 
     def stop(self):
         """Ends Prometheus."""
@@ -96,6 +97,17 @@ def check_names(rules, dashboard, server):
         assert used and used <= known | optional, f"{path}: {sorted(used - known - optional)}"
 
 
+def check_lost(prometheus, server):
+    """The alert names the device that died, and ends when another one replaces it."""
+    assert not prometheus.firing("ForebayCacheDeviceLost"), "it fires before"
+    # The load uses the device, so the server notices that its file is gone.
+    os.remove(server.caches[0])
+    labels = wait_for("the alert", lambda: prometheus.firing("ForebayCacheDeviceLost"))
+    assert labels["device"] == server.caches[0] and labels["severity"] == "critical", labels
+    server.ask("pool", "add", server.caches[1], "--force")
+    wait_for("the end of the alert", lambda: not prometheus.firing("ForebayCacheDeviceLost"))
+
+
 def main(binary, rules, dashboard):
     """Runs all cases."""
     done = subprocess.run(["promtool", "check", "rules", rules], capture_output=True, text=True, check=False)
@@ -115,6 +127,7 @@ def main(binary, rules, dashboard):
         server.ask("pool", "add", server.caches[2])
         good &= case("the alert ends when a device is added", lambda: wait_for(
             "the end of the alert", lambda: not prometheus.firing("ForebayCacheNotMirrored")))
+        good &= case("an alert fires when a device dies", lambda: check_lost(prometheus, server))
         load.terminate()
         load.wait()
     finally:
