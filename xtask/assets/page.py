@@ -19,6 +19,7 @@ from watched_server import Server, case, wait_for
 VIEWS = ["overview", "pool", "clients", "events"]
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
          "--disable-sync", "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars", "--window-size=1280,900"]
+TAB, ENTER, ESCAPE = "\ue004", "\ue007", "\ue00c"
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
@@ -77,6 +78,11 @@ class Browser:
         """Types into an element."""
         element = self.call("/element", {"using": "css selector", "value": selector})[ELEMENT]
         self.call(f"/element/{element}/value", {"text": text})
+
+    def press(self, key):
+        """Presses a key."""
+        strokes = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
+        self.call("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
 
     def cdp(self, command, **parameters):
         """Sends a command of Chromium's own protocol."""
@@ -152,8 +158,7 @@ class Page:
         self.browser.open("about:blank")
         self.browser.open(f"{self.server.base}/#pool")
         wait_for("the pool", lambda: self.browser.run("return document.querySelector('#view table') !== null"))
-        tab = {"actions": [{"type": "key", "id": "keyboard", "actions": [{"type": "keyDown", "value": "\ue004"}, {"type": "keyUp", "value": "\ue004"}]}]}
-        self.browser.call("/actions", tab)
+        self.browser.press(TAB)
         focused = self.browser.run("return document.activeElement.className")
         assert focused == "skip", f"the focus is on {focused!r}"
         faults = self.browser.run("""
@@ -193,6 +198,39 @@ class Page:
         self.picture("curve")
         self.browser.run("document.getElementById('beside').remove()")
 
+    def check_work(self):
+        """The view of the pool shows each work in progress, with an estimate."""
+        self.show("pool")
+        work = [{"kind": "rebuild", "done": 3 << 30, "total": 4 << 30, "left_ns": 90e9},
+                {"kind": "removal", "device": "/dev/nvme1n1", "done": 1 << 20, "total": 5 << 20, "left_ns": 4e9},
+                {"kind": "scrub", "done": 20, "total": 400}, {"kind": "load", "done": 1, "total": 2, "left_ns": 7200e9}]
+        drawn = self.browser.call("/execute/async", {"args": [work], "script": """
+            const [work, done] = arguments;
+            import('/views.js').then(async ({ pool }) => {
+                const request = new XMLHttpRequest();
+                request.open('GET', '/api/status', false);
+                request.send();
+                const status = JSON.parse(request.responseText);
+                const shown = (work) => {
+                    const view = document.createElement('div');
+                    view.id = 'beside';
+                    view.append(...pool({ status: { ...status, pool: { ...status.pool, work } }, width: 800 }).filter((one) => one));
+                    return view;
+                };
+                const view = shown(work);
+                document.getElementById('view').after(view);
+                const lines = [...view.querySelectorAll('p.progress')].map((line) => [line.textContent,
+                    line.querySelector('progress').labels.length, line.querySelector('progress').position]);
+                done([lines, shown([]).textContent.includes('In progress')]);
+            }).catch((error) => done([String(error)]));"""})
+        assert drawn == [[
+            ["Dirty data gets its second copy  3 GiB of 4 GiB, 1 min 30 s left", 1, 0.75],
+            ["Data leaves /dev/nvme1n1  1 MiB of 5 MiB, 4 s left", 1, 0.2],
+            ["Scrub  20 of 400 segments, the time left is not known yet", 1, 0.05],
+            ["Clean data is loaded  1 of 2 segments, 2 h left", 1, 0.5]], False], drawn
+        self.picture("work")
+        self.browser.run("document.getElementById('beside').remove()")
+
     def rows(self, table):
         """Returns the number of rows of a table whose last but one figure is not 0."""
         return self.browser.run("""
@@ -222,6 +260,46 @@ class Page:
             request.send('{"action":"flush"}');
             return request.status;""")
         assert status == 403, status
+
+    def check_keys(self):
+        """An administrator comes to an action, opens it and leaves it with the keyboard alone. Paper has no buttons."""
+        self.browser.open(self.server.invitation())
+        wait_for("the rights", lambda: self.browser.run("return document.getElementById('leave') !== null"))
+        self.show("pool")
+        wait_for("the actions", lambda: self.browser.run("return document.getElementById('scrub') !== null"))
+        focused = "return document.activeElement.id"
+        for _ in range(60):
+            if self.browser.run(focused) == "scrub":
+                break
+            self.browser.press(TAB)
+        assert self.browser.run(focused) == "scrub", "no tab stop is the action"
+        assert self.browser.run("return getComputedStyle(document.activeElement).outlineStyle") != "none", "the focus cannot be seen"
+        figures = "return document.getElementById('where').textContent"
+        before = self.browser.run(figures)
+        wait_for("new figures", lambda: self.browser.run(figures) != before)
+        assert self.browser.run(focused) == "scrub", "new figures take the focus away"
+        self.browser.press(ENTER)
+        assert self.browser.run("return document.getElementById('confirm').open"), "Enter opens nothing"
+        for _ in range(6):
+            self.browser.press(TAB)
+            assert self.browser.run("return document.activeElement === document.body || document.getElementById('confirm').contains(document.activeElement)")
+        self.browser.press(ESCAPE)
+        wait_for("the end of the question", lambda: not self.browser.run("return document.getElementById('confirm').open"))
+        assert self.browser.run(focused) == "scrub", "the focus does not come back"
+        self.browser.cdp("Emulation.setEmulatedMedia", media="print")
+        try:
+            self.check_paper()
+        finally:
+            self.browser.cdp("Emulation.setEmulatedMedia", media="")
+
+    def check_paper(self):
+        """Each view can be printed, without what only a screen can do."""
+        for view in VIEWS:
+            self.show(view)
+            left = self.browser.run("return [...document.querySelectorAll('button, input, select')].filter((one) => one.checkVisibility()).map((one) => one.textContent)")
+            assert not left, f"{view} is printed with {left}"
+            paper = base64.b64decode(self.browser.cdp("Page.printToPDF", printBackground=False)["data"])
+            assert paper.startswith(b"%PDF") and b"/Type /Page\n" in paper, f"{view} cannot be printed"
 
     def act(self, button, told):
         """Clicks an action, cancels it, clicks it again, and confirms it."""
@@ -293,8 +371,10 @@ def main(binary, pictures):
         good &= case("all views on a screen, in the dark, on a phone and printed", page.check_looks)
         good &= case("keyboard and screen reader", page.check_keyboard)
         good &= case("the miss-ratio curve", page.check_curve)
+        good &= case("work in progress with its estimates", page.check_work)
         good &= case("who does how much, without names of files", page.check_activity)
         good &= case("a visitor may look only", page.check_stranger)
+        good &= case("actions with the keyboard, and on paper", page.check_keys)
         good &= case("every action of an administrator", page.check_actions)
         good &= case("no fault, and no request to another host", page.check_quiet)
         load.terminate()

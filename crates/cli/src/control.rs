@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use forebay_config::{STATE_BASE_OF_ROOT, format_size, state_base};
 use forebay_control::{
-    Client, ClientError, FlushProgress, PoolDevice, PoolRequest, PoolStatus, ScrubStatus, Status,
+    Client, ClientError, FlushProgress, PoolDevice, PoolRequest, PoolStatus, PoolWork, PoolWorkKind,
+    ScrubStatus, Status,
 };
 use serde_json::json;
 
@@ -355,8 +356,36 @@ pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
         ),
         ("cache scrub", scrub),
     ];
+    lines.extend(pool.work.iter().map(|work| ("cache work", work_line(work))));
     lines.extend(notes);
     lines
+}
+
+/// Returns a work in progress as one line, with the time left.
+fn work_line(work: &PoolWork) -> String {
+    let PoolWork { kind, device, done, total, left_ns } = work;
+    let name = match kind {
+        PoolWorkKind::Load => "clean data is loaded".to_owned(),
+        PoolWorkKind::Rebuild => "dirty data gets its second copy".to_owned(),
+        PoolWorkKind::Removal => {
+            let device = device.as_ref().map(|device| printable(&device.display().to_string()));
+            format!("data leaves {}", device.unwrap_or_default())
+        }
+        PoolWorkKind::Scrub => "scrub".to_owned(),
+    };
+    let amounts = match kind {
+        PoolWorkKind::Load | PoolWorkKind::Scrub => {
+            format!("{} of {} segments", output::count(*done), output::count(*total))
+        }
+        PoolWorkKind::Rebuild | PoolWorkKind::Removal => {
+            format!("{} of {}", format_size(*done), format_size(*total))
+        }
+    };
+    let left = left_ns.map_or_else(
+        || "the time left is not known yet".to_owned(),
+        |left| format!("{} left", output::span(Duration::from_nanos(left))),
+    );
+    format!("{name}: {amounts}, {left}")
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub use policy::{
 };
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
-    PoolStatus, ReloadReport, Request, Response, ScrubStatus, WarmReport,
+    PoolStatus, PoolWork, PoolWorkKind, ReloadReport, Request, Response, ScrubStatus, WarmReport,
 };
 pub use rate::RateLimitStatus;
 pub use sample::{CacheCounters, OperationSample, StatSample};

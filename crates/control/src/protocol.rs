@@ -338,9 +338,43 @@ pub struct PoolStatus {
     /// The scrub in progress, or the last one since the start.
     #[serde(default)]
     pub scrub: ScrubStatus,
+    /// The work on the pool that is in progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<PoolWork>,
     /// Counters since the start.
     #[serde(default)]
     pub counters: CacheCounters,
+}
+
+/// A work on the pool that is in progress. Amounts of a load and of a scrub are segments, the others are bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolWork {
+    /// The kind of the work.
+    pub kind: PoolWorkKind,
+    /// The device that the work is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<PathBuf>,
+    /// The amount that is done.
+    pub done: u64,
+    /// The whole amount; it grows if clients write.
+    pub total: u64,
+    /// The estimated time left in nanoseconds; absent until the rate is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ns: Option<u64>,
+}
+
+/// A kind of work on the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolWorkKind {
+    /// Clean data is found again after a start.
+    Load,
+    /// Dirty data that is on one device gets its second copy, or is destaged.
+    Rebuild,
+    /// The data that keeps a device in use is destaged.
+    Removal,
+    /// Every copy is read and checked.
+    Scrub,
 }
 
 fn all_loaded() -> u8 {

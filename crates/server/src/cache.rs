@@ -26,6 +26,7 @@ use crate::identity::Identities;
 use crate::in_use::InUse;
 use crate::placement::Rules;
 use crate::policies::Policies;
+use crate::pool_work::Progress;
 use crate::roster::Roster;
 use crate::side_by_side::open_beside_others;
 use crate::ublk_control::UblkDriver;
@@ -50,6 +51,8 @@ pub(crate) struct Cache {
     pub(crate) volumes: Arc<Volumes>,
     /// Estimates the miss-ratio curve, if the settings want it.
     pub(crate) curve: Option<CurveTask>,
+    /// The work on the pool that is in progress.
+    pub(crate) progress: Progress,
     /// The policies of files and directories.
     pub(crate) policies: Arc<Policies>,
     /// Watches the health of the disks, if the process has the privileges for it.
@@ -223,6 +226,7 @@ pub(crate) fn open(
         removing,
         volumes,
         curve,
+        progress: Progress::default(),
         policies,
         monitor,
     };

@@ -350,6 +350,8 @@ impl Handler for Control {
         let stats = self.parts.nfs.stats();
         let durability = self.durability();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // The estimates of the work in progress need a look at its begin.
+        self.cache().into_iter().for_each(|cache| drop(cache.progress.of(&cache.engine)));
         StatSample {
             time_ns: now.as_nanos() as u64,
             started_ns: self.started.ns,

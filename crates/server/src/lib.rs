@@ -23,6 +23,7 @@ mod notify;
 mod placement;
 mod policies;
 mod pool;
+mod pool_work;
 mod portmap;
 mod privileges;
 mod rates;

@@ -65,6 +65,7 @@ pub(crate) fn pool_status(cache: &Cache, index: Usage) -> PoolStatus {
         index_bytes: index.index_bytes,
         index_bytes_per_block: index.index_bytes as f64 / index.ssd_blocks.max(1) as f64,
         scrub: scrub(cache),
+        work: cache.progress.of(&cache.engine),
         counters: counters(cache),
     }
 }

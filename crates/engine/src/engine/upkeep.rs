@@ -136,6 +136,19 @@ impl Engine {
         self.core.warming()
     }
 
+    /// Returns the number of dirty blocks that have to be copied or destaged until all dirty data is on two devices.
+    /// `None` if it is, or if fewer than two devices are there.
+    pub fn unmirrored(&self) -> Option<u64> {
+        let core = &self.core;
+        (!core.is_mirrored() && core.staying() >= 2).then(|| core.segments.dirty_until_mirrored())
+    }
+
+    /// Returns the number of dirty blocks to be destaged before the device that is being removed may go; `None` if no
+    /// device is being removed.
+    pub fn dirty_before_removal(&self) -> Option<u64> {
+        self.core.segments.dirty_before_removal()
+    }
+
     /// Waits until all clean segments are loaded, or never will be: no device is left, or the engine closes.
     pub async fn warmed(&self) {
         self.core.warmed().await

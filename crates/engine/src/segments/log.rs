@@ -89,6 +89,14 @@ impl Segments {
         head.is_some_and(|head| inner.has_two_legs(head)) && !lone && !inner.leaves_one()
     }
 
+    /// Returns the number of dirty blocks in the part of the log that has to leave before the whole log is on two
+    /// devices.
+    pub(crate) fn dirty_until_mirrored(&self) -> u64 {
+        let inner = self.inner.lock();
+        let segments = inner.log.iter().filter_map(|id| inner.table.get(id));
+        segments.filter(|segment| segment.seq <= inner.lone).map(|segment| u64::from(segment.dirty)).sum()
+    }
+
     /// Returns true if no segment with fewer than two legs is in the log any more, but that is not durable yet.
     pub(crate) fn lone_left(&self) -> bool {
         let inner = self.inner.lock();

@@ -104,6 +104,21 @@ impl Segments {
         rid || goes
     }
 
+    /// Returns the number of dirty blocks to be destaged before the device that is being removed may go; `None` if no
+    /// device is being removed.
+    pub(crate) fn dirty_before_removal(&self) -> Option<u64> {
+        let inner = self.inner.lock();
+        let device = inner.retiring?.device;
+        if inner.staying() < 2 {
+            return Some(inner.dirty);
+        }
+        let segments: Vec<_> = inner.log.iter().filter_map(|id| inner.table.get(id)).collect();
+        let is_on = |segment: &&super::Segment| segment.legs.iter().any(|place| place.device == device);
+        // Segments leave the log oldest first, so all up to the last one on the device have to go.
+        let last = segments.iter().rposition(is_on).map_or(0, |last| last + 1);
+        Some(segments[..last].iter().map(|segment| u64::from(segment.dirty)).sum())
+    }
+
     /// Returns the segments on the device that are not part of the log.
     pub(crate) fn not_in_log_on(&self, device: u16) -> Vec<SegmentId> {
         let inner = self.inner.lock();

@@ -126,13 +126,36 @@ fn a_device_that_is_being_removed_takes_the_log_only_while_fewer_than_two_others
     let head = segments.open(SegmentKind::Log, 2, 0).unwrap();
     assert_eq!(devices_of(&head), [1, 2]);
     assert!(segments.is_mirrored(Some(head.id)) && segments.may_go(0, None));
+    segments.place(head.id, true);
+    assert_eq!(segments.dirty_before_removal(), Some(0), "the log is on the other two");
     segments.lose(1);
+    assert_eq!(segments.dirty_before_removal(), Some(1), "one device will be left");
+    assert_eq!(segments.dirty_until_mirrored(), 1);
     assert_eq!((segments.staying(), segments.devices()), (1, 2));
     assert!(!segments.may_go(0, None), "it may be needed");
     assert_eq!(devices_of(&segments.open(SegmentKind::Log, 2, 0).unwrap()), [0, 2]);
     assert_eq!(devices_of(&segments.open(SegmentKind::Clean, 1, 0).unwrap()), [2]);
     segments.end_retiring();
-    assert_eq!(segments.staying(), 2);
+    assert_eq!((segments.staying(), segments.dirty_before_removal()), (2, None));
+}
+
+#[test]
+fn a_removal_waits_for_the_log_up_to_the_last_segment_on_the_device() {
+    let free = || (0..4).rev().collect();
+    let segments = Segments::new(1, vec![free(), free(), free()], vec![4; 3]);
+    let opened: Vec<_> = (0..4).map(|_| segments.open(SegmentKind::Log, 2, 0).unwrap()).collect();
+    for (number, opened) in opened.iter().enumerate() {
+        for _ in 0..=number {
+            segments.place(opened.id, true);
+        }
+    }
+    assert_eq!(segments.dirty_until_mirrored(), 0);
+    for device in 0..3 {
+        let last = opened.iter().rposition(|opened| devices_of(opened).contains(&device)).unwrap();
+        segments.retire(device);
+        assert_eq!(segments.dirty_before_removal(), Some((1..=last as u64 + 1).sum()), "device {device}");
+        segments.end_retiring();
+    }
 }
 
 #[test]

@@ -81,13 +81,19 @@ function estimate(dirty, rate) {
   return rate > 0 ? `${span(dirty / rate)} for all dirty data` : "waits for an idle moment";
 }
 
-function progress(name, done, total, more) {
-  return el("p", { class: "progress" }, el("label", {}, `${name} `,
-    el("progress", { max: total || 1, value: done })), ` ${more}`);
+const WORK = { load: "Clean data is loaded", rebuild: "Dirty data gets its second copy", removal: "Data leaves", scrub: "Scrub" };
+
+/** Returns the progress of a work on the pool, with the time left. */
+function progress({ kind, device, done, total, left_ns: left }) {
+  const amount = (value) => (kind === "load" || kind === "scrub" ? digits(value) : bytes(value));
+  const unit = kind === "load" || kind === "scrub" ? " segments" : "";
+  const time = left === undefined || left === null ? "the time left is not known yet" : `${span(left / 1e9)} left`;
+  return el("p", { class: "progress" }, el("label", {}, `${WORK[kind] ?? kind}${device ? ` ${device}` : ""} `,
+    el("progress", { max: total || 1, value: done })), ` ${amount(done)} of ${amount(total)}${unit}, ${time}`);
 }
 
 /** The devices of the pool, work in progress, and the actions. */
-export function pool({ status, latest, administrator, act, advice, width }) {
+export function pool({ status, administrator, act, advice, width }) {
   const pool = status.pool;
   if (!pool) return [el("h2", {}, "Pool"), el("p", { class: "panel" },
     "This server has no cache: reads and writes go straight to the backing store.")];
@@ -107,14 +113,8 @@ export function pool({ status, latest, administrator, act, advice, width }) {
     }
     return row;
   });
-  const work = [];
-  const destaged = latest?.destaged_bytes ?? 0;
-  if (pool.devices.some((device) => device.state === "leaving")) {
-    work.push(el("p", {}, `A device is being removed: ${bytes(pool.dirty_bytes)} are dirty, ${estimate(pool.dirty_bytes, destaged)}.`));
-  }
-  if (pool.loaded_percent < 100) work.push(progress("Clean data is loaded", pool.loaded_percent, 100, `${pool.loaded_percent} %`));
+  const work = (pool.work ?? []).map(progress);
   const scrub = pool.scrub;
-  if (scrub.running) work.push(progress("Scrub", scrub.segments_done, scrub.segments, `${scrub.segments_done} of ${scrub.segments} segments`));
   const bad = `${digits(scrub.blocks_checked)} copies checked, ${digits(scrub.blocks_repaired)} repaired, ${digits(scrub.blocks_dropped)} dropped, ${digits(scrub.blocks_lost)} lost`;
   const facts = [
     ["Mode", status.mode === status.effective_mode ? status.mode : `${status.mode}; in force: ${status.effective_mode}`],
