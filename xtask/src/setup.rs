@@ -50,6 +50,7 @@ const PACKAGES: &[&str] = &[
     "slirp4netns",
     "systemd",
     "udev",
+    "umoci",
     "xfsprogs",
 ];
 

@@ -48,7 +48,7 @@ impl Watched {
 }
 
 /// Runs a script of the assets, and returns its cases.
-fn script(name: &str, arguments: &[&Path]) -> Result<Vec<Case>> {
+pub(crate) fn script(name: &str, arguments: &[&Path]) -> Result<Vec<Case>> {
     let mut command = Command::new("python3");
     command.arg(asset(name)).args(arguments);
     let mut cases = Vec::new();

@@ -37,8 +37,8 @@ pub(super) fn tar(binary: &Path, version: &str, out: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Makes the image, a directory in OCI layout, and returns its path. Its one layer has the binary and the directories
-/// of configuration, state and export.
+/// Makes the image, a directory in OCI layout, and returns its path. Its one layer has the binary, its configuration,
+/// and the directories of state and export.
 pub(super) fn image(binary: &Path, version: &str, out: &Path) -> Result<PathBuf> {
     let found = command("umoci", ["--version"]).output().is_ok();
     ensure!(found, "umoci is missing: apt-get install umoci");
@@ -59,6 +59,7 @@ pub(super) fn image(binary: &Path, version: &str, out: &Path) -> Result<PathBuf>
         fs::create_dir_all(files.join(dir))?;
     }
     fs::copy(binary, files.join("usr/bin/forebay"))?;
+    fs::copy(root().join("packaging/image/forebay.toml"), files.join("etc/forebay/forebay.toml"))?;
     umoci(&["repack", "--image", &image, &bundle_name])?;
     umoci(&[
         "config",
@@ -66,8 +67,7 @@ pub(super) fn image(binary: &Path, version: &str, out: &Path) -> Result<PathBuf>
         &image,
         "--config.entrypoint=/usr/bin/forebay",
         "--config.cmd=serve",
-        "--config.cmd=/srv",
-        "--config.cmd=--state-dir=/var/lib/forebay/main",
+        "--config.cmd=--config=/etc/forebay/forebay.toml",
         "--config.exposedports=2049/tcp",
         "--config.volume=/srv",
         "--config.volume=/var/lib/forebay",

@@ -1,19 +1,22 @@
-//! The step `packages`: makes the packages, checks them with the distributions' own tools, and installs the one for
-//! Debian in a guest with real systemd, by the commands of "In ten minutes" in `docs/operations.md`. There a client
-//! writes while the package is upgraded, and while it is removed.
+//! The step `packages`: makes the packages, and checks them with the distributions' own tools. Runs the archive and the
+//! image in a root directory and a network of their own. Installs the package for Debian in a guest with real systemd,
+//! by the commands of "In ten minutes" in `docs/operations.md`. There a client writes while the package is upgraded,
+//! and while it is removed.
 
 use std::{fs::File, path::Path, time::Duration};
 
 use anyhow::{Result, bail};
 
 use super::{
+    archive,
     deb::{self, Packing},
     dynamic, rpm, version,
 };
 use crate::{
     process::{command, output, quoted, rigs_dir, root, run},
-    suites::{Counts, asset},
+    suites::{Counts, asset, count},
     vm::{Booted, Disk, Kernel, Machine, Release},
+    watched::script,
 };
 
 /// Time for the guest.
@@ -32,9 +35,24 @@ pub(crate) fn check() -> Result<Counts> {
     lint(&old)?;
     contains(&red_hat)?;
     let passed = 2;
-    let told = install(&old, &new, work.path())?;
+    let mut told = install(&old, &new, work.path())?;
+    let unpacked = in_roots(&binary, &version, work.path())?;
+    (told.passed, told.failed) = (told.passed + unpacked.passed, told.failed + unpacked.failed);
     println!("packages: {} passed, {} failed", passed + told.passed, told.failed);
     Ok(Counts { passed: passed + told.passed, failed: told.failed, ..Counts::default() })
+}
+
+/// Makes the archive and the image with the binary of the packages, and runs both. A static binary would take a second
+/// build; `cargo x package --try` runs both with it.
+fn in_roots(binary: &Path, version: &str, work: &Path) -> Result<Counts> {
+    let (tar, image) = (archive::tar(binary, version, work)?, archive::image(binary, version, work)?);
+    try_in_roots(&tar, &image)
+}
+
+/// Runs the server of an archive and of an image, each in a root directory and a network of its own, without a
+/// container daemon. Counts the cases that `unpacked.py` reports.
+pub(super) fn try_in_roots(tar: &Path, image: &Path) -> Result<Counts> {
+    Ok(count("unpacked", &script("unpacked.py", &[tar, image])?))
 }
 
 /// Checks a package for Debian with lintian(1).

@@ -13,7 +13,7 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use self::deb::Packing;
@@ -31,6 +31,9 @@ pub(crate) struct Package {
     /// Directory for the packages, made if missing [default: target/packages]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Run the server of the archive and of the image, each in a root directory of its own (needs root)
+    #[arg(long = "try")]
+    tries: bool,
 }
 
 /// A kind of package.
@@ -71,16 +74,24 @@ impl Package {
                 println!("{}", rpm::make(&binary, &version, &out)?.display());
             }
         }
+        let (mut tar, mut image) = (None, None);
         if has(&[Kind::Tar, Kind::Image]) {
             let binary = static_binary()?;
             if has(&[Kind::Tar]) {
-                println!("{}", archive::tar(&binary, &version, &out)?.display());
+                tar = Some(archive::tar(&binary, &version, &out)?);
             }
             if has(&[Kind::Image]) {
-                println!("{}", archive::image(&binary, &version, &out)?.display());
+                image = Some(archive::image(&binary, &version, &out)?);
             }
         }
-        Ok(ExitCode::SUCCESS)
+        for path in [&tar, &image].into_iter().flatten() {
+            println!("{}", path.display());
+        }
+        match (self.tries, tar, image) {
+            (false, ..) => Ok(ExitCode::SUCCESS),
+            (true, Some(tar), Some(image)) => Ok(crate::status(&installed::try_in_roots(&tar, &image)?)),
+            (true, ..) => bail!("--try needs the kinds tar and image"),
+        }
     }
 }
 
