@@ -23,9 +23,21 @@ pub(crate) struct Dist {
 /// the compiler again for dependencies of objects that are built once, and writes ten times the debug information.
 const MAKE: &str = "STATIC_LIBS=lib/libjemalloc_pic.a CC_MM= EXTRA_CFLAGS=-g1";
 
-/// Returns the command that builds the release binary. Its machine code is that of `cargo build --release`.
-pub(crate) fn build() -> Command {
+/// The optimisation of the release binary across crates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linked {
+    /// As the profile `release` says. The machine code is that of `cargo build --release`.
+    Optimised,
+    /// None, for CI: the optimisation of the whole program takes a third of the processor time of the build.
+    Plain,
+}
+
+/// Returns the command that builds the release binary.
+pub(crate) fn build(linked: Linked) -> Command {
     let mut command = command("cargo", ["build", "--release", "--bin", "forebay"]);
+    if linked == Linked::Plain {
+        command.env("CARGO_PROFILE_RELEASE_LTO", "off");
+    }
     // The build script of tikv-jemalloc-sys passes them on. Cargo does not build the script again when they change.
     command.env("MAKEFLAGS", MAKE);
     command
@@ -37,7 +49,7 @@ impl Dist {
         let out = self.out.unwrap_or_else(|| target_dir().join("dist"));
         // Cargo runs in the workspace's root, but this program may run elsewhere, so the path is made absolute.
         let out = std::path::absolute(&out).with_context(|| format!("cannot use {}", out.display()))?;
-        run(&mut build())?;
+        run(&mut build(Linked::Optimised))?;
         split(&target_dir().join("release/forebay"), &out)?;
         println!("{} and {}", out.join("forebay").display(), out.join("forebay.debug").display());
         Ok(ExitCode::SUCCESS)

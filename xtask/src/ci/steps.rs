@@ -7,7 +7,9 @@ use super::{
     Step, WITHOUT_ALLOCATOR, cargo_test, fuzz, modes, one, sim, step, tests,
 };
 use crate::{
-    boot, dist, documents, mounts, nbd, package,
+    boot,
+    dist::{self, Linked},
+    documents, mounts, nbd, package,
     process::{command, target_dir},
     quota, readme,
     server::Kind,
@@ -100,7 +102,7 @@ pub(crate) fn all() -> Vec<Step> {
 /// Returns the step that builds the release binary and splits its debug information off.
 fn release() -> Step {
     step("release", "the binary that is installed", || {
-        one(&mut dist::build())?;
+        one(&mut dist::build(Linked::Plain))?;
         dist::split(&target_dir().join("release/forebay"), &target_dir().join("dist"))?;
         Ok(Counts { passed: 2, ..Counts::default() })
     })

@@ -13,6 +13,7 @@ use super::{
     dynamic, rpm, version,
 };
 use crate::{
+    dist::Linked,
     process::{command, output, quoted, rigs_dir, root, run},
     suites::{Counts, asset, count},
     vm::{Booted, Disk, Kernel, Machine, Release},
@@ -25,10 +26,10 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The disks of the guest, by serial number. The array is a SCSI disk in its memory.
 const SSDS: [&str; 2] = ["ssd1", "ssd2"];
 
-/// Makes and checks the packages.
+/// Makes and checks the packages, of the binary that the other steps test.
 pub(crate) fn check() -> Result<Counts> {
     let work = tempfile::Builder::new().prefix("packages-").tempdir_in(rigs_dir()?)?;
-    let (binary, version) = (dynamic()?, version()?);
+    let (binary, version) = (dynamic(Linked::Plain)?, version()?);
     let old = deb::make(&binary, &version, work.path(), Packing::Fast)?;
     let new = deb::make(&binary, &format!("{version}+later"), work.path(), Packing::Light)?;
     let red_hat = rpm::make(&binary, &version, work.path())?;

@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 
 use self::deb::Packing;
 use crate::{
-    dist,
+    dist::{self, Linked},
     process::{command, output, run, target_dir},
 };
 
@@ -66,7 +66,7 @@ impl Package {
         let version = version()?;
         let has = |wanted: &[Kind]| kinds.iter().any(|kind| wanted.contains(kind));
         if has(&[Kind::Deb, Kind::Rpm]) {
-            let binary = dynamic()?;
+            let binary = dynamic(Linked::Optimised)?;
             if has(&[Kind::Deb]) {
                 println!("{}", deb::make(&binary, &version, &out, Packing::Small)?.display());
             }
@@ -105,8 +105,8 @@ fn version() -> Result<String> {
 
 /// Builds the binary for packages of distributions, and returns its path. It uses the host's name service, which a
 /// static binary cannot.
-fn dynamic() -> Result<PathBuf> {
-    run(&mut dist::build())?;
+fn dynamic(linked: Linked) -> Result<PathBuf> {
+    run(&mut dist::build(linked))?;
     let out = target_dir().join("dist");
     dist::split(&target_dir().join("release/forebay"), &out)?;
     let binary = out.join("forebay");
@@ -143,7 +143,9 @@ fn static_binary() -> Result<PathBuf> {
     // Parts of the binary are C, for which musl has a compiler of its own.
     let found = command("musl-gcc", ["--version"]).output().is_ok();
     ensure!(found, "musl-gcc is missing: apt-get install musl-tools");
-    run(dist::build().args(["--target", STATIC]).env("CC_x86_64_unknown_linux_musl", "musl-gcc"))?;
+    run(dist::build(Linked::Optimised)
+        .args(["--target", STATIC])
+        .env("CC_x86_64_unknown_linux_musl", "musl-gcc"))?;
     let out = target_dir().join("dist-static");
     dist::split(&target_dir().join(STATIC).join("release/forebay"), &out)?;
     Ok(out.join("forebay"))
