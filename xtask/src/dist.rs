@@ -28,7 +28,7 @@ const MAKE: &str = "STATIC_LIBS=lib/libjemalloc_pic.a CC_MM= EXTRA_CFLAGS=-g1";
 pub(crate) enum Linked {
     /// As the profile `release` says. The machine code is that of `cargo build --release`.
     Optimised,
-    /// None, for CI: the optimisation of the whole program takes a third of the processor time of the build.
+    /// None, for CI: the optimisation of the whole program takes a fifth of the processor time of the build.
     Plain,
 }
 
