@@ -83,7 +83,8 @@ impl Default for Limits {
             cached_reply: REPLY_MAX as u32,
             kept_replies: 256 << 20,
             operations: 64,
-            states: 2_000_000,
+            // A million opens and a million lock states, and room for one client more.
+            states: 2_500_000,
             locks: 2_000_000,
             hosts: 20_000,
             locks_per_host: 20_000,
