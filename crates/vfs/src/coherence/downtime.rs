@@ -78,10 +78,13 @@ impl Downtime {
         Ok(downtime)
     }
 
-    /// Returns true if a file of this file system that was last changed at `ctime` was changed while no server owned
-    /// it.
+    /// Returns true if a file of this file system that was last changed at `ctime` may have been changed while no
+    /// server owned it. So it may if `ctime` is in the future: then the clock was set back, perhaps in a downtime.
     pub(crate) fn covers(&self, filesystem: u32, ctime: Time) -> bool {
         let at = ctime.sec.max(0) as u64 * 1_000_000_000 + u64::from(ctime.nsec);
+        if at > nanos(SystemTime::now() + TICK) {
+            return true;
+        }
         let mut spans = self.spans.iter().filter(|(number, _)| *number == filesystem);
         spans.any(|(_, spans)| spans.iter().any(|(from, to)| *from < at && at <= *to))
     }
@@ -116,7 +119,7 @@ fn end_one(state_dir: &Path, name: &str, fresh: bool) -> io::Result<(Vec<Span>, 
     // An empty file: copies may be from anywhere.
     let _ = alive.read_at(&mut last, 0)?;
     if !fresh {
-        spans.push((u64::from_le_bytes(last), nanos(SystemTime::now())));
+        spans.push(downtime(u64::from_le_bytes(last), nanos(SystemTime::now())));
     }
     if spans.len() > MOST {
         let (first, second) = (spans[0], spans.remove(1));
@@ -125,6 +128,12 @@ fn end_one(state_dir: &Path, name: &str, fresh: bool) -> io::Result<(Vec<Span>, 
     let lines = spans.iter().map(|(from, to)| format!("{from} {to}\n"));
     state_file::replace(&path, lines.collect::<String>())?;
     Ok((spans, alive))
+}
+
+/// Returns the downtime between the last sign of life and now. If the clock was set back, a change in the downtime may
+/// have any time.
+fn downtime(last: u64, now: u64) -> Span {
+    if last <= now { (last, now) } else { (0, last) }
 }
 
 /// Returns when the downtime in a line began and ended, in nanoseconds; `None` if the line has none.
@@ -216,5 +225,25 @@ mod tests {
             assert!(other.covers(7, time(back(1000))), "nothing is known of its copies");
         }
         assert!(end(dir.path(), 1, false, &[4, 3]).covers(7, time(back(50))));
+    }
+
+    /// The clock ran ahead when the last server stopped, and was set back before this start.
+    #[test]
+    fn a_clock_that_was_set_back_between_two_runs_hides_no_change() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(end(dir.path(), 1, true, &[3]));
+        let ahead = SystemTime::now() + Duration::from_secs(1000);
+        for entry in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
+            if entry.file_name().to_str().unwrap().starts_with("alive-") {
+                std::fs::write(entry.path(), nanos(ahead).to_le_bytes()).unwrap();
+            }
+        }
+        let second = end(dir.path(), 1, false, &[3]);
+        assert!(second.covers(7, time(back(1))), "changed after the clock was set back");
+        let later = ahead + Duration::from_secs(1);
+        assert!(second.covers(7, time(later)), "changed before the clock was set back");
+        drop(second);
+        let third = end(dir.path(), 1, false, &[3]);
+        assert!(third.covers(7, time(back(1))) && third.covers(7, time(ahead - Duration::from_secs(1))));
     }
 }
