@@ -2,29 +2,35 @@
 //! is destaged into files of the state directory, where an administrator finds it (`forebay lost`).
 //!
 //! Each file has a directory `lost/ID`. A sparse file `data` has the blocks that only the cache had, each at its place
-//! in the file. `about` has the description. The exported directory is not used: it may be the wrong one, or full, and
-//! its users may not be allowed to see the data.
+//! in the file. `ranges` records the ranges of these blocks, and `about` has the description. The exported directory is
+//! not used: it may be the wrong one, or full, and its users may not be allowed to see the data.
 
-use std::collections::HashMap;
+mod entries;
+mod ranges;
+
+use std::collections::{HashMap, hash_map};
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::hash::Hasher;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_common::lock::Mutex;
 use forebay_common::state_file;
 use forebay_engine::io::{Key, Time};
-use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use siphasher::sip::SipHasher24;
 
+pub use entries::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
+use ranges::Change;
+
 const DIR: &str = "lost";
 const DATA: &str = "data";
+const RANGES: &str = "ranges";
 const ABOUT: &str = "about";
 
 /// Why something was set aside.
@@ -44,35 +50,24 @@ const WHYS: [(Why, &str); 3] = [
     (Why::Changes, "changes"),
 ];
 
-/// Something that was set aside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostFile {
-    /// Its name in `forebay lost`.
-    pub id: String,
-    /// The last path that was known of it, within the export's directory as this host names it; empty if none was.
-    pub path: String,
-    /// The exported directories of its file system.
-    pub exports: String,
-    /// The identity that it had: file system, handle type and kernel handle, in hexadecimal digits.
-    pub handle: String,
-    /// Why it is here.
-    pub why: &'static str,
-    /// Since when, in nanoseconds since 1970.
-    pub since_ns: u64,
-    /// Bytes up to the end of the last range.
-    pub size: u64,
-    /// The ranges that are here: first byte, and the byte after the last one.
-    pub ranges: Vec<(u64, u64)>,
-}
-
 /// Told of each that is new.
 type Tell = Box<dyn Fn(&LostFile) + Send + Sync>;
 
 /// The data that the cache's backing store has set aside.
 pub(crate) struct Lost {
     dir: PathBuf,
-    open: Mutex<HashMap<Key, Arc<File>>>,
+    /// Files that were changed since their last sync.
+    open: Mutex<HashMap<Key, Changed>>,
     tell: OnceLock<Tell>,
+}
+
+/// A file that was changed since its last sync.
+struct Changed {
+    data: File,
+    ranges: File,
+    /// True if no range was durable when the file was opened.
+    is_new: bool,
+    changes: Vec<Change>,
 }
 
 /// The description of data that is set aside.
@@ -98,25 +93,23 @@ impl Lost {
         let _ = self.tell.set(tell);
     }
 
-    /// Returns the file with an inode's data from this or an earlier run. Returns `None` if no data was written yet.
-    fn found(&self, key: &Key) -> io::Result<Option<Arc<File>>> {
-        let mut open = self.open.lock();
-        if let Some(file) = open.get(key) {
-            return Ok(Some(file.clone()));
-        }
-        let path = self.dir.join(id_of(key.as_bytes())).join(DATA);
-        let file = state_file::existing(File::options().read(true).write(true).open(path))?;
-        Ok(file.map(|file| open.entry(key.clone()).or_insert(Arc::new(file)).clone()))
+    fn dir_of(&self, key: &Key) -> PathBuf {
+        self.dir.join(id_of(key.as_bytes()))
+    }
+
+    /// Opens the file with an inode's data for reading. Returns `None` if no data was written yet.
+    fn reader(&self, key: &Key) -> io::Result<Option<File>> {
+        state_file::existing(File::open(self.dir_of(key).join(DATA)))
     }
 
     /// Returns the size of the file with the data, in bytes.
     pub(crate) fn size(&self, key: &Key) -> io::Result<u64> {
-        self.found(key)?.map_or(Ok(0), |file| Ok(file.metadata()?.len()))
+        self.reader(key)?.map_or(Ok(0), |file| Ok(file.metadata()?.len()))
     }
 
     /// Reads data that was set aside. At the end of the file it returns less than the buffer holds.
     pub(crate) fn read(&self, key: &Key, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let Some(file) = self.found(key)? else { return Ok(0) };
+        let Some(file) = self.reader(key)? else { return Ok(0) };
         let mut done = 0;
         while done < buffer.len() {
             match file.read_at(&mut buffer[done..], offset + done as u64)? {
@@ -135,37 +128,43 @@ impl Lost {
         data: &[u8],
         about: impl FnOnce() -> About,
     ) -> io::Result<()> {
-        let file = match self.found(key)? {
-            Some(file) => file,
-            None => {
-                let file = Arc::new(self.make(key.as_bytes(), &about())?);
-                file.write_all_at(data, offset)?;
-                self.open.lock().insert(key.clone(), file);
-                self.tell(&id_of(key.as_bytes()));
-                return Ok(());
-            }
+        let mut open = self.open.lock();
+        let file = match open.entry(key.clone()) {
+            hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            hash_map::Entry::Vacant(place) => place.insert(match self.found(key)? {
+                Some(found) => found,
+                None => self.make(key.as_bytes(), &about())?,
+            }),
         };
-        file.write_all_at(data, offset)
+        file.data.write_all_at(data, offset)?;
+        ranges::add(&mut file.changes, Change::Data(offset..offset + data.len() as u64));
+        Ok(())
     }
 
     /// Keeps a text.
     pub(crate) fn write_text(&self, name: &str, text: &str, about: &About) -> io::Result<()> {
         let mut file = self.make(name.as_bytes(), about)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        self.tell(&id_of(name.as_bytes()));
-        Ok(())
+        file.data.set_len(0)?;
+        file.data.write_all_at(text.as_bytes(), 0)?;
+        file.changes.push(Change::Data(0..text.len() as u64));
+        self.make_durable(&id_of(name.as_bytes()), file)
     }
 
-    /// Reports a file that was set aside.
-    fn tell(&self, id: &str) {
-        if let (Some(tell), Ok(file)) = (self.tell.get(), read(&self.dir.join(id))) {
-            tell(&file);
+    /// Opens the file with an inode's data from this or an earlier run. Returns `None` if no data was written yet.
+    fn found(&self, key: &Key) -> io::Result<Option<Changed>> {
+        let dir = self.dir_of(key);
+        let data = File::options().read(true).write(true).open(dir.join(DATA));
+        let Some(data) = state_file::existing(data)? else { return Ok(None) };
+        let path = dir.join(RANGES);
+        if state_file::read(&path)?.is_none() {
+            // Version 0.1.0 made no record.
+            state_file::replace(&path, ranges::text(&ranges::of_holes(&data)?))?;
         }
+        Changed::of(data, &path).map(Some)
     }
 
     /// Creates an empty file, with its names durable but not its later contents.
-    fn make(&self, key: &[u8], about: &About) -> io::Result<File> {
+    fn make(&self, key: &[u8], about: &About) -> io::Result<Changed> {
         let dir = self.dir.join(id_of(key));
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -175,131 +174,76 @@ impl Lost {
         let (path, exports, since) = (plain(&about.path), plain(&about.exports), now.as_nanos());
         let text = format!("path {path}\nexports {exports}\nhandle {handle}\nwhy {why}\nsince {since}\n");
         state_file::replace(&dir.join(ABOUT), text)?;
+        // Before the data, which without a record counts as that of an older version.
+        state_file::replace(&dir.join(RANGES), "")?;
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = file.open(dir.join(DATA))?;
         // The names of the data, of its directory, and of the directory of all.
         [&dir.join(DATA), &dir, &self.dir].into_iter().try_for_each(|name| state_file::sync_name(name))?;
-        Ok(file)
+        Changed::of(file, &dir.join(RANGES))
     }
 
     /// Sets the size of the file with the data, if there is one.
     pub(crate) fn truncate(&self, key: &Key, size: u64) -> io::Result<()> {
-        self.found(key)?.map_or(Ok(()), |file| file.set_len(size))
+        self.change(key, |file| {
+            file.data.set_len(size)?;
+            file.changes.push(Change::Cut(size));
+            Ok(())
+        })
     }
 
     /// Sets the modification time of the file with the data, if there is one.
     pub(crate) fn set_mtime(&self, key: &Key, mtime: Time) -> io::Result<()> {
-        let Some(file) = self.found(key)? else { return Ok(()) };
         let Ok(seconds) = u64::try_from(mtime.sec) else { return Ok(()) };
-        file.set_modified(UNIX_EPOCH + Duration::new(seconds, mtime.nsec))
+        let time = UNIX_EPOCH + Duration::new(seconds, mtime.nsec);
+        self.change(key, |file| file.data.set_modified(time))
     }
 
-    /// Makes the written data durable. After a failure the file is opened again, so that the next sync reports its own
-    /// result.
-    pub(crate) fn sync(&self, key: &Key) -> io::Result<()> {
-        let Some(file) = self.found(key)? else { return Ok(()) };
-        file.sync_all().inspect_err(|_| {
-            self.open.lock().remove(key);
-        })
-    }
-}
-
-/// Reads the description and the ranges of the data in `dir`.
-fn read(dir: &Path) -> io::Result<LostFile> {
-    let about = std::fs::read_to_string(dir.join(ABOUT))?;
-    let field = |name: &str| {
-        let line = about.lines().find_map(|line| line.split_once(' ').filter(|(field, _)| *field == name));
-        line.map_or("", |(_, text)| text).to_owned()
-    };
-    let data = File::open(dir.join(DATA))?;
-    let why = field("why");
-    Ok(LostFile {
-        id: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        path: field("path"),
-        exports: field("exports"),
-        handle: field("handle"),
-        why: WHYS.iter().find(|(_, name)| *name == why).map_or("", |(_, name)| name),
-        since_ns: field("since").parse().unwrap_or(0),
-        size: data.metadata()?.len(),
-        ranges: ranges(&data)?,
-    })
-}
-
-/// Returns the ranges of a sparse file that hold data.
-fn ranges(data: &File) -> io::Result<Vec<(u64, u64)>> {
-    let (mut ranges, mut at) = (Vec::new(), 0);
-    loop {
-        let from = match rustix::fs::seek(data, SeekFrom::Data(at)) {
-            Ok(from) => from,
-            Err(Errno::NXIO) => return Ok(ranges),
-            Err(errno) => return Err(errno.into()),
-        };
-        at = rustix::fs::seek(data, SeekFrom::Hole(from))?;
-        ranges.push((from, at));
-    }
-}
-
-/// Returns all data that was set aside with this state directory, oldest first.
-pub fn lost_files(state_dir: &Path) -> io::Result<Vec<LostFile>> {
-    let entries = state_file::existing(std::fs::read_dir(state_dir.join(DIR)))?.into_iter().flatten();
-    let mut all = entries.map(|entry| read(&entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    all.sort_by_key(|file| file.since_ns);
-    Ok(all)
-}
-
-/// Returns the directory of one file that was set aside, by its id. The beginning of the id is enough if it is unique.
-fn find(state_dir: &Path, id: &str) -> io::Result<PathBuf> {
-    let mut found = lost_files(state_dir)?.into_iter().filter(|file| file.id.starts_with(id));
-    match (found.next(), found.next()) {
-        (Some(file), None) => Ok(state_dir.join(DIR).join(file.id)),
-        (None, _) => Err(io::Error::new(io::ErrorKind::NotFound, "nothing with this id was set aside")),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "several ids begin so; write more of it")),
-    }
-}
-
-/// Returns one file that was set aside.
-pub fn lost_file(state_dir: &Path, id: &str) -> io::Result<LostFile> {
-    read(&find(state_dir, id)?)
-}
-
-/// Copies data that was set aside to `to`, durably. `to` is a new file of mode 0600; with `over`, the ranges go over an
-/// existing file. Returns the number of bytes copied.
-pub fn restore_lost(state_dir: &Path, id: &str, to: &Path, over: bool) -> io::Result<u64> {
-    let dir = find(state_dir, id)?;
-    let (from, about) = (File::open(dir.join(DATA))?, read(&dir)?);
-    let mut options = File::options();
-    options.write(true).mode(0o600);
-    // Never through a symbolic link that another user may have put there.
-    options.custom_flags(libc::O_NOFOLLOW);
-    let file = if over { options.open(to)? } else { options.create_new(true).open(to)? };
-    let mut buffer = vec![0; 1 << 20];
-    let mut copied = 0;
-    for (mut at, end) in about.ranges {
-        while at < end {
-            let len = (end - at).min(buffer.len() as u64) as usize;
-            let read = from.read_at(&mut buffer[..len], at)?;
-            if read == 0 {
-                break;
-            }
-            file.write_all_at(&buffer[..read], at)?;
-            (at, copied) = (at + read as u64, copied + read as u64);
+    /// Changes the file with the data, if there is one.
+    fn change(&self, key: &Key, change: impl FnOnce(&mut Changed) -> io::Result<()>) -> io::Result<()> {
+        let mut open = self.open.lock();
+        match open.entry(key.clone()) {
+            hash_map::Entry::Occupied(mut entry) => change(entry.get_mut()),
+            hash_map::Entry::Vacant(place) => match self.found(key)? {
+                Some(found) => change(place.insert(found)),
+                None => Ok(()),
+            },
         }
     }
-    if !over {
-        file.set_len(about.size)?;
+
+    /// Makes the written data durable, and closes the file: there may be very many.
+    ///
+    /// # Errors
+    /// The data is not durable, or somebody dropped it meanwhile. It has to be written again.
+    pub(crate) fn sync(&self, key: &Key) -> io::Result<()> {
+        let file = self.open.lock().remove(key);
+        file.map_or(Ok(()), |file| self.make_durable(&id_of(key.as_bytes()), file))
     }
-    file.sync_all()?;
-    Ok(copied)
+
+    /// Makes changed data durable, and then its ranges. Reports a file that was set aside.
+    fn make_durable(&self, id: &str, Changed { data, ranges, is_new, changes }: Changed) -> io::Result<()> {
+        data.sync_all()?;
+        ranges::append(&ranges, &changes)?;
+        if data.metadata()?.nlink() == 0 {
+            return Err(Errno::STALE.into());
+        }
+        if let (true, Some(tell), Ok(Some(file))) =
+            (is_new, self.tell.get(), entries::read(&self.dir.join(id)))
+        {
+            tell(&file);
+        }
+        Ok(())
+    }
 }
 
-/// Removes data that was set aside.
-pub fn drop_lost(state_dir: &Path, id: &str) -> io::Result<()> {
-    let dir = find(state_dir, id)?;
-    for name in [DATA, ABOUT] {
-        std::fs::remove_file(dir.join(name))?;
+impl Changed {
+    /// Returns an open file without changes, with the path of the record of its ranges.
+    fn of(data: File, ranges: &Path) -> io::Result<Self> {
+        let ranges = File::options().append(true).open(ranges)?;
+        let is_new = ranges.metadata()?.len() == 0;
+        Ok(Changed { data, ranges, is_new, changes: Vec::new() })
     }
-    std::fs::remove_dir(dir)
 }
 
 /// Returns a path for people of a name in a directory that is open.
@@ -359,5 +303,79 @@ mod tests {
         drop_lost(home.path(), &file.id).unwrap();
         assert!(lost_files(home.path()).unwrap().is_empty());
         assert!(lost_file(home.path(), &file.id).is_err());
+    }
+
+    /// A file system may report holes in units that are larger than a block: ZFS has records of 128 KiB. Another one
+    /// reports none at all.
+    #[test]
+    fn a_restoration_writes_only_what_was_set_aside_whatever_holes_the_file_system_reports() {
+        let home = tempfile::tempdir().unwrap();
+        let key = Key::new(b"a file").unwrap();
+        let lost = Lost::new(home.path());
+        lost.write(&key, 64 << 10, &[1; 4096], about).unwrap();
+        lost.sync(&key).unwrap();
+        let id = lost_files(home.path()).unwrap()[0].id.clone();
+        let data = File::options().write(true).open(home.path().join(DIR).join(&id).join(DATA)).unwrap();
+        data.write_all_at(&[0; 64 << 10], 0).unwrap();
+        let to = home.path().join("from the backup");
+        std::fs::write(&to, [7; 128 << 10]).unwrap();
+        restore_lost(home.path(), &id, &to, true).unwrap();
+        let restored = std::fs::read(&to).unwrap();
+        assert_eq!((restored[0], restored[(64 << 10) - 1], restored[64 << 10]), (7, 7, 1));
+        assert_eq!(lost_file(home.path(), &id).unwrap().ranges, [(64 << 10, 68 << 10)]);
+    }
+
+    #[test]
+    fn data_that_comes_after_the_rest_was_dropped_is_set_aside_too() {
+        let home = tempfile::tempdir().unwrap();
+        let key = Key::new(b"a file").unwrap();
+        let lost = Lost::new(home.path());
+        lost.write(&key, 0, b"one", about).unwrap();
+        lost.sync(&key).unwrap();
+        let drop_it = || drop_lost(home.path(), &lost_files(home.path()).unwrap()[0].id).unwrap();
+        drop_it();
+        lost.write(&key, 4096, b"two", about).unwrap();
+        lost.sync(&key).unwrap();
+        assert_eq!(lost_files(home.path()).unwrap()[0].ranges, [(4096, 4099)]);
+        lost.write(&key, 8192, b"three", about).unwrap();
+        drop_it();
+        assert!(lost.sync(&key).is_err(), "the engine has to write it again");
+        lost.write(&key, 8192, b"three", about).unwrap();
+        lost.sync(&key).unwrap();
+        assert_eq!(lost_files(home.path()).unwrap()[0].ranges, [(8192, 8197)]);
+    }
+
+    /// A power cut between two steps of the server, or of `forebay lost drop`.
+    #[test]
+    fn half_a_directory_hides_no_other_data() {
+        let home = tempfile::tempdir().unwrap();
+        let lost = Lost::new(home.path());
+        let [key, whole] = [&b"a file"[..], b"another"].map(|key| Key::new(key).unwrap());
+        for key in [&key, &whole] {
+            lost.write(key, 0, b"data", about).unwrap();
+            lost.sync(key).unwrap();
+        }
+        let dir = home.path().join(DIR).join(id_of(key.as_bytes()));
+        std::fs::remove_file(dir.join(DATA)).unwrap();
+        let all = lost_files(home.path()).unwrap();
+        assert_eq!(all.iter().map(|file| file.ranges.len()).sum::<usize>(), 1, "{all:?}");
+        drop_lost(home.path(), &id_of(key.as_bytes())).unwrap();
+        std::fs::create_dir(&dir).unwrap();
+        assert_eq!(lost_files(home.path()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn data_that_is_durable_keeps_no_descriptor() {
+        let home = tempfile::tempdir().unwrap();
+        let lost = Lost::new(home.path());
+        for number in 0..10u8 {
+            let key = Key::new(&[number]).unwrap();
+            lost.write(&key, 0, b"data", about).unwrap();
+            lost.sync(&key).unwrap();
+            assert_eq!((lost.size(&key).unwrap(), lost.read(&key, 0, &mut [0; 8]).unwrap()), (4, 4));
+        }
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let ours = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        assert_eq!(ours.filter(|path| path.starts_with(home.path())).count(), 0);
     }
 }
