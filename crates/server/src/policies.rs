@@ -35,7 +35,7 @@ pub(crate) struct Policies {
     file: PathBuf,
     /// The rules of the command, in the order of their making.
     records: Mutex<Vec<Record>>,
-    /// The policies that the configuration has. The lock is held while their files and directories are looked up.
+    /// The policies that the configuration has.
     wanted: Mutex<Wanted>,
     /// The rules of the configuration in force.
     configured: Mutex<Configured>,
@@ -151,14 +151,14 @@ impl Policies {
     /// Removes the rule of a path, durably, also if the path is gone. Fails if the rule comes from the configuration.
     fn unset(&self, path: &Path) -> Result<PolicyReport, String> {
         let root = self.vfs.policy_roots(path).ok().and_then(|roots| roots.into_iter().next());
+        // A path that is gone names the rule by its last known path. The file system is asked without the lock.
+        let mut named = self.records.lock().clone();
+        named.retain(|record| record.path == path && self.vfs.policy_path(&record.root, path).is_err());
+        let is_gone = |record: &Record| named.iter().any(|gone| gone.root == record.root);
         let mut removed = None;
         self.change(|records| {
             let own = records.iter().position(|record| root.as_ref() == Some(&record.root));
-            // A path that is gone names the rule by its last known path.
-            let gone = |record: &Record| {
-                record.path == path && self.vfs.policy_path(&record.root, &record.path).is_err()
-            };
-            let at = own.or_else(|| records.iter().position(gone)).ok_or_else(|| {
+            let at = own.or_else(|| records.iter().position(is_gone)).ok_or_else(|| {
                 format!(
                     "{} has no rule of its own; `forebay policy show` lists the rules, and rules of the configuration are changed \
                      there",

@@ -87,6 +87,29 @@ impl<T: Clone + Send + 'static> Question<T> {
         Answer { answer: state.last.as_ref().map(|(_, answer)| answer.clone()), late }
     }
 
+    /// Returns the last answer, and waits for nothing.
+    pub fn last(&self) -> Option<T> {
+        self.state.lock().last.as_ref().map(|(_, answer)| answer.clone())
+    }
+
+    /// Asks, unless a question was asked at `from` or later. Lets an earlier question end before that. Waits until each
+    /// of the two questions has had `patience`.
+    pub fn ask_since(
+        self: &Arc<Self>,
+        from: Instant,
+        patience: Duration,
+        question: impl FnOnce() -> T + Clone + Send + 'static,
+    ) {
+        // The second round asks after an earlier question has ended.
+        for _ in 0..2 {
+            self.begin(from.elapsed(), question.clone());
+            let state = self.state.lock();
+            let waited = state.since.map_or(patience, |since| since.elapsed());
+            let left = patience.saturating_sub(waited);
+            drop(self.answered.wait_while_for(state, left, |state| state.since.is_some()));
+        }
+    }
+
     /// Asks, and returns the answer to this question only. Returns `None` if an earlier question is in progress, or if
     /// there is no answer within `patience`.
     pub fn anew(
@@ -123,6 +146,20 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(asked.ask(Duration::ZERO, || 4).answer, Some(4));
+    }
+
+    #[test]
+    fn a_question_follows_an_earlier_one_that_ends_and_is_left_out_if_that_one_hangs() {
+        let asked = Arc::new(Question::default());
+        let (go_on, hanging) = channel::<()>();
+        asked.begin(Duration::ZERO, move || hanging.recv().map_or(0, |()| 1));
+        asked.ask_since(Instant::now(), Duration::ZERO, || panic!("an earlier question hangs"));
+        assert_eq!(asked.last(), None);
+        go_on.send(()).unwrap();
+        let from = Instant::now();
+        asked.ask_since(from, Duration::from_secs(60), || 2);
+        assert_eq!(asked.last(), Some(2));
+        asked.ask_since(from, Duration::from_secs(60), || panic!("a question was asked since"));
     }
 
     #[test]

@@ -174,3 +174,27 @@ fn a_symbolic_link_at_a_path_is_no_mistake_and_has_no_policy() {
     server.start();
     assert!(server.ask(&["events"]).contains("policy-paths.json is damaged"));
 }
+
+#[test]
+fn a_served_file_system_that_does_not_answer_holds_up_no_reload() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(silent) = Silent::mount_answering(home.path()) else { return };
+    let at = silent.at.to_str().unwrap();
+    let more = format!(
+        "[[export]]\npath = '{at}'\nname = '/silent'\n[[policy]]\npath = '{at}/later'\ncache = 'never'\n"
+    );
+    let well = Serve::new().cached().exports(&toml(&more));
+    let server = well.start_on(|data| std::fs::create_dir(data.join("dir")).unwrap());
+    // Dropped before the server: that would wait for it.
+    let silent = silent;
+    silent.fall_silent();
+    wait_for(|| silent.is_awaited());
+    let home = server.home().to_str().unwrap();
+    let exports = toml(&(more + &rule("dir", "cache = 'never'"))).replace('@', home);
+    std::fs::write(server.home().join("forebay.toml"), exports).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let mut reload = command.arg("reload").arg("--state-dir").arg(&server.state).spawn().unwrap();
+    wait_for(|| reload.try_wait().unwrap().is_some_and(|status| status.success()));
+    assert_eq!(keep(&server, "dir"), from_file(&server, "never", "dir"));
+}

@@ -5,33 +5,65 @@
 //! `policy-paths.json` of the state directory remembers that one over a restart.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_config::{Export, PathPolicy, Settings};
 use forebay_control::Severity;
-use forebay_vfs::PolicyRoot;
+use forebay_vfs::{PolicyRoot, Question, Vfs};
 
 use super::Policies;
 use super::file::{Record, read, write};
 
 /// The time between two looks at the paths of the rules.
 const TURN: Duration = Duration::from_secs(2);
+/// The time that a path may take to be found before clients are served, and in service. A rule whose path takes longer
+/// follows later.
+const PATIENCE_AT_START: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The file of the state directory with the rules of paths, and the files and directories that have them.
 const PATHS: &str = "policy-paths.json";
 
 /// The policies that the configuration has.
 pub(super) struct Wanted {
     exports: Vec<Export>,
-    paths: Vec<PathPolicy>,
+    paths: Vec<Sought>,
     /// The rules of paths as the state directory has them.
     remembered: Vec<Record>,
 }
 
+/// A policy, with the question what has its path. The file system of the path may not answer.
+#[derive(Clone)]
+struct Sought {
+    policy: PathPolicy,
+    found: Arc<Question<Found>>,
+}
+
+/// The answer to the question what has a path.
+#[derive(Clone)]
+struct Found {
+    /// The file or directory with the path, or a sentence.
+    at_path: Result<PolicyRoot, String>,
+    /// If nothing has the path: the file or directory that had it last, and the path that it has now.
+    renamed: Option<(PolicyRoot, PathBuf)>,
+}
+
 impl Wanted {
     pub(super) fn of(settings: &Settings) -> Self {
-        let (exports, paths) = (settings.exports.clone(), settings.policies.clone());
-        Wanted { exports, paths, remembered: Vec::new() }
+        let sought = |policy: &PathPolicy| Sought { policy: policy.clone(), found: Arc::default() };
+        let paths = settings.policies.iter().map(sought).collect();
+        Wanted { exports: settings.exports.clone(), paths, remembered: Vec::new() }
+    }
+
+    /// Takes over the policies of a configuration that was read again. A question about a path that stays goes on.
+    fn replace(&mut self, settings: &Settings) {
+        let before = std::mem::replace(self, Self::of(settings));
+        for sought in &mut self.paths {
+            let known = before.paths.iter().find(|known| known.policy.path == sought.policy.path);
+            sought.found = known.map_or_else(Arc::default, |known| known.found.clone());
+        }
+        self.remembered = before.remembered;
     }
 }
 
@@ -52,7 +84,8 @@ impl Policies {
             self.warn(format!("Directories of [[policy]] that were renamed cannot be found: {error}"));
             Vec::new()
         });
-        self.find(true);
+        self.look(PATIENCE_AT_START);
+        self.put_found_in_force(true);
     }
 
     /// Starts the thread that looks at the paths of the rules.
@@ -61,10 +94,11 @@ impl Policies {
     /// The thread cannot be started.
     pub(super) fn follow_paths(self: &Arc<Self>) -> io::Result<()> {
         let policies = Arc::downgrade(self);
-        // A file system that does not answer may hold the thread, so nothing waits for its end.
         let follow = move || {
             while let Some(policies) = policies.upgrade() {
-                policies.find(false);
+                if policies.look(TURN) {
+                    policies.put_found_in_force(false);
+                }
                 drop(policies);
                 std::thread::sleep(TURN);
             }
@@ -74,21 +108,38 @@ impl Policies {
 
     /// Puts the policies of a configuration that was read again in force.
     pub(crate) fn reload(&self, settings: &Settings) {
-        {
-            let mut wanted = self.wanted.lock();
-            let remembered = std::mem::take(&mut wanted.remembered);
-            *wanted = Wanted { remembered, ..Wanted::of(settings) };
-        }
-        self.find(true);
+        self.wanted.lock().replace(settings);
+        self.look(PATIENCE);
+        self.put_found_in_force(true);
     }
 
-    /// Finds the files and directories of the configured rules, and puts what changed in force. With `tell`, events say
-    /// which rules hold for nothing, or for something that was renamed.
-    fn find(&self, tell: bool) {
-        let mut wanted = self.wanted.lock();
-        if wanted.paths.is_empty() && !tell {
-            return;
+    /// Looks for the files and directories of the configured rules. Returns false if there are no rules of paths.
+    fn look(&self, patience: Duration) -> bool {
+        let from = Instant::now();
+        // A file system may not answer, so the lock is not held meanwhile.
+        let (paths, remembered) = {
+            let wanted = self.wanted.lock();
+            (wanted.paths.clone(), wanted.remembered.clone())
+        };
+        let question = |sought: &Sought| {
+            let (vfs, path) = (self.vfs.clone(), sought.policy.path.clone());
+            let last = remembered.iter().find(|known| known.path == path).map(|known| known.root.clone());
+            move || find(&vfs, &path, last)
+        };
+        // All questions are asked before the first answer is waited for.
+        for sought in &paths {
+            sought.found.begin(from.elapsed(), question(sought));
         }
+        for sought in &paths {
+            sought.found.ask_since(from, patience, question(sought));
+        }
+        !paths.is_empty()
+    }
+
+    /// Puts the rules in force for the files and directories that were found. With `tell`, events say which rules hold
+    /// for nothing, or for something that was renamed. Asks no file system that may not answer.
+    fn put_found_in_force(&self, tell: bool) {
+        let mut wanted = self.wanted.lock();
         let of_exports = wanted.exports.iter().filter_map(|export| self.rule_of_export(export));
         let mut new = Configured { rules: of_exports.collect(), absent: Vec::new() };
         let of_paths = self.rules_of_paths(&wanted, &mut new.absent, tell);
@@ -120,27 +171,36 @@ impl Policies {
 
     /// Returns the rules of paths that are for something. Adds the other policies to `absent`.
     fn rules_of_paths(&self, wanted: &Wanted, absent: &mut Vec<PathPolicy>, tell: bool) -> Vec<Record> {
-        let look = |wanted: &PathPolicy| self.vfs.policy_roots(&wanted.path).map(first);
-        let found: Vec<_> = wanted.paths.iter().map(|wanted| (wanted, look(wanted))).collect();
-        let has_path: Vec<_> = found.iter().filter_map(|(_, found)| found.as_ref().ok()?.clone()).collect();
+        let found: Vec<_> = wanted.paths.iter().map(|sought| (&sought.policy, sought.found.last())).collect();
+        let roots = found.iter().filter_map(|(_, found)| found.as_ref()?.at_path.as_ref().ok().cloned());
+        let has_path: Vec<_> = roots.collect();
         let mut rules = Vec::new();
-        for (wanted_policy, found) in found {
-            let PathPolicy { path, policy } = wanted_policy;
-            let last = || {
-                let known = wanted.remembered.iter().find(|known| known.path == *path)?;
-                let elsewhere = self.vfs.policy_path(&known.root, &known.path).ok()?;
-                (!has_path.contains(&known.root)).then(|| (known.root.clone(), elsewhere))
+        for (policy, found) in found {
+            let PathPolicy { path, policy: rule } = policy;
+            let mut holds_for = |root| rules.push(Record { root, path: path.clone(), rule: *rule });
+            let Some(Found { at_path, renamed }) = found else {
+                if tell {
+                    let path = path.display();
+                    self.warn(format!(
+                        "The [[policy]] of {path} holds later: its file system does not answer"
+                    ));
+                }
+                let known = wanted.remembered.iter().find(|known| known.path == *path);
+                match known.filter(|known| !has_path.contains(&known.root)) {
+                    Some(known) => holds_for(known.root.clone()),
+                    None => absent.push(policy.clone()),
+                }
+                continue;
             };
-            let why = match found {
-                Ok(Some(root)) => {
-                    rules.push(Record { root, path: path.clone(), rule: *policy });
+            let why = match at_path {
+                Ok(root) => {
+                    holds_for(root);
                     continue;
                 }
-                Ok(None) => format!("{} is not served", path.display()),
-                Err(error) => error.to_string(),
+                Err(why) => why,
             };
-            if let Some((root, elsewhere)) = last() {
-                rules.push(Record { root, path: path.clone(), rule: *policy });
+            if let Some((root, elsewhere)) = renamed.filter(|(root, _)| !has_path.contains(root)) {
+                holds_for(root);
                 if tell {
                     self.tell(&format!(
                         "{}, which has a [[policy]], is {} now; it keeps the policy until something else has the path",
@@ -153,7 +213,7 @@ impl Policies {
             if tell {
                 self.warn(format!("A [[policy]] holds for nothing until something has its path: {why}"));
             }
-            absent.push(wanted_policy.clone());
+            absent.push(policy.clone());
         }
         rules
     }
@@ -163,7 +223,14 @@ impl Policies {
     }
 }
 
-/// Returns the file or directory itself of those that `policy_roots` has found.
-fn first(roots: Vec<PolicyRoot>) -> Option<PolicyRoot> {
-    roots.into_iter().next()
+/// Returns the file or directory that has a path. `last` is the one that had it last.
+fn find(vfs: &Vfs, path: &Path, last: Option<PolicyRoot>) -> Found {
+    let at_path = match vfs.policy_roots(path).map(|roots| roots.into_iter().next()) {
+        Ok(Some(root)) => Ok(root),
+        Ok(None) => Err(format!("{} is not served", path.display())),
+        Err(error) => Err(error.to_string()),
+    };
+    let elsewhere = |root: PolicyRoot| vfs.policy_path(&root, path).ok().map(|elsewhere| (root, elsewhere));
+    let renamed = last.filter(|_| at_path.is_err()).and_then(elsewhere);
+    Found { at_path, renamed }
 }

@@ -7,8 +7,10 @@
 //! Each inode keeps the policy that was found, with the generation of the rules. A rename of a directory between two
 //! policies, and a change of the rules, begin a new generation.
 
+use std::os::fd::OwnedFd;
+
 use forebay_engine::Policy;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 
 use crate::caches::inode::Inode;
 use crate::error::Result;
@@ -61,15 +63,16 @@ impl Filesystem {
         policy
     }
 
-    /// Calls `each` with a directory and every directory above it in the file system.
+    /// Calls `each` with a directory and every directory above it in the file system. With the kernel's handles it asks
+    /// no file system that may not answer.
     pub(crate) fn above(&self, dir: &Inode, mut each: impl FnMut(KernelHandle)) -> Result<()> {
         let mut at = rustix::fs::openat(dir.path(), c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         loop {
-            let here = rustix::fs::fstat(&at)?;
-            each(self.identify(&at)?.0);
+            let (_, here) = place(&at)?;
+            each(self.handle_of(&at)?);
             let up = rustix::fs::openat(&at, c"..", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-            let above = rustix::fs::fstat(&up)?;
-            if above.st_dev != self.device || above.st_ino == here.st_ino {
+            let (device, above) = place(&up)?;
+            if device != self.device || above == here {
                 return Ok(());
             }
             at = up;
@@ -113,4 +116,11 @@ impl Filesystem {
             linked.cache.engine.set_policy(&cached, policy);
         }
     }
+}
+
+/// Returns the device and the number of an open inode. They never change, so the kernel's copy will do.
+fn place(fd: &OwnedFd) -> Result<(u64, u64)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::INO)?;
+    Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
 }

@@ -22,11 +22,15 @@ impl Filesystem {
     /// Returns the handle of an open inode, and its attributes. Makes an entry in the handle map if the inode needs a
     /// made-up identity.
     pub(crate) fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
-        let kernel = match &self.scheme {
-            Scheme::Kernel => self.aliases.outer(sys::name_to_handle(&fd, c"")?)?,
-            Scheme::DentryCache(_) => locate::identity(&fd)?,
-        };
-        Ok((kernel, self.attr_of(&rustix::fs::fstat(&fd)?)))
+        Ok((self.handle_of(&fd)?, self.attr_of(&rustix::fs::fstat(&fd)?)))
+    }
+
+    /// Returns the handle of an open inode. Makes an entry in the handle map if the inode needs a made-up identity.
+    pub(crate) fn handle_of(&self, fd: impl AsFd) -> Result<KernelHandle> {
+        match &self.scheme {
+            Scheme::Kernel => self.aliases.outer(sys::name_to_handle(&fd, c"")?),
+            Scheme::DentryCache(_) => locate::identity(&fd),
+        }
     }
 
     /// Returns the attributes with the file id by which clients know the inode.
