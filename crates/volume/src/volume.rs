@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
-use forebay_common::lock::atomic::{AtomicU32, AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use forebay_engine::wait::Gate;
 use forebay_engine::{CachedObject, Engine, Error, Mode, Outcome, Seq};
 
@@ -37,6 +37,10 @@ pub struct Volume {
     stops: AtomicU32,
     /// Wakes the task that waits for the end of the requests in progress.
     left: Gate,
+    /// True while [`Volume::grown`] takes a size over.
+    growing: AtomicBool,
+    /// Wakes the task that waits for the end of that.
+    grew: Gate,
 }
 
 /// The requests since the volume is in service.
@@ -82,6 +86,16 @@ impl Drop for Running<'_> {
     }
 }
 
+/// A growth in progress.
+struct Growing<'a>(&'a Volume);
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        self.0.growing.store(false, Ordering::SeqCst);
+        self.0.grew.wake();
+    }
+}
+
 impl Volume {
     /// Makes the volume with this UUID, whose key the engine's backing store leads to `device`. Without a `mode` of its
     /// own the volume has the engine's.
@@ -105,6 +119,8 @@ impl Volume {
             running: AtomicU64::new(0),
             stops: AtomicU32::new(0),
             left: Gate::default(),
+            growing: AtomicBool::new(false),
+            grew: Gate::default(),
         })
     }
 
@@ -157,11 +173,15 @@ impl Volume {
         self.engine.changed_outside(&self.object, self.device()?.size(), 0).await
     }
 
-    /// Takes over a larger size of the backing device.
+    /// Takes over a larger size of the backing device. Must not be given up before its end.
     ///
     /// # Errors
     /// The log takes no records.
     pub async fn grown(&self) -> Result<(), Error> {
+        // Of two at once, the later one to be carried out could have the smaller size, and cut the volume.
+        let is_free = || (!self.growing.swap(true, Ordering::SeqCst)).then_some(());
+        self.grew.until(is_free).await;
+        let _growing = Growing(self);
         let size = self.device()?.size();
         if size <= self.object.size() {
             return Ok(());
@@ -169,7 +189,13 @@ impl Volume {
         self.engine.truncate(&self.object, size, forebay_engine::io::Time::default()).await
     }
 
-    /// Destages everything that is dirty now, durably.
+    /// Waits until the backing device has not answered a request for ten seconds, which may be never.
+    pub async fn until_late(&self) {
+        self.engine.until_late(&self.object).await;
+    }
+
+    /// Destages everything that is dirty now, durably. Must not be given up before its end while the volume stays in
+    /// service: later syncs wait for the one in progress.
     ///
     /// # Errors
     /// The backing device or the cache fails. Destaging is tried again in the background.

@@ -15,16 +15,16 @@ const LEG: usize = 96 << 20;
 /// The size of a backing device in bytes. Its last block is not whole.
 const SIZE: usize = (16 << 20) + 3 * 512;
 
-type Words = [&'static [&'static str]; 2];
+pub(crate) type Words = [&'static [&'static str]; 2];
 
-const PLAIN: Words = [&[], &[]];
+pub(crate) const PLAIN: Words = [&[], &[]];
 /// A filter that takes WRITE_ZEROES away.
 const NO_ZEROES: Words = [&["--filter=nozero"], &["zeromode=none"]];
 /// A filter that keeps writes in memory until a FLUSH.
 const FORGETFUL: Words = [&["--filter=cache"], &["cache=writeback"]];
 
 /// A nbdkit with a file, on a Unix socket.
-struct Export {
+pub(crate) struct Export {
     home: tempfile::TempDir,
     /// Words in front of the plugin and behind it.
     words: Words,
@@ -63,7 +63,7 @@ impl Export {
     }
 
     /// Sends a signal. After [`Signal::STOP`] no thread of the server runs any more.
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(self.child.as_ref().unwrap());
         kill_process(pid, signal).unwrap();
         let is_stopped = |task: std::fs::DirEntry| {
@@ -220,14 +220,14 @@ fn a_volume_of_another_server_is_a_cache_device() {
 }
 
 /// A server with a volume in front of an export.
-struct Rig {
-    server: Server,
-    export: Export,
-    expected: Vec<u8>,
+pub(crate) struct Rig {
+    pub(crate) server: Server,
+    pub(crate) export: Export,
+    pub(crate) expected: Vec<u8>,
 }
 
 impl Rig {
-    fn new(words: Words) -> Self {
+    pub(crate) fn new(words: Words) -> Self {
         Rig { expected: vec![0; SIZE], ..Rig::with(Export::start(words, SIZE)) }
     }
 
@@ -250,17 +250,17 @@ impl Rig {
         serde_json::from_str(&self.server.ask(&["volume", "show", "far", "--json"])).unwrap()
     }
 
-    fn open(&self) -> Nbd {
+    pub(crate) fn open(&self) -> Nbd {
         Nbd::open(self.shown()["nbd"].as_str().unwrap(), "far").unwrap()
     }
 
-    fn write(&mut self, nbd: &mut Nbd, flags: u16, offset: usize, byte: u8, len: usize) {
+    pub(crate) fn write(&mut self, nbd: &mut Nbd, flags: u16, offset: usize, byte: u8, len: usize) {
         nbd.write(flags, offset, byte, len);
         self.expected[offset..offset + len].fill(byte);
     }
 
     #[track_caller]
-    fn check_image(&self) {
+    pub(crate) fn check_image(&self) {
         let found = std::fs::read(self.export.image()).unwrap();
         let differs = found.iter().zip(&self.expected).position(|(found, expected)| found != expected);
         assert_eq!(differs, None);

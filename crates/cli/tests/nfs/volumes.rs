@@ -4,8 +4,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use rustix::process::Signal;
-
 use crate::harness::*;
 use crate::tls::Certified;
 
@@ -14,7 +12,7 @@ const BLOCK: usize = 4096;
 const SIZE: usize = (4 << 20) + 3 * 512;
 
 pub(crate) const READ: u16 = 0;
-const WRITE: u16 = 1;
+pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
 pub(crate) const TRIM: u16 = 4;
 pub(crate) const WRITE_ZEROES: u16 = 6;
@@ -139,38 +137,38 @@ impl Nbd {
 }
 
 /// A server with a backing file full of one byte.
-struct Rig {
-    server: Server,
-    image: PathBuf,
+pub(crate) struct Rig {
+    pub(crate) server: Server,
+    pub(crate) image: PathBuf,
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let server = Serve::unsquashed().cached().flags(&["--nbd", "127.0.0.1:0"]).start();
         let image = server.home().join("disk.img");
         std::fs::write(&image, vec![7; SIZE]).unwrap();
         Rig { server, image }
     }
 
-    fn volume(&self, words: &[&str]) -> serde_json::Value {
+    pub(crate) fn volume(&self, words: &[&str]) -> serde_json::Value {
         let words = [&["volume"], words, &["--json"]].concat();
         serde_json::from_str(&self.server.ask(&words)).unwrap()
     }
 
-    fn create(&self) -> Nbd {
+    pub(crate) fn create(&self) -> Nbd {
         let backing = self.image.to_str().unwrap();
         let created = self.volume(&["create", "scratch", "--backing", backing]);
         assert_eq!(created["size_bytes"], SIZE);
         self.open().unwrap()
     }
 
-    fn open(&self) -> Option<Nbd> {
+    pub(crate) fn open(&self) -> Option<Nbd> {
         let shown = self.volume(&["show", "scratch"]);
         Nbd::open(shown["nbd"].as_str()?, "scratch")
     }
 
     #[track_caller]
-    fn refused(&self, words: &[&str], says: &str) {
+    pub(crate) fn refused(&self, words: &[&str], says: &str) {
         let output = self.server.try_ask(&[&["volume"], words].concat());
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(1) && told.contains(says), "{words:?}: {told}");
@@ -538,31 +536,6 @@ fn a_removal_that_a_crash_interrupted_is_ended_by_the_next_start() {
     rig.server.ask(&["flush", "--wait"]);
     assert!(std::fs::read(&rig.image).unwrap() == [7; SIZE], "dropped data was written");
     assert_eq!(rig.create().read(0, 1), [7]);
-}
-
-/// The file system never answers, so the command never ends.
-#[test]
-fn a_command_that_waits_for_a_silent_file_system_holds_up_no_change_of_another_volume_and_no_stop() {
-    let mut rig = Rig::new();
-    let Some(silent) = Silent::mount(rig.server.home()) else { return };
-    let asker = rig.server.asker();
-    let there = silent.at.join("image").to_str().unwrap().to_owned();
-    let creating =
-        std::thread::spawn(move || asker.try_ask(&["volume", "create", "silent", "--backing", &there]));
-    // The command is in progress: another one for its volume has to wait, and gives up.
-    wait_for(|| {
-        let again = rig.server.try_ask(&["volume", "mode", "silent", "write-through"]);
-        String::from_utf8_lossy(&again.stderr).contains("is being changed by another command")
-    });
-    drop(rig.create());
-    rig.volume(&["mode", "scratch", "write-through"]);
-    rig.volume(&["resize", "scratch", "8MiB"]);
-    rig.volume(&["remove", "scratch"]);
-    assert!(!creating.is_finished());
-    rig.server.signal(Signal::TERM);
-    let (status, said) = rig.server.wait();
-    assert!(status.success(), "{status}: {said}");
-    assert!(!creating.join().unwrap().status.success());
 }
 
 #[test]

@@ -139,6 +139,11 @@ pub(crate) async fn destage_object(core: &Core, object: &Arc<CachedObject>) -> R
     core.space.until(ready).await
 }
 
+/// Waits until the object's volume is late.
+pub(crate) async fn until_late(core: &Core, object: &CachedObject) {
+    core.space.until(|| object.volume.is_late().then_some(())).await
+}
+
 /// Destages the blocks of this object's volume that are dirty now, until all are clean or `enough` returns true.
 pub(crate) async fn destage_beside(
     core: &Core,

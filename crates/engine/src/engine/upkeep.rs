@@ -45,6 +45,11 @@ impl Engine {
         flush::destage_beside(&self.core, object, enough).await
     }
 
+    /// Waits until the volume of this object has not answered a request for ten seconds, which may be never.
+    pub async fn until_late(&self, object: &CachedObject) {
+        flush::until_late(&self.core, object).await;
+    }
+
     /// Sets the policy of an object. An object that is never kept loses its clean blocks at once. The policy is in
     /// memory only.
     pub fn set_policy(&self, object: &Arc<CachedObject>, policy: Policy) {

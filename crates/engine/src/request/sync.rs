@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::index::object::{CachedObject, State};
 use crate::io::{BackingError, BackingResult};
 use crate::planted_bugs;
+use crate::volume::trouble::{answered, ask};
 
 /// The error of a sync that failed for another caller.
 const EIO: i32 = 5;
@@ -51,9 +52,13 @@ pub(crate) async fn sync_files(core: &Core, files: &[Unsynced<'_>]) -> Vec<Backi
     all
 }
 
-/// Makes the data written to one file durable.
+/// Makes the data written to one file durable. A volume that does not answer for long is late meanwhile.
 pub(crate) async fn sync_file(core: &Core, file: Unsynced<'_>) -> BackingResult<()> {
-    sync_files(core, &[file]).await.pop().unwrap_or(Err(BackingError::Gone))
+    let volume = file.object.volume.clone();
+    let asked = ask(core, &volume);
+    let synced = sync_files(core, &[file]).await.pop().unwrap_or(Err(BackingError::Gone));
+    answered(core, &volume, asked);
+    synced
 }
 
 /// Makes every bypass write of an object durable that has ended. Asks the backing store only if there is one.

@@ -14,13 +14,11 @@ use std::time::{Duration, Instant};
 use forebay_block::ublk::{Description, Device, Driver, Order, Parameters, State, block_device};
 use forebay_common::lock::Mutex;
 use forebay_control::Severity;
-use forebay_engine::io::Clock as _;
-use forebay_engine::wait::before;
-use forebay_runtime::{SystemClock, block_on, unblock};
 use forebay_volume::disk::Disk as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::patience::{self, in_time};
 use super::unopened::unopened;
 use super::{Served, Volumes, unwritten};
 use crate::cache::random;
@@ -298,7 +296,7 @@ impl Volumes {
 }
 
 /// Opens a block device for this process alone, and writes what the kernel has of it in memory. Returns `None` if there
-/// is no such device. Fails if the write takes longer than [`PATIENCE`](super::PATIENCE).
+/// is no such device. Fails if the write takes longer than [`PATIENCE`](patience::PATIENCE).
 fn claim(path: &Path) -> Result<Option<File>, String> {
     use rustix::fs::{CWD, Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
@@ -311,11 +309,11 @@ fn claim(path: &Path) -> Result<Option<File>, String> {
         }
         Err(errno) => return Err(unopened(path, &errno.into())),
     };
-    let syncing = unblock("forebay-ublk-sync", move || claimed.sync_all().map(|()| claimed));
-    let synced = block_on(before(SystemClock::default().sleep(super::PATIENCE), syncing));
+    let synced = in_time(patience::PATIENCE, move || claimed.sync_all().map(|()| claimed));
     let failed = |reason: String| format!("{} cannot be flushed: {reason}", path.display());
-    let silent =
-        || failed(format!("the backing device does not answer within {} seconds", super::PATIENCE.as_secs()));
+    let silent = || {
+        failed(format!("the backing device does not answer within {} seconds", patience::PATIENCE.as_secs()))
+    };
     synced.ok_or_else(silent)?.map(Some).map_err(|error| failed(error.to_string()))
 }
 

@@ -12,12 +12,13 @@ use forebay_config::{Export, Mode, format_size};
 use forebay_control::{Severity, VolumeRequest, VolumeStatus};
 use forebay_engine::buffer::{BLOCK, Buffer};
 use forebay_engine::pool::Ends;
-use forebay_runtime::block_on_apart;
+use forebay_runtime::{block_on, block_on_apart};
 use forebay_volume::device::BackingDevice as _;
 
 use super::device::resolved;
 use super::identity::Identity;
 use super::open::{self, OpenDevice, Told};
+use super::patience::{OPENING, PATIENCE, destage_in_time, in_time, silent};
 use super::record::Record;
 use super::refusal::{Taken, refusal, unusable, use_of, use_of_export};
 use super::unopened::unopened;
@@ -178,7 +179,7 @@ impl Volumes {
 
     /// Creates a volume in service. Its record is durable before the log has anything of it. Errors are sentences.
     fn create(
-        &self,
+        self: &Arc<Self>,
         name: String,
         backing: &Path,
         mode: Option<Mode>,
@@ -192,7 +193,9 @@ impl Volumes {
         if self.find(&name).is_some() {
             return Err(format!("there is a volume {name} already; name another one"));
         }
-        let entry = self.examine(name.clone(), backing, mode, read_only)?;
+        let (volumes, own, path) = (self.clone(), name.clone(), backing.to_owned());
+        let examined = in_time(OPENING, move || volumes.examine(own, &path, mode, read_only));
+        let entry = examined.unwrap_or_else(|| Err(silent(backing)))?;
         let device = entry.device.clone()?;
         // The record is durable before the log has anything of the volume.
         self.record_new(&entry)?;
@@ -222,18 +225,30 @@ impl Volumes {
         let _change = self.changing.begin(&name)?;
         let Served { entry, volume, device } = self.served(&name)?;
         let cannot = |error: String| format!("volume {name} keeps its size: {error}");
-        if let Some(size) = size {
-            device.grow(size).map_err(cannot)?;
-        }
-        let size = device.measure().map_err(|error| cannot(error.to_string()))?;
+        let measured = in_time(PATIENCE, move || {
+            size.map_or(Ok(()), |size| device.grow(size))?;
+            device.measure().map_err(|error| error.to_string())
+        });
+        let silent = || format!("its backing device does not answer within {} seconds", PATIENCE.as_secs());
+        let size = measured.unwrap_or_else(|| Err(silent())).map_err(cannot)?;
         let before = entry.record.identity.size;
         self.update(&name, |record| record.identity.size = size).map_err(cannot)?;
-        if let Err(error) = block_on_apart(async move { volume.grown().await }) {
-            // A record with the larger size is right at the next start, since the device has that size.
-            let _ = self.update(&name, |record| record.identity.size = before);
-            return Err(cannot(error.to_string()));
-        }
+        // A record with the larger size is right at the next start, since the device has that size.
         let (before, now) = (format_size(before), format_size(size));
+        match in_time(PATIENCE, move || block_on(volume.grown())) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                let _ = self.update(&name, |record| record.identity.size = entry.record.identity.size);
+                return Err(cannot(error.to_string()));
+            }
+            None => {
+                let seconds = PATIENCE.as_secs();
+                return Err(format!(
+                    "volume {name} gets its size of {now} when its backing device answers, which it has not done within \
+                     {seconds} seconds"
+                ));
+            }
+        }
         self.tell("volume-resized", &name, format!("volume {name} has {now} now, before it had {before}"));
         Ok(name)
     }
@@ -253,8 +268,7 @@ impl Volumes {
     /// Writes the dirty data of a volume to its backing device, and waits until the device holds it durably.
     fn flush(&self, name: String) -> Result<String, String> {
         let Served { volume, .. } = self.served(&name)?;
-        let flushed = block_on_apart(async move { volume.destage().await });
-        flushed.map_err(|error| format!("volume {name} could not be destaged: {error}"))?;
+        destage_in_time(&volume).map_err(|error| format!("volume {name} could not be destaged: {error}"))?;
         Ok(name)
     }
 }

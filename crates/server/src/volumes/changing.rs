@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_common::lock::{Condvar, Mutex};
 
-use super::PATIENCE;
+use super::patience::PATIENCE;
 
 /// The names of the volumes that are being changed.
 #[derive(Default)]

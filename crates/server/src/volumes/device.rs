@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{BackingError, BackingResult, Io};
 use forebay_runtime::IoPool;
@@ -33,6 +34,8 @@ pub(crate) struct DeviceFile {
     is_rotational: bool,
     /// Bytes of a logical block of a block device; of a file 512.
     logical_block: u32,
+    /// Held while the file grows: of two growths at once, the second one could cut the file.
+    growing: Mutex<()>,
 }
 
 struct Open {
@@ -80,7 +83,13 @@ impl DeviceFile {
         let open =
             Open { file, is_block, align: if usable { sector } else { 1 }, size: AtomicU64::new(size) };
         let logical_block = if is_block { u32::try_from(sector).unwrap_or(512) } else { 512 };
-        Ok(DeviceFile { open: Arc::new(open), pool: IoPool::queueing(), is_rotational, logical_block })
+        Ok(DeviceFile {
+            open: Arc::new(open),
+            pool: IoPool::queueing(),
+            is_rotational,
+            logical_block,
+            growing: Mutex::default(),
+        })
     }
 
     /// Returns the bytes of a logical block.
@@ -122,6 +131,7 @@ impl DeviceFile {
     /// A sentence.
     pub(crate) fn grow(&self, size: u64) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
+        let _growing = self.growing.lock();
         let there = size_of(&mut self.open.file.try_clone().map_err(failed)?).map_err(failed)?;
         let now = there.max(self.size());
         if size < now {

@@ -10,6 +10,7 @@ mod device;
 pub(crate) mod door;
 mod identity;
 mod open;
+mod patience;
 mod record;
 mod refusal;
 mod remote;
@@ -19,7 +20,6 @@ mod unopened;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use forebay_common::lock::{Mutex, RwLock};
 use forebay_config::Settings;
@@ -27,7 +27,7 @@ use forebay_control::{EventLog, Severity};
 use forebay_engine::Engine;
 use forebay_engine::io::Clock as _;
 use forebay_engine::wait::before;
-use forebay_runtime::{SystemClock, block_on, block_on_apart, unblock};
+use forebay_runtime::{SystemClock, block_on_apart};
 use forebay_volume::device::BackingDevice;
 use forebay_volume::disk::{Disk, Disks};
 use forebay_volume::store::Store;
@@ -40,11 +40,8 @@ use attach::Devices;
 use changing::Changing;
 use identity::Sign;
 use open::{OpenDevice, Told};
+use patience::{PATIENCE, in_time};
 use record::{Record, Records, Removed, Rest};
-
-/// The time that a stop or a removal waits for the requests in progress to a backing device. A removal that gives up
-/// the data waits so long for the next block to be destaged.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The name of a removed volume in the engine.
 const REMOVED: &str = "a removed volume";
@@ -330,8 +327,7 @@ fn end(name: &str, volume: Arc<Volume>) -> Result<(), String> {
 /// Returns the sign of a backing device; `None` if its file system does not answer within [`PATIENCE`].
 fn sign_in_time(backing: &Path) -> Option<Sign> {
     let backing = backing.to_owned();
-    let sign = unblock("forebay-sign", move || Sign::of(&backing));
-    block_on(before(SystemClock::default().sleep(PATIENCE), sign)).flatten()
+    in_time(PATIENCE, move || Sign::of(&backing)).flatten()
 }
 
 /// Returns the sentence for a record that cannot be written.

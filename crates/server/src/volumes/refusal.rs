@@ -6,14 +6,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use forebay_common::nbd_url::NbdUrl;
-use forebay_engine::io::Clock as _;
 use forebay_engine::pool::{Ends, Part, part};
-use forebay_engine::wait::before;
-use forebay_runtime::{SystemClock, block_on, unblock};
 use rustix::fs::Dev;
 
-use super::PATIENCE;
 use super::identity::{sys_of, text};
+use super::patience::{PATIENCE, in_time};
 use super::unopened::unopened;
 
 /// The devices and directories that no volume may be on.
@@ -62,8 +59,7 @@ pub(crate) fn use_of(path: &Path, taken: &Taken) -> Option<String> {
 /// silent file system is no other use that could be overlooked: nobody can open it, or its lock keeps others off.
 fn metadata_in_time(path: &Path) -> Option<Metadata> {
     let path = path.to_owned();
-    let asked = unblock("forebay-stat", move || std::fs::metadata(path));
-    block_on(before(SystemClock::default().sleep(PATIENCE), asked))?.ok()
+    in_time(PATIENCE, move || std::fs::metadata(path))?.ok()
 }
 
 /// Returns true if the kernel swaps to a device or file. It does not lock a file that it swaps to.

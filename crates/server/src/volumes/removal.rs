@@ -12,8 +12,9 @@ use forebay_engine::wait::before;
 use forebay_runtime::{SystemClock, block_on_apart};
 use forebay_volume::volume::Volume;
 
+use super::patience::{PATIENCE, destage_in_time, destage_while_it_goes_on};
 use super::record::Removed;
-use super::{Entry, PATIENCE, Serving, Volumes, forget_removed, unwritten};
+use super::{Entry, Serving, Volumes, forget_removed, unwritten};
 
 /// How far the backing device has answered when the use of its volume ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -124,37 +125,19 @@ fn not_attached(entry: &Entry) -> Result<(), String> {
 /// Ends the use of a volume that is to be removed: no client has it, and its backing device has all of its data. With
 /// `give_up` the data may be in the log only. After an error the volume is in service.
 fn end_use(name: &str, volume: &Arc<Volume>, give_up: bool) -> Result<Device, String> {
-    let ended = {
-        let volume = volume.clone();
-        block_on_apart(async move {
-            if before(SystemClock::default().sleep(PATIENCE), volume.stop()).await.is_none() {
-                return match give_up {
-                    true => Ok(Device::Silent),
-                    false => Err(format!("a request is not answered within {} seconds", PATIENCE.as_secs())),
-                };
-            }
-            match give_up {
-                true => Ok(destage_while_it_goes_on(&volume).await),
-                false => volume.destage().await.map(|()| Device::Quiet).map_err(|error| error.to_string()),
-            }
-        })
+    let stopping = volume.clone();
+    let is_quiet = block_on_apart(async move {
+        before(SystemClock::default().sleep(PATIENCE), stopping.stop()).await.is_some()
+    });
+    let ended = match (is_quiet, give_up) {
+        (false, true) => Ok(Device::Silent),
+        (false, false) => Err(format!("a request is not answered within {} seconds", PATIENCE.as_secs())),
+        (true, true) if destage_while_it_goes_on(volume) => Ok(Device::Quiet),
+        (true, true) => Ok(Device::Silent),
+        (true, false) => destage_in_time(volume).map(|()| Device::Quiet).map_err(|error| error.to_string()),
     };
     ended.map_err(|error| {
         volume.resume();
         format!("volume {name} stays: its data cannot be destaged: {error}; give it up with --give-up")
     })
-}
-
-/// Destages a volume as far as that can be done. Ends when nothing was destaged for `PATIENCE`.
-async fn destage_while_it_goes_on(volume: &Volume) -> Device {
-    let mut destage = std::pin::pin!(volume.destage());
-    loop {
-        let dirty = volume.dirty_bytes();
-        match before(SystemClock::default().sleep(PATIENCE), destage.as_mut()).await {
-            // The data that could not be destaged is given up.
-            Some(_) => return Device::Quiet,
-            None if volume.dirty_bytes() >= dirty => return Device::Silent,
-            None => {}
-        }
-    }
 }
