@@ -160,7 +160,10 @@ pub(crate) fn open(
     let in_use = InUse::new(&settings.state_dir);
     let Some((paths, mut notices)) = devices::paths(settings) else {
         in_use.require_none()?;
-        in_use.set_none()?;
+        if in_use.set_none()? {
+            // The last pool may have had acknowledged data that the directories lack.
+            vfs.verifier.lost();
+        }
         return Ok(None);
     };
     let (roster, rules) = (Roster::open(&settings.state_dir)?, Rules::of(settings));

@@ -95,6 +95,10 @@ impl<'a> Claimed<'a> {
         identities.claim(settings, &mut pool, vfs, &store)?;
         let downtime = vfs.own(&store, &settings.state_dir, uuid, fresh).map_err(failed)?;
         let is_outdated = in_use.is_outdated(uuid, fresh)?;
+        if is_outdated || !context.watch.roster.knows(uuid) {
+            // The last pool, or absent devices of this one, may have had acknowledged data that is lost now.
+            vfs.verifier.lost();
+        }
         Ok(Claimed { context, pool, store, downtime, is_outdated })
     }
 

@@ -238,6 +238,10 @@ impl Identities {
     /// Returns the pool's records of exports.
     pub(crate) fn keep(mut self, settings: &Settings, vfs: &Vfs) -> Result<BTreeMap<u32, Recorded>, Error> {
         let failed = state_error(&settings.state_dir);
+        if !self.adopted.is_empty() {
+            // The other directory may have had acknowledged data that this one lacks.
+            vfs.verifier.lost();
+        }
         for export in vfs.exports() {
             let (salt, identity) = (self.salt(export.id), export.identity.clone());
             self.known.0.insert(export.id, KnownExport { salt, identity });

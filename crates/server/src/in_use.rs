@@ -84,11 +84,11 @@ impl InUse {
         Ok(read(&self.last)?.map_or(fresh, |last| last != written(uuid)))
     }
 
-    /// Records that the directories are served without a pool. Durable.
-    pub(crate) fn set_none(&self) -> Result<(), Error> {
+    /// Records that the directories are served without a pool. Durable. Returns true if they were served with one last.
+    pub(crate) fn set_none(&self) -> Result<bool, Error> {
         match read(&self.last)? {
-            Some(last) if last != NONE => replace(&self.last, NONE),
-            _ => Ok(()),
+            Some(last) if last != NONE => replace(&self.last, NONE).map(|()| true),
+            _ => Ok(false),
         }
     }
 

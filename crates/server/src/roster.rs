@@ -80,6 +80,12 @@ impl Roster {
         Err(Error::CacheOutOfDate { devices: here.join(" and "), expected, since })
     }
 
+    /// Returns true if the epoch in use of a pool is recorded. Otherwise nothing tells if the present devices missed
+    /// changes.
+    pub(crate) fn knows(&self, pool: u128) -> bool {
+        self.0.epochs.lock().of(&written(pool)).in_use > 0
+    }
+
     /// Returns the record of the device that was a member of the pool used last and is called `path`.
     pub(crate) fn member(&self, path: &Path) -> Option<Record> {
         let name = clean(&path.display().to_string());

@@ -15,7 +15,7 @@ use crate::nfs4::{Client4, putfh};
 use crate::volumes::{FUA, Nbd};
 
 /// Makes a stopped server use the pool called `name`.
-fn use_pool(server: &mut Server, name: &str, more: &[&str]) {
+pub(crate) fn use_pool(server: &mut Server, name: &str, more: &[&str]) {
     let devices = ["a", "b"].map(|leg| server.home().join(format!("{name}-{leg}")));
     let [a, b] = devices.each_ref().map(|path| path.to_str().unwrap());
     let pool =

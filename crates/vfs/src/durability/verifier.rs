@@ -1,8 +1,12 @@
 //! The write verifier (RFC 1813 section 3.3.7): tells clients whether unstable data may have been lost.
 //!
-//! It changes exactly when that may have happened: after a failed sync, and at a start that does not
-//! follow a clean stop (which makes all unstable data durable first). Kept in the state directory as
-//! one line, "clean VERIFIER" or "serving VERIFIER".
+//! It changes exactly when that may have happened:
+//!
+//! - after a failed sync, and when the log breaks;
+//! - at a start that does not follow a clean stop, which makes all unstable data durable;
+//! - at a start that may lack this durable data: with another pool, without one, or with another directory.
+//!
+//! The state directory has it as one line, "clean VERIFIER" or "serving VERIFIER".
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,7 +57,7 @@ impl Verifier {
     }
 
     /// Changes the verifier in every reply from now on, because unstable data may have been lost.
-    pub(crate) fn lost(&self) {
+    pub fn lost(&self) {
         self.value.store(fresh(), Ordering::Release);
     }
 
