@@ -42,7 +42,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Record>> {
     };
     let Versioned { version } = serde_json::from_str(&text).map_err(broken)?;
     if version != VERSION {
-        let message = format!("{} is of a later version of Forebay; use that", path.display());
+        let message = format!("{} is of a later version of Forebay; start that version", path.display());
         return Err(io::Error::other(message));
     }
     Ok(serde_json::from_str::<Records>(&text).map_err(broken)?.rules)

@@ -93,7 +93,7 @@ pub(crate) fn read(state_dir: &Path) -> io::Result<Records> {
     let broken = |error: serde_json::Error| io::Error::other(format!("{}: {error}", path.display()));
     let Versioned { version } = serde_json::from_str(&text).map_err(broken)?;
     if version != VERSION {
-        let message = format!("{} is of a later version of Forebay; use that", path.display());
+        let message = format!("{} is of a later version of Forebay; start that version", path.display());
         return Err(io::Error::other(message));
     }
     serde_json::from_str(&text).map_err(broken)

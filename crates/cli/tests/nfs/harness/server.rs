@@ -1,5 +1,6 @@
 //! A `forebay serve` for one test.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -252,8 +253,14 @@ impl Server {
         self.home.path()
     }
 
+    /// Returns the server to start: on a new state directory the older version in `FOREBAY_TEST_FIRST`, if that is set.
+    fn binary(&self) -> OsString {
+        let first = std::env::var_os("FOREBAY_TEST_FIRST");
+        first.filter(|_| !self.state.join("verifier").exists()).unwrap_or_else(|| FOREBAY.into())
+    }
+
     fn command(&self) -> Command {
-        let mut command = Command::new(FOREBAY);
+        let mut command = Command::new(self.binary());
         command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(&self.state);
         match &self.config {
             Some(config) => command.arg("--config").arg(config),
