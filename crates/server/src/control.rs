@@ -35,6 +35,7 @@ use crate::cache::{Cache, config_mode, engine_mode};
 use crate::event_report::directories;
 use crate::front::{Started, refusal};
 use crate::host::Host;
+use crate::in_time::in_time;
 use crate::live_exports::LiveExports;
 use crate::notify::Notifier;
 use crate::pool::{counters, destage};
@@ -85,7 +86,7 @@ struct Serving {
     transport: Counters,
     /// Reports where the exports' paths lead.
     mounts: MountWatch,
-    exports: LiveExports,
+    exports: Arc<LiveExports>,
     /// Present with a cache.
     reads: Option<UsualReads>,
 }
@@ -133,7 +134,7 @@ impl Control {
             cache,
             transport: running.counters().clone(),
             mounts,
-            exports,
+            exports: Arc::new(exports),
             reads,
         });
     }
@@ -188,7 +189,9 @@ impl Control {
     /// Reads the configuration again; an event reports the result too.
     pub(crate) fn reload(&self) -> ReloadReport {
         // The certificate and the token may be new ones under the names of the old ones.
-        let read = self.parts.host.settings().and_then(|new| {
+        let host = self.parts.host.clone();
+        let read = in_time("the paths of the configuration", move || host.settings());
+        let read = read.unwrap_or_else(|silent| Err(vec![silent])).and_then(|new| {
             let credentials = credentials(&new).map_err(|error| vec![error.to_string()])?;
             let token = self.parts.web.new_token(new.http.as_ref()).map_err(|error| vec![error])?;
             Ok((new, credentials, token))

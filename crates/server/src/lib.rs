@@ -17,6 +17,7 @@ mod handle_key;
 mod health;
 mod host;
 mod identity;
+mod in_time;
 mod in_use;
 mod live_exports;
 mod notify;

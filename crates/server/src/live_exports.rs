@@ -4,7 +4,7 @@
 //! |---|---|
 //! | new; on a file system that is served with kernel handles | in service at once |
 //! | new; on another file system, or the pool knows another directory by this id | at the next start |
-//! | new; its directory is missing, locked by another server, not the recorded one, or has a cache device | a mistake |
+//! | new; its directory is missing, silent, locked, not the recorded one, or has a cache device | a mistake |
 //! | gone | out of service at once; its handles are stale, its dirty data is written |
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ use forebay_vfs::{Export, ExportSpec, Ownership, Recorded, Vfs, compare};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::identity;
+use crate::in_time::in_time;
 use crate::start::require_writable;
 
 /// The changes of the exports in service.
@@ -74,16 +75,20 @@ impl LiveExports {
     /// # Errors
     /// The mistakes, one sentence each.
     pub(crate) fn prepare(
-        &self,
+        self: &Arc<Self>,
         now: &Settings,
         new: &Settings,
         cache: Option<&Cache>,
     ) -> Result<Prepared, Vec<String>> {
         let (mut prepared, mut mistakes) = (Prepared::default(), Vec::new());
         for export in now.added_exports(new) {
-            match self.prepare_one(export, cache) {
-                Ok(ready) => prepared.0.extend(ready),
-                Err(error) => mistakes.push(error.to_string()),
+            let storage = cache.map(|cache| cache.storage()).unwrap_or_default();
+            let (this, one) = (self.clone(), export.clone());
+            let place = format!("[[export]] {}", export.path.display());
+            match in_time(&place, move || this.prepare_one(&one, storage)) {
+                Ok(Ok(ready)) => prepared.0.extend(ready),
+                Ok(Err(error)) => mistakes.push(error.to_string()),
+                Err(silent) => mistakes.push(silent),
             }
         }
         if mistakes.is_empty() { Ok(prepared) } else { Err(mistakes) }
@@ -100,14 +105,12 @@ impl LiveExports {
     /// Opens an export that the configuration has added, and takes ownership of its directory. Returns `None` for an
     /// export that only the next start can serve. Fails if the cache's storage lies in the directory, or another
     /// server has it.
-    fn prepare_one(&self, export: &Configured, cache: Option<&Cache>) -> Result<Option<Ready>, Error> {
+    fn prepare_one(&self, export: &Configured, storage: Vec<PathBuf>) -> Result<Option<Ready>, Error> {
         let failed = |error: forebay_vfs::Error| Error::Export {
             path: export.path.clone(),
             reason: error.to_string(),
         };
-        if let Some(inside) =
-            cache.and_then(|cache| cache.storage().into_iter().find(|path| is_in(path, export)))
-        {
+        if let Some(inside) = storage.into_iter().find(|path| is_in(path, export)) {
             let reason =
                 format!("{} is in it, which the cache uses; name another directory", inside.display());
             return Err(Error::Export { path: export.path.clone(), reason });
@@ -115,7 +118,8 @@ impl LiveExports {
         if !identity::is_known(&self.state_dir, export)? {
             return Ok(None);
         }
-        let owned = match self.owned.lock().contains_key(&export.path) {
+        let is_owned = self.owned.lock().contains_key(&export.path);
+        let owned = match is_owned {
             true => None,
             false => Some(
                 Ownership::take(&export.path)

@@ -212,6 +212,15 @@ fn a_reload_that_waits_for_a_file_system_leaves_signals_and_questions_alone() {
     wait_for(|| silent.is_awaited());
     assert_eq!(server.status()["health"]["state"], "OK");
     server.connect().mnt(b"/a").unwrap();
+    // The administrator names another directory. The next reload does not wait for the silent file system.
+    folder(&server.data.join("b"));
+    server.configure(&(export("a") + &export("b")));
+    server.signal(rustix::process::Signal::HUP);
+    wait_for(|| server.connect().mnt(b"/b").is_ok());
+    let root = format!("[[export]]\npath = {:?}\nname = '/silent'\n", silent.at);
+    let said = refused(&server, &(export("a") + &root));
+    assert!(said.contains("the file system does not answer") && said.contains("/silent"), "{said}");
+    assert!(is_removed(&reload(&server, &export("a")), "b"));
     server.stop();
 }
 
