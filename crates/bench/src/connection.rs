@@ -145,7 +145,7 @@ impl Connection {
                     Ok(0) => Ok(None),
                     read => read.map(|count| Some(self.end + count)),
                 },
-                Some(secured) => secured.receive(&mut self.stream, &mut self.input, self.end),
+                Some(secured) => secured.receive(&mut self.stream, &mut self.input),
             };
             match end {
                 Ok(None) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -160,7 +160,8 @@ impl Connection {
         }
     }
 
-    /// Moves or grows the buffer so that the current record fits. Returns the buffer position up to which to read.
+    /// Moves or grows the buffer so that the current record fits. Returns the buffer position up to which to read. With
+    /// TLS, only the bytes received so far stay in the buffer.
     fn make_room(&mut self) -> io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -174,6 +175,13 @@ impl Connection {
                 ErrorKind::InvalidData,
                 "the server sent a record of more than 64 MiB",
             ));
+        }
+        if self.secured.is_some() {
+            // The session appends what it opens.
+            self.input.truncate(self.end);
+            self.input.drain(..self.start);
+            (self.start, self.end) = (0, self.input.len());
+            return Ok(self.end);
         }
         let long = wanted > LONG_RECORD;
         if self.start > 0

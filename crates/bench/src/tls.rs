@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use forebay_tls::{ClientSession, SessionError};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ClientConfig, RootCertStore};
 
 use crate::url::TlsFiles;
 
@@ -84,65 +85,80 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(certificates)
 }
 
-/// A TLS session over a socket.
+/// A TLS session over a socket. Received bytes are opened where the socket has put them, as the kernel does it.
 pub(crate) struct Secured {
-    session: ClientConnection,
+    session: ClientSession,
+    /// Received bytes, sealed.
+    received: Vec<u8>,
+    /// Sealed bytes for the socket, of which the first `sent` are gone.
     sealed: Vec<u8>,
+    sent: usize,
+    end: usize,
 }
 
 impl Secured {
     /// Carries out the handshake on a blocking socket on which the server has agreed to TLS.
     pub(crate) fn begin(trust: &Trust, stream: &mut TcpStream) -> io::Result<Self> {
-        let session = ClientConnection::new(Arc::clone(&trust.config), trust.server.clone());
-        let mut session = session.map_err(io::Error::other)?;
-        session.set_buffer_limit(Some(WRITE_SIZE));
-        session.complete_io(stream)?;
-        Ok(Self { session, sealed: vec![0; READ_SIZE] })
+        let session = ClientSession::connect(Arc::clone(&trust.config), trust.server.clone());
+        let session = session.map_err(invalid)?;
+        let received = vec![0; READ_SIZE];
+        let mut secured = Self { session, received, sealed: Vec::new(), sent: 0, end: 0 };
+        let mut count = 0;
+        loop {
+            let mut answer = Vec::new();
+            let opened = secured.session.open(&mut secured.received[..count], &mut Vec::new(), &mut answer);
+            stream.write_all(&answer)?;
+            opened.map_err(invalid)?;
+            if !secured.session.is_handshaking() {
+                return Ok(secured);
+            }
+            count = stream.read(&mut secured.received)?;
+            if count == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
     }
 
     /// Seals bytes from the front of `plain`, and sends as many as the socket takes. Returns the number of bytes that
     /// the session has taken.
     pub(crate) fn send(&mut self, stream: &mut TcpStream, plain: &[u8]) -> io::Result<usize> {
         self.flush(stream)?;
-        let taken = self.session.writer().write(plain)?;
+        let plain = &plain[..plain.len().min(WRITE_SIZE)];
+        self.end = self.session.seal(plain, &mut self.sealed).map_err(invalid)?;
+        self.sent = 0;
         match self.flush(stream) {
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
-            _ => Ok(taken),
+            _ => Ok(plain.len()),
         }
     }
 
     /// Sends all sealed bytes. Fails with `WouldBlock` if the socket takes no more.
     pub(crate) fn flush(&mut self, stream: &mut TcpStream) -> io::Result<()> {
-        while self.session.wants_write() {
-            self.session.write_tls(stream)?;
+        while self.sent < self.end {
+            self.sent += stream.write(&self.sealed[self.sent..self.end])?;
         }
         Ok(())
     }
 
-    /// Reads from the socket once, and adds the opened bytes behind the first `end` bytes of `plain`. Returns the new
-    /// end, or `None` at the end of the stream.
+    /// Reads from the socket once, and appends the opened bytes to `plain`. Returns the new length of `plain`, or `None`
+    /// at the end of the stream.
     pub(crate) fn receive(
         &mut self,
         stream: &mut TcpStream,
         plain: &mut Vec<u8>,
-        mut end: usize,
     ) -> io::Result<Option<usize>> {
-        let count = stream.read(&mut self.sealed)?;
+        let count = stream.read(&mut self.received)?;
         if count == 0 {
             return Ok(None);
         }
-        let mut sealed = &self.sealed[..count];
-        while !sealed.is_empty() {
-            self.session.read_tls(&mut sealed)?;
-            let state = self.session.process_new_packets();
-            let opened = state.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
-            let new_end = end + opened.plaintext_bytes_to_read();
-            if plain.len() < new_end {
-                plain.resize(new_end + READ_SIZE, 0);
-            }
-            self.session.reader().read_exact(&mut plain[end..new_end])?;
-            end = new_end;
-        }
-        Ok(Some(end))
+        let mut answer = Vec::new();
+        let opened = self.session.open(&mut self.received[..count], plain, &mut answer);
+        let is_closed = opened.map_err(invalid)?.is_closed;
+        Ok((!is_closed).then_some(plain.len()))
     }
+}
+
+/// Returns the failure of a session as one of its socket.
+fn invalid(error: SessionError) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error)
 }

@@ -9,8 +9,9 @@ mod credentials;
 mod identity;
 mod kernel;
 mod session;
+mod side;
 
 pub use credentials::{Credentials, Keyring, LoadError};
 pub use identity::Identity;
 pub use kernel::{Cipher, CryptoInfo, KernelKeys};
-pub use session::{Opened, Session, SessionError};
+pub use session::{ClientSession, Opened, Session, SessionError};

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use rustls::ServerConfig;
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
 };
+use rustls::{ClientConfig, ServerConfig};
 
 use crate::identity::Identity;
 use crate::kernel::{Cipher, CryptoInfo, KernelKeys};
+use crate::side::Side;
 
 /// The size of what TLS adds to a record: its header, the content type, and the tag.
 const OVERHEAD: usize = 5 + 1 + 16;
@@ -39,13 +42,28 @@ pub struct Opened {
     pub is_closed: bool,
 }
 
-/// One TLS session, from its handshake on.
-pub struct Session {
-    inner: UnbufferedServerConnection,
+/// One TLS session, from its handshake on: the server's side of it, unless it is a [`ClientSession`].
+pub struct Session<S = UnbufferedServerConnection> {
+    inner: S,
     /// The beginning of an incomplete record or message. The library remembers places in these bytes, so it gets them
     /// in every call.
     kept: Vec<u8>,
     is_closed: bool,
+}
+
+/// The client's side of a session. The first call of [`open`](Session::open) has no bytes, and answers with the first
+/// message of the handshake.
+pub type ClientSession = Session<UnbufferedClientConnection>;
+
+impl ClientSession {
+    /// Begins the session of a new connection to the server of this name.
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`], if the configuration is unusable.
+    pub fn connect(config: Arc<ClientConfig>, server: ServerName<'static>) -> Result<Self, SessionError> {
+        let inner = UnbufferedClientConnection::new(config, server).map_err(SessionError::Refused)?;
+        Ok(Self { inner, kept: Vec::new(), is_closed: false })
+    }
 }
 
 impl Session {
@@ -53,11 +71,6 @@ impl Session {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Option<Self> {
         let inner = UnbufferedServerConnection::new(config).ok()?;
         Some(Self { inner, kept: Vec::new(), is_closed: false })
-    }
-
-    /// Returns true until the handshake is complete.
-    pub fn is_handshaking(&self) -> bool {
-        self.inner.is_handshaking()
     }
 
     /// Returns the identity of the client, if it has shown a certificate.
@@ -92,6 +105,13 @@ impl Session {
             receive: CryptoInfo::of(&receive, received).ok_or(SessionError::State)?,
             records: limit.saturating_sub(sent),
         })
+    }
+}
+
+impl<S: Side> Session<S> {
+    /// Returns true until the handshake is complete.
+    pub fn is_handshaking(&self) -> bool {
+        self.inner.common().is_handshaking()
     }
 
     /// Takes received bytes. Appends their plain text to `plain`, and to `answer` the bytes that the peer must get
@@ -130,7 +150,7 @@ impl Session {
     ) -> Result<usize, SessionError> {
         let mut used = 0;
         loop {
-            let UnbufferedStatus { discard, state } = self.inner.process_tls_records(&mut bytes[used..]);
+            let UnbufferedStatus { discard, state } = self.inner.process(&mut bytes[used..]);
             let mut at_end = false;
             match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
@@ -162,7 +182,7 @@ impl Session {
     /// Appends the alert that a failure has left. `bytes` are those that the failure has not used up.
     fn alert(&mut self, bytes: &mut [u8], answer: &mut Vec<u8>) {
         let UnbufferedStatus { state: Ok(ConnectionState::EncodeTlsData(data)), .. } =
-            self.inner.process_tls_records(bytes)
+            self.inner.process(bytes)
         else {
             return;
         };
@@ -200,11 +220,11 @@ impl Session {
 
     /// Returns the library's state in which bytes can be sealed. A server that has sent its part of the handshake might
     /// send already; this one waits for the client's part, which has the client's certificate.
-    fn traffic(&mut self) -> Result<WriteTraffic<'_, ServerConnectionData>, SessionError> {
-        if self.inner.is_handshaking() {
+    fn traffic(&mut self) -> Result<WriteTraffic<'_, S::Data>, SessionError> {
+        if self.is_handshaking() {
             return Err(SessionError::State);
         }
-        match self.inner.process_tls_records(&mut self.kept).state {
+        match self.inner.process(&mut self.kept).state {
             Ok(ConnectionState::WriteTraffic(traffic)) => Ok(traffic),
             Ok(_) => Err(SessionError::State),
             Err(error) => Err(SessionError::Refused(error)),

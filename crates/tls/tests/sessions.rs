@@ -8,8 +8,9 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use common::{Authority, Pair, open, set_mode, shake_hands};
-use forebay_tls::{Cipher, Credentials, CryptoInfo, Keyring, LoadError, Session};
+use forebay_tls::{Cipher, ClientSession, Credentials, CryptoInfo, Keyring, LoadError, Session};
 use rustls::ClientConnection;
+use rustls::crypto::ring::DEFAULT_CIPHER_SUITES;
 use rustls::crypto::ring::cipher_suite::{
     TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
 };
@@ -136,6 +137,48 @@ fn the_kernel_gets_the_keys_between_two_records() {
         assert_eq!(session.cipher_for_kernel(), None, "the session has ended");
         assert!(session.into_keys().is_err());
     }
+}
+
+#[test]
+fn the_server_chooses_the_quickest_cipher_that_the_client_offers() {
+    let authority = Authority::new();
+    let keyring = keyring(&authority.issue("server", &["server.example"]), None);
+    let [quick, slow, other] =
+        [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256];
+    for (offered, chosen) in [
+        (&[other, slow, quick][..], Cipher::Aes128Gcm),
+        (&[other, slow], Cipher::Aes256Gcm),
+        (&[other], Cipher::ChaCha20Poly1305),
+    ] {
+        let session = connected(&mut authority.client_with(None, offered), &keyring);
+        assert_eq!(session.cipher_for_kernel(), Some(chosen));
+    }
+}
+
+#[test]
+fn a_client_session_and_a_server_session_understand_each_other() {
+    let authority = Authority::new();
+    let keyring = keyring(&authority.issue("server", &["server.example"]), None);
+    let mut server = keyring.session().unwrap();
+    let config = authority.client_config(None, DEFAULT_CIPHER_SUITES);
+    let mut client = ClientSession::connect(config, "server.example".try_into().unwrap()).unwrap();
+    let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+    client.open(&mut [], &mut Vec::new(), &mut to_server).unwrap();
+    while client.is_handshaking() || server.is_handshaking() {
+        server.open(&mut to_server, &mut Vec::new(), &mut to_client).unwrap();
+        to_server.clear();
+        client.open(&mut to_client, &mut Vec::new(), &mut to_server).unwrap();
+        to_client.clear();
+    }
+    let sent: Vec<u8> = (0..50_000u32).map(|n| (n % 251) as u8).collect();
+    let (mut out, mut plain) = (Vec::new(), Vec::new());
+    let sealed = server.seal(&sent, &mut out).unwrap();
+    for part in out[..sealed].chunks_mut(4099) {
+        client.open(part, &mut plain, &mut to_server).unwrap();
+    }
+    assert!(plain == sent && to_server.is_empty());
+    let sealed = client.seal(b"call", &mut out).unwrap();
+    assert_eq!(open(&mut server, &mut out[..sealed]).unwrap().1, b"call");
 }
 
 #[test]

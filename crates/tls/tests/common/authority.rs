@@ -64,20 +64,29 @@ impl Authority {
         identity: Option<&Pair>,
         suites: &[SupportedCipherSuite],
     ) -> ClientConnection {
+        let config = self.client_config(identity, suites);
+        ClientConnection::new(config, ServerName::try_from("server.example").unwrap()).unwrap()
+    }
+
+    /// Returns the configuration of a client that offers only these ciphers.
+    pub(crate) fn client_config(
+        &self,
+        identity: Option<&Pair>,
+        suites: &[SupportedCipherSuite],
+    ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
         let mut provider = ring::default_provider();
         provider.cipher_suites = suites.to_vec();
         let builder = ClientConfig::builder_with_provider(Arc::new(provider));
         let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
-        let config = match identity {
+        Arc::new(match identity {
             None => builder.with_no_client_auth(),
             Some(pair) => {
                 let key = rustls::pki_types::PrivatePkcs8KeyDer::from(pair.secret.clone());
                 builder.with_client_auth_cert(vec![pair.der.clone()], key.into()).unwrap()
             }
-        };
-        ClientConnection::new(Arc::new(config), ServerName::try_from("server.example").unwrap()).unwrap()
+        })
     }
 }
 
