@@ -140,8 +140,8 @@ impl Secured {
         Ok(())
     }
 
-    /// Reads from the socket once, and appends the opened bytes to `plain`. Returns the new length of `plain`, or `None`
-    /// at the end of the stream.
+    /// Reads from the socket once, and appends the opened bytes to `plain`. Returns the new length of `plain`, or
+    /// `None` at the end of the stream.
     pub(crate) fn receive(
         &mut self,
         stream: &mut TcpStream,

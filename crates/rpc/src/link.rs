@@ -110,8 +110,8 @@ impl Link {
     }
 
     /// Returns an empty reply for a ticket of this connection.
-    pub(crate) fn owned_reply(&self, may_splice: bool) -> OwnedReply {
-        OwnedReply::on_ticket(Arc::clone(&self.account), may_splice, self.session.is_none())
+    pub(crate) fn owned_reply(&self) -> OwnedReply {
+        OwnedReply::on_ticket(Arc::clone(&self.account), self.session.is_none())
     }
 
     pub(crate) fn home(&self) -> &Home {
@@ -184,7 +184,10 @@ impl Link {
 
     /// Sends bytes of a payload in a pipe, as many as one system call takes. Only for the writer of the connection.
     pub(crate) fn send_spliced(&self, spliced: &mut Spliced) -> Result<usize, Errno> {
-        self.count_sent(spliced.send(self.fd()))
+        match self.secured() {
+            None => self.count_sent(spliced.send(self.fd())),
+            Some(secured) => secured.send_spliced(self.fd(), spliced, &self.account),
+        }
     }
 
     /// Counts the records of TLS that the kernel makes of sent bytes.
@@ -279,7 +282,7 @@ impl Link {
 
     /// Sends a record that answers no request. Returns false if the connection has ended.
     pub(crate) fn send_own(&self, record: Vec<u8>) -> bool {
-        let mut reply = self.owned_reply(false);
+        let mut reply = self.owned_reply();
         *reply.head() = record;
         self.queue(Chunk::from_reply(reply, &self.account))
     }

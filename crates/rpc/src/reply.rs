@@ -19,7 +19,7 @@ pub struct Reply<'a> {
     /// Space in the loop's output where a small payload needs no copy.
     region: Option<&'a mut [u8]>,
     account: AccountRef<'a>,
-    /// False if the payload has to be in memory: the output passes through TLS, or the reply is sealed.
+    /// False if the payload has to be in memory, because the reply is sealed.
     may_splice: bool,
     /// True for a record of ONC RPC, which has a mark and padding.
     is_marked: bool,
@@ -50,11 +50,11 @@ impl<'a> Reply<'a> {
         mut head: Vec<u8>,
         region: &'a mut [u8],
         account: &'a Arc<Account>,
-        (may_splice, is_marked): (bool, bool),
+        is_marked: bool,
     ) -> Self {
         head.clear();
         let (region, account) = (Some(region), AccountRef::Loop(account));
-        Self { head, payload: None, spliced: None, region, account, may_splice, is_marked }
+        Self { head, payload: None, spliced: None, region, account, may_splice: true, is_marked }
     }
 
     /// Returns true if the reply is a record with a mark.
@@ -98,11 +98,11 @@ impl<'a> Reply<'a> {
     }
 
     /// Makes `len` bytes of `file` at `offset` the payload without copying them. The pages go to the socket by
-    /// reference, and a later write to the file may show in them until the peer has them. Waits for the disk if the
-    /// pages are not in memory.
+    /// reference, and a later write to the file may show in them until the peer has them. A TLS session in user space
+    /// takes a copy, piece by piece, when it seals them. Waits for the disk if the pages are not in memory.
     ///
     /// Returns false, and sets no payload, if the bytes are not all available this way. Then the file is shorter, the
-    /// file system, a limit or TLS does not allow it, or the splice is not worth it ([`may_splice`](Self::may_splice)).
+    /// file system or a limit does not allow it, or the splice is not worth it ([`may_splice`](Self::may_splice)).
     pub fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
         self.forget_payload();
         if self.may_splice(offset, len) {
@@ -160,11 +160,11 @@ impl Payload {
 
 impl OwnedReply {
     /// Returns an empty reply for a worker, which has no region of an event loop. `account` pays for payload buffers.
-    pub(crate) fn on_ticket(account: Arc<Account>, may_splice: bool, is_marked: bool) -> Self {
+    pub(crate) fn on_ticket(account: Arc<Account>, is_marked: bool) -> Self {
         // The capacity holds the record mark and any reply head without a payload, except READDIR's.
         let head = Vec::with_capacity(256);
         let account = AccountRef::Ticket(account);
-        Self { head, payload: None, spliced: None, region: None, account, may_splice, is_marked }
+        Self { head, payload: None, spliced: None, region: None, account, may_splice: true, is_marked }
     }
 
     /// Returns the reply with [`splice`](Reply::splice) always false.

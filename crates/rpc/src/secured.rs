@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::chunk::send;
 use crate::pool::{Account, Charge};
+use crate::splice::Spliced;
 
 /// The largest number of plain bytes that are sealed at once. The session is locked meanwhile, for some ten
 /// microseconds, and cannot open received bytes.
@@ -66,9 +67,54 @@ impl Secured {
     ) -> Result<usize, Errno> {
         let mut unsent = self.unsent.lock();
         if unsent.plain == 0 {
-            self.seal(slices, &mut unsent)?;
+            BUFFERS.with_borrow_mut(|(sealed, gathered)| {
+                let plain = match slices.first() {
+                    Some(first) if first.len() >= RECORD => &first[..first.len().min(PIECE)],
+                    _ => {
+                        gather(slices, gathered);
+                        &gathered[..]
+                    }
+                };
+                self.seal(plain, sealed, &mut unsent)
+            })?;
         }
-        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        let offered = slices.iter().map(|slice| slice.len()).sum();
+        Self::send_sealed(&mut unsent, fd, offered, more, account)
+    }
+
+    /// Sends a piece of a payload in a pipe, which is not empty. Returns the number of plain bytes that the socket has
+    /// taken. The bytes are copied out of the pipe when they are sealed, a piece at a time: such a copy stays in the
+    /// processor's cache, and a copy of the whole payload does not.
+    pub(crate) fn send_spliced(
+        &self,
+        fd: BorrowedFd<'_>,
+        spliced: &mut Spliced,
+        account: &Arc<Account>,
+    ) -> Result<usize, Errno> {
+        let mut unsent = self.unsent.lock();
+        if unsent.plain == 0 {
+            let len = spliced.len().min(PIECE);
+            BUFFERS.with_borrow_mut(|(sealed, gathered)| {
+                if gathered.len() < len {
+                    gathered.resize(len, 0);
+                }
+                spliced.read(&mut gathered[..len])?;
+                self.seal(&gathered[..len], sealed, &mut unsent)
+            })?;
+        }
+        let sent = Self::send_sealed(&mut unsent, fd, spliced.len(), false, account)?;
+        spliced.advance(sent);
+        Ok(sent)
+    }
+
+    /// Sends the sealed piece, which has the first of `offered` plain bytes. Returns the number of its plain bytes.
+    fn send_sealed(
+        unsent: &mut Unsent,
+        fd: BorrowedFd<'_>,
+        offered: usize,
+        more: bool,
+        account: &Arc<Account>,
+    ) -> Result<usize, Errno> {
         if offered < unsent.plain {
             // The bytes of the piece are not at the front of the queue: nothing sensible can follow.
             return Err(Errno::PROTO);
@@ -85,27 +131,17 @@ impl Secured {
                 }
             }
         }
-        let Unsent { sealed, plain, .. } = std::mem::take(&mut *unsent);
+        let Unsent { sealed, plain, .. } = std::mem::take(unsent);
         BUFFERS.with_borrow_mut(|buffers| buffers.0 = sealed);
         Ok(plain)
     }
 
-    /// Seals the first bytes of `slices`.
-    fn seal(&self, slices: &[IoSlice<'_>], unsent: &mut Unsent) -> Result<(), Errno> {
-        BUFFERS.with_borrow_mut(|(sealed, gathered)| {
-            let plain = match slices.first() {
-                Some(first) if first.len() >= RECORD => &first[..first.len().min(PIECE)],
-                _ => {
-                    gather(slices, gathered);
-                    &gathered[..]
-                }
-            };
-            // After a failure the connection is closed.
-            let to = self.session.lock().seal(plain, sealed).map_err(|_| Errno::PROTO)?;
-            let sealed = std::mem::take(sealed);
-            *unsent = Unsent { sealed, from: 0, to, plain: plain.len(), _charge: None };
-            Ok(())
-        })
+    /// Seals `plain` as the next piece, in the buffer `sealed`. After a failure the connection is closed.
+    fn seal(&self, plain: &[u8], sealed: &mut Vec<u8>, unsent: &mut Unsent) -> Result<(), Errno> {
+        let to = self.session.lock().seal(plain, sealed).map_err(|_| Errno::PROTO)?;
+        let sealed = std::mem::take(sealed);
+        *unsent = Unsent { sealed, from: 0, to, plain: plain.len(), _charge: None };
+        Ok(())
     }
 
     /// Tells the peer that nothing more is sent, if the socket takes it at once. For the writer of the connection, when

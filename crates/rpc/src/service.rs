@@ -245,8 +245,7 @@ impl Ticket {
 
     /// Returns an empty reply to fill. A reply that will be [sealed](Self::seal) is all in memory.
     pub fn reply(&self) -> OwnedReply {
-        let is_plain = self.link.secured().is_none();
-        let reply = self.link.owned_reply(is_plain);
+        let reply = self.link.owned_reply();
         if self.seal.is_some() { reply.without_splice() } else { reply }
     }
 

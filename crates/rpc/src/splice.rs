@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use forebay_common::lock::Mutex;
-use rustix::io::Errno;
+use rustix::io::{Errno, read};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use crate::pool::{Account, Charge, Free};
@@ -134,11 +134,31 @@ impl Spliced {
             // The pipe holds the unsent bytes, so a result of zero means that the socket takes no more.
             Ok(0) => Err(Errno::PIPE),
             Ok(n) => {
-                self.left -= n;
+                self.advance(n);
                 Ok(n)
             }
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Copies the next bytes into `buf`, which is not longer than the payload. They count as unsent until
+    /// [`advance`](Self::advance), and must not be read again.
+    pub(crate) fn read(&self, mut buf: &mut [u8]) -> Result<(), Errno> {
+        while let (Some(pipe), false) = (&self.pipe, buf.is_empty()) {
+            match read(&pipe.read, &mut *buf) {
+                // The pipe holds the unsent bytes.
+                Ok(0) => return Err(Errno::PIPE),
+                Ok(n) => buf = &mut buf[n..],
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts bytes as sent.
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.left -= n;
     }
 }
 

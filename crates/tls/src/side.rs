@@ -7,7 +7,7 @@ use rustls::unbuffered::UnbufferedStatus;
 
 /// The library's type for one side of a session.
 pub trait Side {
-    /// What the library keeps for this side.
+    /// The library's data of this side.
     type Data;
 
     /// Processes received bytes up to the next event.
