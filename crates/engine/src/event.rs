@@ -13,6 +13,8 @@ pub enum Event {
         device: String,
         /// Number of devices left.
         left: usize,
+        /// True if the device had the last copies of data that the backing store lacks.
+        data_lost: bool,
     },
     /// A cache device has not answered for long, and is lost next if another device answers. The event is sent once,
     /// until the device answers.

@@ -16,14 +16,23 @@ use crate::under_way::UnderWay;
 /// Reports an engine event to the administrator and to the parts of the server that act on it.
 pub(crate) fn report(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event: &Event) {
     let (severity, kind, message) = match event {
-        Event::DeviceLost { device, left } => {
+        Event::DeviceLost { device, left, data_lost } => {
             watch.lose(device);
-            if let (0, Some(vfs)) = (left, vfs.upgrade()) {
-                vfs.log_broke();
+            match vfs.upgrade() {
+                Some(vfs) if *left == 0 => vfs.log_broke(),
+                // Clients still have what they have not committed of it.
+                Some(vfs) if *data_lost => vfs.verifier.lost(),
+                _ => {}
             }
             let device = watch.roster.describe(device);
+            let lost = if *data_lost {
+                " It had the last copies of data that the backing store lacks: reading that data fails until a device \
+                 with a copy is back at a later start, or the data is written again."
+            } else {
+                ""
+            };
             let message = format!(
-                "cache device {device} failed and is not used any more; {left} left. Replace it, then run `forebay pool add`"
+                "cache device {device} failed and is not used any more; {left} left.{lost} Replace it, then run `forebay pool add`"
             );
             (Severity::Error, "device-lost", message)
         }
@@ -71,6 +80,8 @@ pub(crate) fn report(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, even
         }
         Event::Damaged { object, offset } => {
             watch.damaged.fetch_add(1, Ordering::Relaxed);
+            // A client that has not committed the data still has it.
+            vfs.upgrade().iter().for_each(|vfs| vfs.verifier.lost());
             let message = format!(
                 "every copy of a block that only the cache had is damaged: file {object}, byte {offset}; reading it fails"
             );

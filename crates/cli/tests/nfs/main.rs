@@ -94,7 +94,7 @@ mod tls;
 mod tls_bench;
 mod tls_rules;
 mod unprivileged;
-mod verifier_at_starts;
 mod volumes;
 mod volumes_on_devices;
+mod write_verifier;
 mod xattrs;

@@ -105,8 +105,9 @@ fn drop_device(core: &Core, index: u16) {
     if let Some(device) = device {
         // A failing device may hang as well, and a change of the pool may be writing to it now.
         device.give_up(GivenUp::Unused);
-        core.segments.lose(index);
-        core.event(Event::DeviceLost { device: device.name().to_owned(), left: core.active() });
+        let data_lost = core.segments.lose(index);
+        let (device, left) = (device.name().to_owned(), core.active());
+        core.event(Event::DeviceLost { device, left, data_lost });
         look_at_mirror(core);
     }
 }

@@ -95,7 +95,7 @@ async fn recover(
     let Applied { segments, objects, notes, unsealed, unsure, cold, recovered } =
         apply::apply(&pool, live, &mut read, doubtful, volumes);
     let also_lost = pool.open_epoch().await?;
-    also_lost.iter().for_each(|index| segments.lose(*index));
+    let data_lost = also_lost.iter().fold(false, |lost, index| lost | segments.lose(*index));
     let next_seq = read.next_frame;
     let mut in_use = devices;
     let lost = also_lost.iter().filter_map(|index| in_use.get_mut(usize::from(*index))?.take());
@@ -106,7 +106,8 @@ async fn recover(
     let parts = Parts { env, pool, segments, objects, notes, next_seq, devices, ticks, settings };
     let core = Core::assemble(parts);
     for device in lost {
-        core.event(Event::DeviceLost { device: device.name().to_owned(), left: core.active() });
+        let (device, left) = (device.name().to_owned(), core.active());
+        core.event(Event::DeviceLost { device, left, data_lost });
     }
     if read.dropped {
         core.event(Event::LogDropped);

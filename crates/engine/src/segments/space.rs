@@ -116,11 +116,14 @@ impl Segments {
         self.inner.lock().free_segment(id);
     }
 
-    /// Removes a lost device, and every leg on it.
-    pub(crate) fn lose(&self, device: u16) {
+    /// Removes a lost device, and every leg on it. Returns true if dirty blocks have no copy any more.
+    pub(crate) fn lose(&self, device: u16) -> bool {
         let mut inner = self.inner.lock();
+        let mut data_lost = false;
         for segment in inner.table.values_mut() {
+            let before = segment.legs.len();
             segment.legs.retain(|place| place.device != device);
+            data_lost |= segment.dirty > 0 && before > 0 && segment.legs.is_empty();
         }
         let is_lone = |id: &&SegmentId| inner.table.get(id).is_some_and(|segment| segment.legs.len() < 2);
         let newest = inner.log.iter().rev().find(is_lone).and_then(|id| inner.table.get(id));
@@ -134,6 +137,7 @@ impl Segments {
         if let Some(total) = inner.totals.get_mut(usize::from(device)) {
             *total = 0;
         }
+        data_lost
     }
 
     /// Adds a device, whose segments are all free.

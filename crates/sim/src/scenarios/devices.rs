@@ -1,5 +1,7 @@
 //! One device is lost, replaced, damaged or removed.
 
+use forebay_engine::Event;
+
 use super::*;
 
 #[test]
@@ -69,6 +71,30 @@ fn notes_on_one_device_only_are_asked_for_before_write_back_goes_on() {
     let theirs = engine.clone();
     assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
     check(&mut world, &engine);
+}
+
+/// Two of three devices are lost at once. The event says so exactly if they had both copies of dirty data, whose loss
+/// the write verifier has to tell clients.
+#[test]
+fn a_loss_of_both_copies_is_told_with_the_device_that_had_the_last_one() {
+    let mut told_of_loss = Vec::new();
+    for kept in 0..3 {
+        let mut world = world(1, 3);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 20);
+        assert_eq!(engine.usage().dirty_blocks, 20);
+        (0..3).filter(|disk| *disk != kept).for_each(|disk| world.disks[disk].vanish());
+        let object = world.shared.objects.lock().object(1).unwrap();
+        let theirs = engine.clone();
+        // A read notices the losses. Unlike a write, it does not break the log.
+        let reading = async move { theirs.read(&object, 0, &mut [0; 20 * 4096]).await };
+        let is_lost = world.shared.executor.block_on(LIMIT, reading).unwrap().is_err();
+        let told = world.shared.told.lock().clone();
+        let tells = told.iter().any(|event| matches!(event, Event::DeviceLost { data_lost: true, .. }));
+        assert_eq!(tells, is_lost, "without {kept}: {told:?}");
+        told_of_loss.push(tells);
+    }
+    assert_eq!(told_of_loss.iter().filter(|lost| **lost).count(), 1, "two devices have the copies");
 }
 
 /// A device was lost and another one added. The power fails before a frame is on the new device, which then is there

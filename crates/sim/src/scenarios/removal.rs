@@ -103,7 +103,8 @@ fn remove_and_lose(removed: usize, lost: usize, events: u64) -> bool {
         let name = world.disks[removed].name().to_owned();
         assert!(is_last(error, &name), "{told:?}");
         assert_eq!((engine.active(), engine.effective_mode()), (1, Mode::WriteThrough));
-        let lost = Event::DeviceLost { device: world.disks[lost].name().to_owned(), left: 1 };
+        let device = world.disks[lost].name().to_owned();
+        let lost = Event::DeviceLost { device, left: 1, data_lost: false };
         assert!(told.contains(&lost) && told.contains(&Event::DeviceKept { device: name }), "{told:?}");
     }
     // All acknowledged data is read, with the devices that are left, and the engine goes on.

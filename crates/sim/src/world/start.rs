@@ -308,8 +308,12 @@ impl World {
             if let Event::DeviceRemoved { device } = &event {
                 shared.members.lock().retain(|name| name != device);
             }
-            if let Event::DeviceLost { device, left } = event {
+            if let Event::DeviceLost { device, left, data_lost } = event {
                 shared.lost.lock().push(device);
+                let lost = shared.lost.lock().len();
+                if data_lost && lost < 2 {
+                    shared.fail("dirty blocks had one copy only, and their device is lost (P1)".to_owned());
+                }
                 if left == 0 {
                     shared.log_broke();
                 }

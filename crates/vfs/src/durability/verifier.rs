@@ -2,7 +2,7 @@
 //!
 //! It changes exactly when that may have happened:
 //!
-//! - after a failed sync, and when the log breaks;
+//! - after a failed sync, and when the log breaks or all copies of dirty data are lost;
 //! - at a start that does not follow a clean stop, which makes all unstable data durable;
 //! - at a start that may lack this durable data: with another pool, without one, or with another directory.
 //!

@@ -1,5 +1,5 @@
-//! Tests of the write verifier at starts after a clean stop: it changes if the start may lack data that the last server
-//! acknowledged. Then clients write again what they have not committed.
+//! Tests of the write verifier: it changes if acknowledged data may be lost, at a start after a clean stop or with some
+//! of the cache devices. Then clients write again what they have not committed.
 
 use crate::harness::*;
 use crate::pools_in_turn::use_pool;
@@ -70,4 +70,35 @@ fn with_an_adopted_directory_it_changes() {
     server.stop();
     server.start();
     assert_eq!(verifier(&server), after, "an adoption counts once");
+}
+
+/// Two of three devices die while the third one serves on.
+#[test]
+fn with_the_loss_of_both_copies_it_changes() {
+    let mut losses = 0;
+    for kept in 0..3 {
+        let mut server = Serve::unsquashed().plain().start();
+        server.stop();
+        let devices = [0, 1, 2].map(|leg| server.home().join(format!("leg-{leg}")));
+        let mut flags = vec!["--squash", "none", "--mode", "write-back", "--cache-size", "64MiB"];
+        devices.iter().for_each(|device| flags.extend(["--cache", device.to_str().unwrap()]));
+        server.set_flags(&flags);
+        server.start();
+        let mut c = server.connect();
+        let root = c.root();
+        let file = c.new_file(&root, b"f", 0o644);
+        let wrote = c.write(&file, 0, &[1; 65_536], StableHow::Unstable).unwrap();
+        // After a restart no block is in memory.
+        server.restart();
+        let lost = devices.iter().enumerate().filter(|(leg, _)| *leg != kept);
+        for (_, device) in lost {
+            std::fs::File::options().write(true).open(device).unwrap().set_len(0).unwrap();
+        }
+        let mut c = server.connect();
+        let is_lost = c.read(&file, 0, 65_536).status() != Nfsstat3::Ok;
+        let verifier = c.commit(&file, 0, 0).unwrap().verf;
+        assert!(!is_lost || verifier != wrote.verf, "only device {kept} is left");
+        losses += u32::from(is_lost);
+    }
+    assert_eq!(losses, 1, "two devices have the copies");
 }
