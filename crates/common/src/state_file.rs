@@ -7,8 +7,24 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Returns the text of a file, or `None` if there is no such file.
+///
+/// # Errors
+/// The file cannot be read; [`damaged`]: it is not text.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
-    existing(std::fs::read_to_string(path))
+    existing(std::fs::read_to_string(path)).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => damaged(
+            path,
+            "restore it, or remove it if you can do without it: \"State directory\" in docs/operations.md says what its loss means",
+        ),
+        _ => error,
+    })
+}
+
+/// Returns the error for a file of the state directory with contents that the server has not written: a sentence with
+/// what to do. Its kind is `InvalidData`.
+pub fn damaged(path: &Path, remedy: &str) -> io::Error {
+    let message = format!("{} is damaged; {remedy}", path.display());
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 /// Returns the result of an access to a file, or `None` if there is no such file.
@@ -76,5 +92,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1, "a failure leaves no temporary file");
         std::fs::remove_dir(&path).unwrap();
         assert!(read(home.path()).is_err(), "an error is not a missing file");
+        std::fs::write(&path, [0xff]).unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("{} is damaged", path.display())), "{error}");
     }
 }

@@ -42,12 +42,8 @@ impl Epochs {
             decode(&bytes)
         };
         let newest = [slot(0), slot(1)].into_iter().flatten().max_by_key(|(generation, _)| *generation);
-        let damaged = || {
-            io::Error::other(format!(
-                "{} is damaged; if all devices of the cache are there, remove it",
-                path.display()
-            ))
-        };
+        let damaged =
+            || forebay_common::state_file::damaged(path, "if all devices of the cache are there, remove it");
         let (generation, pools) = newest.ok_or_else(damaged)?;
         Ok(Epochs { path: path.to_owned(), file: Some(file), generation, pools })
     }

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A failure of the server to start or to stop cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The state directory cannot be created or used.
-    #[error("cannot use the state directory {}: {source}; name another with --state-dir", path.display())]
+    #[error("{}", unusable(path, source))]
     StateDir {
         /// The directory.
         path: PathBuf,
@@ -170,4 +170,18 @@ pub enum Error {
     /// Data written unstable could not be made durable at the stop.
     #[error("{0} files could not be made durable at the stop; their clients will write them again")]
     Unstable(usize),
+}
+
+/// Returns the message about a state directory. The error about a damaged file says what to do by itself: another
+/// state directory would lack the file as well.
+fn unusable(path: &Path, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::InvalidData => source.to_string(),
+        _ => {
+            format!(
+                "cannot use the state directory {}: {source}; name another with --state-dir",
+                path.display()
+            )
+        }
+    }
 }

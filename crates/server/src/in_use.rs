@@ -37,7 +37,7 @@ impl InUse {
     }
 
     fn read(&self) -> Result<Option<String>, Error> {
-        read(&self.path)
+        note(&self.path)
     }
 
     /// Fails if a pool may hold data.
@@ -64,7 +64,7 @@ impl InUse {
     /// Returns true if the pool `uuid` may hold data: it was in use last time, or there is no note.
     pub(crate) fn may_hold(&self, uuid: u128) -> Result<bool, Error> {
         let is_this = |text: String| text.lines().next() == Some(&written(uuid));
-        Ok(self.read()?.is_some_and(is_this) || read(&self.last)?.is_none())
+        Ok(self.read()?.is_some_and(is_this) || note(&self.last)?.is_none())
     }
 
     /// Records that the pool may hold data from now on. Durable.
@@ -81,12 +81,12 @@ impl InUse {
     /// Returns true if the directories were served without the pool since it was in use. So a `fresh`
     /// pool is out of date: clients may have state that it does not know.
     pub(crate) fn is_outdated(&self, uuid: u128, fresh: bool) -> Result<bool, Error> {
-        Ok(read(&self.last)?.map_or(fresh, |last| last != written(uuid)))
+        Ok(note(&self.last)?.map_or(fresh, |last| last != written(uuid)))
     }
 
     /// Records that the directories are served without a pool. Durable. Returns true if they were served with one last.
     pub(crate) fn set_none(&self) -> Result<bool, Error> {
-        match read(&self.last)? {
+        match note(&self.last)? {
             Some(last) if last != NONE => replace(&self.last, NONE).map(|()| true),
             _ => Ok(false),
         }
@@ -104,6 +104,23 @@ impl InUse {
     /// Records that the pool holds nothing that the directories lack.
     pub(crate) fn clear(&self) -> Result<(), Error> {
         state_file::remove(&self.path).map_err(|error| failed(&self.path, error))
+    }
+}
+
+/// Returns a note, which begins with the UUID of a pool, or is [`NONE`].
+fn note(path: &Path) -> Result<Option<String>, Error> {
+    let text = read(path)?;
+    let is_whole = |text: &String| {
+        let first = text.lines().next().unwrap_or_default();
+        let digits = u128::from_str_radix(&first.replace('-', ""), 16);
+        text == NONE || digits.is_ok_and(|uuid| written(uuid) == first)
+    };
+    match text.as_ref().is_none_or(is_whole) {
+        true => Ok(text),
+        false => {
+            let remedy = "if the cache devices are all those of the last run, remove it; another pool may lack changes";
+            Err(failed(path, state_file::damaged(path, remedy)))
+        }
     }
 }
 

@@ -237,3 +237,49 @@ fn a_killed_server_can_be_started_again() {
         server.status();
     }
 }
+
+#[test]
+fn a_damaged_file_of_the_state_directory_is_named_and_no_data_is_given_up() {
+    let mut server = Serve::new().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"file", 0o644);
+    c.write(&file, 0, &[1; 4096], StableHow::FileSync).unwrap();
+    server.kill();
+    let cut = |name: &str, len: usize| {
+        let contents = std::fs::read(server.state.join(name)).unwrap();
+        (name.to_owned(), contents[..contents.len() - len].to_vec())
+    };
+    let all = |name: &str, contents: &[u8]| (name.to_owned(), contents.to_vec());
+    let cases = [
+        cut("handle.key", 16),
+        cut("handle.key", 1),
+        all("handle.key", &[7; 17]),
+        all("cache-in-use", b""),
+        all("cache-in-use", &[0xff]),
+        all("cache-last", b""),
+        cut("cache-last", 1),
+        all("cache-epochs", b""),
+        cut("filesystems", 1),
+        all("filesystems", &[0xff]),
+        cut("identities", 20),
+        all("policies.json", b""),
+        all("volumes.json", b"{"),
+    ];
+    for (name, contents) in cases {
+        let path = server.state.join(&name);
+        let before = std::fs::read(&path).ok();
+        std::fs::write(&path, &contents).unwrap();
+        let said = server.refusal();
+        assert!(said.contains(&format!("{} is damaged; ", path.display())), "{name} {contents:?}: {said}");
+        let advice = ["--format-cache", "--state-dir"].iter().any(|flag| said.contains(flag));
+        assert!(!advice && said.contains("restore it") | said.contains("remove it"), "{name}: {said}");
+        match before {
+            Some(before) => std::fs::write(&path, before).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+    }
+    server.start();
+    let mut c = server.connect();
+    assert_eq!(c.read(&file, 0, 4096).unwrap().data, [1; 4096]);
+}

@@ -38,12 +38,12 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Record>> {
     }
     let Some(text) = state_file::read(path)? else { return Ok(Vec::new()) };
     let broken = |error: serde_json::Error| {
-        io::Error::other(format!("{} is damaged ({error}); remove it to begin without rules", path.display()))
+        state_file::damaged(path, &format!("restore it, or remove it to begin without its rules ({error})"))
     };
     let Versioned { version } = serde_json::from_str(&text).map_err(broken)?;
     if version != VERSION {
         let message = format!("{} is of a later version of Forebay; start that version", path.display());
-        return Err(io::Error::other(message));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(serde_json::from_str::<Records>(&text).map_err(broken)?.rules)
 }

@@ -90,11 +90,12 @@ pub(crate) fn read(state_dir: &Path) -> io::Result<Records> {
     }
     let path = state_dir.join("volumes.json");
     let Some(text) = state_file::read(&path)? else { return Ok(Records::default()) };
-    let broken = |error: serde_json::Error| io::Error::other(format!("{}: {error}", path.display()));
+    let remedy = "restore it; without it the server does not start while the cache has changes of volumes";
+    let broken = |error: serde_json::Error| state_file::damaged(&path, &format!("{remedy} ({error})"));
     let Versioned { version } = serde_json::from_str(&text).map_err(broken)?;
     if version != VERSION {
         let message = format!("{} is of a later version of Forebay; start that version", path.display());
-        return Err(io::Error::other(message));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     serde_json::from_str(&text).map_err(broken)
 }

@@ -108,8 +108,7 @@ impl Adoption {
 
 /// Returns the error for a file of the state directory that cannot be read.
 fn damaged(state_dir: &Path, name: &str) -> io::Error {
-    let why = format!("{} cannot be read; restore it, or remove it", state_dir.join(name).display());
-    io::Error::new(io::ErrorKind::InvalidData, why)
+    state_file::damaged(&state_dir.join(name), "restore it, or remove it")
 }
 
 /// Returns an identity as one line of text.

@@ -4,8 +4,7 @@ pub(crate) mod disowned;
 pub(crate) mod lost;
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use forebay_common::state_file;
@@ -15,12 +14,10 @@ const HANDLE_KEY: &str = "handle.key";
 
 /// Returns the secret for file handles that this state directory has.
 pub fn handle_secret(state_dir: &Path) -> io::Result<Option<[u8; 16]>> {
-    let Some(mut file) = state_file::existing(File::open(state_dir.join(HANDLE_KEY)))? else {
-        return Ok(None);
-    };
-    let mut secret = [0; 16];
-    file.read_exact(&mut secret)?;
-    Ok(Some(secret))
+    let path = state_dir.join(HANDLE_KEY);
+    let Some(bytes) = state_file::existing(std::fs::read(&path))? else { return Ok(None) };
+    let remedy = "restore it, or remove it if there is a cache, which has a copy; without a copy all clients must mount again";
+    bytes.try_into().map(Some).map_err(|_| state_file::damaged(&path, remedy))
 }
 
 /// Writes the secret for file handles into the state directory, durably.
@@ -50,6 +47,13 @@ pub(crate) fn filesystem_numbers(
     let old_path = state_dir.join("given-up");
     let text =
         state_file::read(&path)?.unwrap_or_default() + &state_file::read(&old_path)?.unwrap_or_default();
+    if !text.is_empty() && !text.ends_with('\n') {
+        // A number that lacks digits is another number.
+        return Err(state_file::damaged(
+            &path,
+            "restore it, or remove it if there is a cache, which has a copy",
+        ));
+    }
     let mut known: BTreeMap<u32, u32> = before.recorded.iter().copied().collect();
     known.extend(text.lines().filter_map(number_of_export));
     let was: HashSet<u32> = before.adopted.iter().filter_map(|id| known.remove(id)).collect();
