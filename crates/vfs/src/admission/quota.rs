@@ -25,6 +25,9 @@ use crate::sys::{self, Limits, QuotaKind};
 
 /// The time between two checks for quotas, in milliseconds.
 const REFRESH: u64 = 10_000;
+/// The time before the end of a soft limit's grace period from which the limit counts, in seconds. Data that is
+/// accepted earlier has this time to be destaged.
+const AHEAD: u64 = 3600;
 /// The number of charges beyond which those are forgotten that no file and no write needs.
 const MOST: usize = 16_384;
 
@@ -223,7 +226,8 @@ impl Owner {
 impl Limits {
     /// Returns the bytes that may be used, and the bytes left of them, at `now` seconds since 1970.
     fn space(&self, now: u64) -> FreeSpace {
-        let over = self.soft > 0 && self.used > self.soft && self.grace_ends > 0 && now >= self.grace_ends;
+        let over =
+            self.soft > 0 && self.used > self.soft && self.grace_ends > 0 && now + AHEAD >= self.grace_ends;
         let limit = [(self.hard, true), (self.soft, over)].into_iter();
         let limit = limit.filter(|(limit, counts)| *limit > 0 && *counts).map(|(limit, _)| limit).min();
         match limit {
@@ -254,16 +258,17 @@ mod tests {
     }
 
     #[test]
-    fn the_soft_limit_counts_when_the_grace_is_over() {
+    fn the_soft_limit_counts_before_the_grace_is_over() {
         let none = u64::MAX;
         for (limits, left) in [
             ((0, 0, 70, 0), none),
             ((100, 0, 70, 0), 30),
             ((100, 0, 170, 0), 0),
             ((100, 50, 40, 0), 60),
-            ((100, 50, 70, 1001), 30),
-            ((100, 50, 70, 1000), 0),
-            ((0, 50, 70, 1001), none),
+            ((100, 50, 70, 1001 + AHEAD), 30),
+            ((100, 50, 70, 1000 + AHEAD), 0),
+            ((100, 50, 70, 1001), 0),
+            ((0, 50, 70, 1001 + AHEAD), none),
             ((0, 50, 70, 999), 0),
         ] {
             let (hard, soft, used, grace_ends) = limits;
