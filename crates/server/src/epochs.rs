@@ -104,13 +104,13 @@ impl Epochs {
     }
 }
 
-/// Encodes one line for each pool: its UUID, the epoch in use, and the epoch given out if that one is higher.
+/// Opens the file for reading and writing.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Returns the contents of a slot: a checksum, the generation, and a line for each pool. Fails if they are longer
-/// than a slot.
+/// Returns the contents of a slot: a checksum, the generation, and a line for each pool. The line has the pool's UUID,
+/// the epoch in use, and the epoch given out if that one is higher. Fails if they are longer than a slot.
 fn encode(generation: u64, pools: &[(String, Noted)]) -> io::Result<Vec<u8>> {
     let line = |(pool, noted): &(String, Noted)| match noted.given > noted.in_use {
         true => format!("{pool} {} {}\n", noted.in_use, noted.given),
