@@ -309,3 +309,49 @@ fn the_privileges_to_ask_disks_are_kept_by_a_process_of_their_own() {
     server.start();
     server.stop();
 }
+
+/// A file system that takes no writes until the value is dropped. An unmount waits for that.
+struct Frozen<'a>(&'a Path);
+
+impl<'a> Frozen<'a> {
+    fn new(at: &'a Path) -> Self {
+        assert!(std::process::Command::new("fsfreeze").arg("-f").arg(at).status().unwrap().success());
+        Frozen(at)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("fsfreeze").arg("-u").arg(self.0).status();
+    }
+}
+
+/// The directory takes no writes, so the removal cannot end before the status was seen.
+#[test]
+fn a_removal_shows_its_progress_until_it_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "xfs", 320 << 20) else { return };
+    let server = disk.serve().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"file", 0o644);
+    server.flush();
+    let frozen = Frozen::new(&disk.at);
+    let len = 256 << 10;
+    c.write(&file, 0, &vec![1; len], StableHow::FileSync).unwrap();
+    let [_, second] = server.caches();
+    server.ask(&["pool", "remove", second.to_str().unwrap()]);
+    let pool =
+        || -> serde_json::Value { serde_json::from_str(&server.ask(&["pool", "status", "--json"])).unwrap() };
+    let removal = || pool()["work"].as_array()?.iter().find(|work| work["kind"] == "removal").cloned();
+    wait_for(|| removal().is_some());
+    let work = removal().unwrap();
+    assert_eq!((&work["done"], &work["total"]), (&0.into(), &len.into()), "{work}");
+    let text = server.ask(&["pool", "status"]);
+    assert!(text.contains(&format!("data leaves {}: 0 B of 256 KiB", second.display())), "{text}");
+    assert_eq!(work["device"], second.to_str().unwrap(), "{work}");
+    drop(frozen);
+    wait_for(|| pool()["devices"].as_array().unwrap().len() == 1);
+    assert_eq!(removal(), None);
+    assert_eq!(std::fs::read(disk.at.join("file")).unwrap(), vec![1; len]);
+}
