@@ -106,12 +106,15 @@ class Forebay(Peer):
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
 
-    def start(self):
-        os.makedirs(f"{self.work}/served", exist_ok=True)
+    def words(self):
         words = ["serve", f"{self.work}/served", "--listen", "127.0.0.1:0", "--portmap=off", "--mode", "write-back",
                  "--nbd", f"127.0.0.1:{self.port}", "--nbd", self.socket, "--cache-size", self.cache, "--ram", self.ram]
         words += ["--cache", f"{self.work}/cache-a", "--cache", f"{self.work}/cache-b"]
-        self.begin(self.binary, *words, "--state-dir", f"{self.work}/state")
+        return [*words, "--state-dir", f"{self.work}/state"]
+
+    def start(self):
+        os.makedirs(f"{self.work}/served", exist_ok=True)
+        self.begin(self.binary, *self.words())
         until("the start", self.serves, self)
         if self.is_new:
             self.ask("create", "disk", "--backing", self.image)

@@ -25,9 +25,11 @@ LOADS = {
     "reads-16x8": (["--rw=randread", "--bs=4k"], 16, 8, True),
     "flushed-1x1": (["--rw=randwrite", "--bs=4k", "--fsync=1"], 1, 1, False),
     "flushed-16x8": (["--rw=randwrite", "--bs=4k", "--fsync=1"], 16, 8, False),
-    # fio cannot set FUA.
+    # fio cannot set FUA, nor flush without a write. Nothing is dirty for the flushes.
     "fua-1x1": (None, 1, 1, False),
     "fua-16x8": (None, 16, 8, False),
+    "flushes-1x1": (None, 1, 1, False),
+    "flushes-16x8": (None, 16, 8, False),
     "writes-16x8": (["--rw=randwrite", "--bs=4k"], 16, 8, True),
     "stream-reads": (["--rw=read", "--bs=1M"], 1, 4, True),
     "stream-writes": (["--rw=write", "--bs=1M", "--fsync=64"], 1, 4, False),
@@ -81,24 +83,32 @@ def fio(uri, seconds, words, connections, depth):
     return job["read"]["iops"] + job["write"]["iops"]
 
 
-def connection(uri, depth, begin, end, number):
-    """Returns the number of writes with FUA that one connection has answers for."""
-    handle, chance = nbd.NBD(), random.Random(number)
+# Requests that fio does not send, by name. Each sends one at a random place.
+ISSUES = {
+    "fua": lambda handle, buffer, place: handle.aio_pwrite(buffer, place, flags=nbd.CMD_FLAG_FUA),
+    "read": lambda handle, buffer, place: handle.aio_pread(buffer, place),
+    "flushes": lambda handle, buffer, place: handle.aio_flush(),
+}
+
+
+def connection(uri, depth, begin, end, number, issue):
+    """Returns the times of the requests that one connection has answers for, in microseconds."""
+    handle, chance, issue = nbd.NBD(), random.Random(number), ISSUES[issue]
     handle.connect_uri(uri)
-    buffer, flying, done = nbd.Buffer.from_bytearray(bytearray(chance.randbytes(BLOCK))), set(), 0
+    buffer, flying, times = nbd.Buffer.from_bytearray(bytearray(chance.randbytes(BLOCK))), {}, []
     time.sleep(max(0, begin - time.monotonic()))
     while time.monotonic() < end or flying:
         while len(flying) < depth and time.monotonic() < end:
-            place = chance.randrange(SIZE // BLOCK) * BLOCK
-            flying.add(handle.aio_pwrite(buffer, place, flags=nbd.CMD_FLAG_FUA))
+            sent = time.monotonic()
+            flying[issue(handle, buffer, chance.randrange(SIZE // BLOCK) * BLOCK)] = sent
         handle.poll(-1)
-        over = {cookie for cookie in flying if handle.aio_command_completed(cookie)}
-        flying, done = flying - over, done + len(over)
-    return done
+        over, now = [cookie for cookie in flying if handle.aio_command_completed(cookie)], time.monotonic()
+        times += [int((now - flying.pop(cookie)) * 1e6) for cookie in over]
+    return times
 
 
-def fua(uri, seconds, connections, depth):
-    """Returns the writes per second that were answered with FUA. Each connection is a process."""
+def many(uri, seconds, connections, depth, issue):
+    """Returns the requests per second, and the 50th and 99th percentile of their times. Each connection is a process."""
     begin = time.monotonic() + 1
     children = []
     for number in range(connections):
@@ -106,18 +116,20 @@ def fua(uri, seconds, connections, depth):
         if os.fork() == 0:
             status = 1
             try:
-                os.write(write, b"%d" % connection(uri, depth, begin, begin + seconds, number))
+                with os.fdopen(write, "w") as result:
+                    json.dump(connection(uri, depth, begin, begin + seconds, number, issue), result)
                 status = 0
             finally:
                 os._exit(status)
         os.close(write)
         children.append(read)
-    done = 0
+    times = []
     for child in children:
         with os.fdopen(child) as result:
-            done += int(result.read())
+            times += json.loads(result.read() or "[]")
         expect(os.wait()[1] == 0, "a connection failed")
-    return done / seconds
+    times.sort()
+    return len(times) / seconds, times[len(times) // 2], times[len(times) * 99 // 100]
 
 
 def measure(server, load, seconds):
@@ -128,7 +140,10 @@ def measure(server, load, seconds):
     fio(uri, 2, ["--rw=write", "--bs=1M", "--fsync=64"], 1, 4)
     fio(uri, 1, ["--rw=read", "--bs=1M"], 1, 4)
     before = used(server.process.pid)
-    rate = fio(uri, seconds, words, connections, depth) if words else fua(uri, seconds, connections, depth)
+    if words:
+        rate = fio(uri, seconds, words, connections, depth)
+    else:
+        rate, *_ = many(uri, seconds, connections, depth, load.split("-")[0])
     return rate, (used(server.process.pid) - before) / (rate * seconds) * 1e6
 
 
