@@ -314,8 +314,8 @@ impl Conn {
         io.records += 1;
         self.last_record = io.now;
         let head = std::mem::take(&mut io.head);
-        let is_marked = self.link.session().is_none();
-        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account(), is_marked);
+        let kind @ (_, is_marked) = (self.link.secured().is_none(), self.link.session().is_none());
+        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account(), kind);
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
         io.work += REQUEST + head.len() + payload.len();

@@ -19,7 +19,8 @@ pub struct Reply<'a> {
     /// Space in the loop's output where a small payload needs no copy.
     region: Option<&'a mut [u8]>,
     account: AccountRef<'a>,
-    /// False if the payload has to be in memory, because the reply is sealed.
+    /// False if the payload has to be in memory, because the reply is sealed. False as well on an event loop that would
+    /// seal the pages itself: it would serve no other connection for most of a millisecond. A worker seals them.
     may_splice: bool,
     /// True for a record of ONC RPC, which has a mark and padding.
     is_marked: bool,
@@ -50,11 +51,11 @@ impl<'a> Reply<'a> {
         mut head: Vec<u8>,
         region: &'a mut [u8],
         account: &'a Arc<Account>,
-        is_marked: bool,
+        (may_splice, is_marked): (bool, bool),
     ) -> Self {
         head.clear();
         let (region, account) = (Some(region), AccountRef::Loop(account));
-        Self { head, payload: None, spliced: None, region, account, may_splice: true, is_marked }
+        Self { head, payload: None, spliced: None, region, account, may_splice, is_marked }
     }
 
     /// Returns true if the reply is a record with a mark.
@@ -102,7 +103,7 @@ impl<'a> Reply<'a> {
     /// takes a copy, piece by piece, when it seals them. Waits for the disk if the pages are not in memory.
     ///
     /// Returns false, and sets no payload, if the bytes are not all available this way. Then the file is shorter, the
-    /// file system or a limit does not allow it, or the splice is not worth it ([`may_splice`](Self::may_splice)).
+    /// file system, a limit or TLS does not allow it, or the splice is not worth it ([`may_splice`](Self::may_splice)).
     pub fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
         self.forget_payload();
         if self.may_splice(offset, len) {
