@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_rpc::{Counters, Running, Server, StartError};
+use forebay_rpc::{Contenders, Counters, Running, Server, StartError};
 use forebay_tls::Keyring;
 use forebay_volume::disk::Disks;
 
@@ -44,6 +44,8 @@ pub struct Config {
     pub max_inflight: usize,
     /// Requests that all busy addresses may have in flight together while a less busy one is active; 0 bounds nothing.
     pub shared_inflight: usize,
+    /// Other servers of the process that wait for the same devices.
+    pub contenders: Contenders,
     /// The time for the negotiation, and the time that an incomplete request or unread replies may make no progress.
     pub stall_timeout: Duration,
     /// The time that an event loop polls after work before it sleeps.
@@ -66,6 +68,7 @@ impl Default for Config {
             conn_memory: transport.conn_memory,
             max_inflight: transport.max_inflight,
             shared_inflight: transport.shared_inflight,
+            contenders: Contenders::default(),
             stall_timeout: transport.stall_timeout,
             busy_poll: transport.busy_poll,
         }
@@ -151,6 +154,7 @@ impl Door {
         for path in &config.sockets {
             server.bind_at(path, SOCKET_MODE)?;
         }
+        server.contend(&config.contenders);
         Ok(Self { running: server.spawn()?, nbd })
     }
 

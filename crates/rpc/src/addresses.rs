@@ -3,16 +3,15 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use forebay_common::lock::Mutex;
+use forebay_common::lock::{Mutex, MutexGuard};
 
-use crate::admission::{self, REVIEW, UNBOUNDED};
 use crate::bounds::Bounds;
+use crate::contenders::Contenders;
 use crate::pool::{Account, Pool};
 use crate::rate::FindLimit;
-use crate::shared_bound::SharedBound;
 
 /// A server with fewer connections than this lets one address have all of them: idle connections make room for others.
 const FEW: usize = 128;
@@ -21,29 +20,50 @@ const STALLED: u32 = 8;
 /// The number of known addresses from which accounts of addresses without connections are removed.
 const MANY: usize = 256;
 
-/// The accounts of all addresses. The lock is taken when a connection is accepted and when it is closed.
+type Accounts = HashMap<IpAddr, Arc<Account>, foldhash::fast::RandomState>;
+
+/// The accounts of all addresses of a server. The lock is taken when a connection is accepted and when it is closed.
 pub(crate) struct Addresses {
-    known: Mutex<HashMap<IpAddr, Arc<Account>, foldhash::fast::RandomState>>,
+    known: Mutex<Accounts>,
     /// The limits on rates. The lock is taken inside of that of the accounts.
     limits: Mutex<Option<FindLimit>>,
     pool: Arc<Pool>,
     bounds: Arc<Bounds>,
-    began: Instant,
-    /// The time of the next review, in nanoseconds since `began`.
-    review_at: AtomicU64,
-    /// True while requests in flight are bounded.
-    is_contended: AtomicBool,
-    /// The search for the bound. The lock is taken inside of that of the accounts.
-    search: Mutex<SharedBound>,
+    contenders: Contenders,
 }
 
 impl Addresses {
-    /// Returns the accounts for a server with these bounds.
-    pub(crate) fn new(bounds: Arc<Bounds>) -> Arc<Self> {
+    /// Returns the accounts for a server with these bounds, which joins `contenders`.
+    pub(crate) fn new(bounds: Arc<Bounds>, contenders: Contenders) -> Arc<Self> {
         let (known, limits, pool) = (Mutex::default(), Mutex::default(), Arc::clone(bounds.pool()));
-        let (began, review_at, is_contended) = (Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
-        let search = Mutex::default();
-        Arc::new(Self { known, limits, pool, bounds, began, review_at, is_contended, search })
+        let addresses = Arc::new(Self { known, limits, pool, bounds, contenders });
+        addresses.contenders.join(&addresses);
+        addresses
+    }
+
+    /// Returns the servers whose addresses are reviewed with these.
+    pub(crate) fn contenders(&self) -> &Contenders {
+        &self.contenders
+    }
+
+    /// Returns the accounts, locked.
+    pub(crate) fn known(&self) -> MutexGuard<'_, Accounts> {
+        self.known.lock()
+    }
+
+    /// Returns the number of connected addresses.
+    pub(crate) fn connected(&self) -> usize {
+        self.pool.addresses.load(Relaxed)
+    }
+
+    /// Returns the setting of the requests in flight that busy addresses share.
+    pub(crate) fn shared_inflight(&self) -> usize {
+        self.bounds.shared_inflight()
+    }
+
+    /// Returns the time after which an address without any answer gets more requests in flight.
+    pub(crate) fn stalled_after(&self) -> Duration {
+        self.bounds.stall_timeout() / STALLED
     }
 
     /// Returns the largest number of connections of one address: three quarters of all connections.
@@ -59,40 +79,6 @@ impl Addresses {
             account.rate.set(find(*address));
         }
         *self.limits.lock() = Some(find);
-    }
-
-    /// Bounds the requests in flight of each address by what all of them did since the last review, if a review is due.
-    pub(crate) fn review(&self, now: Instant) {
-        let (now, due) = (self.nanos(now), self.review_at.load(Relaxed));
-        let next = now + REVIEW.as_nanos() as u64;
-        if now < due || self.review_at.compare_exchange(due, next, Relaxed, Relaxed).is_err() {
-            return;
-        }
-        let was_contended = self.is_contended.load(Relaxed);
-        if self.pool.addresses.load(Relaxed) < 2 && !was_contended {
-            return;
-        }
-        let (most, stall) = (self.bounds.shared_inflight(), self.bounds.stall_timeout() / STALLED);
-        let known = self.known.lock();
-        let admissions = known.values().map(|account| &account.admission);
-        let reviewed: Vec<_> =
-            admissions.filter_map(|admission| Some((admission, admission.review(stall)?))).collect();
-        let bound = admission::review(&reviewed, &mut self.search.lock(), most);
-        let is_contended = bound != UNBOUNDED;
-        self.is_contended.store(is_contended, Relaxed);
-        if is_contended || was_contended {
-            known.values().for_each(|account| account.admission.set_bound(bound));
-        }
-    }
-
-    /// Returns the time of the next review, if requests in flight are bounded.
-    pub(crate) fn next_review(&self) -> Option<Instant> {
-        let at = Duration::from_nanos(self.review_at.load(Relaxed));
-        self.is_contended.load(Relaxed).then(|| self.began + at)
-    }
-
-    fn nanos(&self, time: Instant) -> u64 {
-        time.saturating_duration_since(self.began).as_nanos() as u64
     }
 
     /// Returns the account of an address that is not known yet.
@@ -157,7 +143,7 @@ mod tests {
 
     fn addresses() -> (Arc<Addresses>, Arc<Bounds>) {
         let bounds = Bounds::new(&Config { max_connections: 200, ..Config::default() });
-        (Addresses::new(Arc::clone(&bounds)), bounds)
+        (Addresses::new(Arc::clone(&bounds), Contenders::default()), bounds)
     }
 
     #[test]

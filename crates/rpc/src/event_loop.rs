@@ -139,7 +139,7 @@ impl<S: Service> EventLoop<S> {
     /// Carries out the work that is due by the clock.
     fn keep_time(&mut self) {
         let now = self.io.now;
-        self.io.addresses.review(now);
+        self.io.addresses.contenders().review(now);
         if now >= self.next_sweep {
             self.sweep();
         }
@@ -205,7 +205,7 @@ impl<S: Service> EventLoop<S> {
         let accept = self.acceptor.as_ref().and_then(Acceptor::paused_until);
         let service = self.io.service.wake_at();
         let delayed = self.delayed.peek().map(|Reverse((at, _))| *at);
-        let review = self.io.addresses.next_review();
+        let review = self.io.addresses.contenders().next_review();
         let first = [self.retry_at, sweep, accept, self.deadline, service, delayed, review]
             .into_iter()
             .flatten()

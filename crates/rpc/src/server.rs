@@ -12,6 +12,7 @@ use crate::addresses::Addresses;
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::conn::Io;
+use crate::contenders::Contenders;
 use crate::event_loop::EventLoop;
 use crate::handshake::Tls;
 use crate::home::{Home, Post};
@@ -49,6 +50,7 @@ pub struct Server<S> {
     paths: Vec<PathBuf>,
     addrs: Vec<SocketAddr>,
     config: Arc<Config>,
+    contenders: Contenders,
     service: Arc<S>,
 }
 
@@ -82,7 +84,14 @@ impl<S: Service> Server<S> {
             sockets.push(Listener { fd: socket, is_local: false });
             bound.push(addr);
         }
-        Ok(Self { sockets, paths: Vec::new(), addrs: bound, config: Arc::new(config), service })
+        let (config, contenders) = (Arc::new(config), Contenders::default());
+        Ok(Self { sockets, paths: Vec::new(), addrs: bound, config, contenders, service })
+    }
+
+    /// Has the server share the bound on requests in flight with other servers of the process, whose requests wait for
+    /// the same devices.
+    pub fn contend(&mut self, contenders: &Contenders) {
+        self.contenders = contenders.clone();
     }
 
     /// Listens on a Unix socket at `path` as well, with the permissions `mode`. A socket there on which no process
@@ -116,7 +125,7 @@ impl<S: Service> Server<S> {
             (0..self.config.loops().max(1)).map(|_| Home::new(tls.clone())).collect();
         let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();
         let bounds = Bounds::new(&self.config);
-        let addresses = Addresses::new(Arc::clone(&bounds));
+        let addresses = Addresses::new(Arc::clone(&bounds), self.contenders);
         let mut acceptor = Some(Acceptor::new(
             self.sockets,
             Arc::clone(&homes),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Client, await_stats};
-use forebay_rpc::{Config, Handled, Message, Record, Reply, Running, Server, Service, Ticket};
+use forebay_rpc::{Config, Contenders, Handled, Message, Record, Reply, Running, Server, Service, Ticket};
 use rustix::net::sockopt::set_socket_linger;
 
 const BUSY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -70,7 +70,10 @@ impl Service for Disk {
 /// Two clients, of which the light one always has a request in flight.
 struct Scene {
     disk: Arc<Disk>,
+    /// The server of the busy client.
     running: Running,
+    /// The server of the light client, if that is another one.
+    other: Option<Running>,
     busy: Vec<Client>,
     light: Client,
     /// The requests of the busy client that are not served.
@@ -80,11 +83,22 @@ struct Scene {
 impl Scene {
     /// Has the busy client send requests until they are held back, and more than are in flight then.
     fn new(config: Config) -> Self {
+        Self::with(config, false)
+    }
+
+    /// Returns a scene with one server, or with `two` servers of the same disk.
+    fn with(config: Config, two: bool) -> Self {
         let disk = Arc::<Disk>::default();
         let config = Config { threads: LOOPS, shared_inflight: BOUND, ..config };
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let running = Server::bind(&[address], config, disk.clone()).unwrap().spawn().unwrap();
-        let mut light = Client::from(&running, LIGHT);
+        let contenders = Contenders::default();
+        let start = || {
+            let mut server = Server::bind(&[address], config.clone(), disk.clone()).unwrap();
+            server.contend(&contenders);
+            server.spawn().unwrap()
+        };
+        let (running, other) = (start(), two.then(start));
+        let mut light = Client::from(other.as_ref().unwrap_or(&running), LIGHT);
         light.send(b"keep");
         let mut busy: Vec<_> = (0..CONNECTIONS).map(|_| Client::from(&running, BUSY)).collect();
         let mut sent = 0;
@@ -98,7 +112,7 @@ impl Scene {
             (0..REQUESTS).for_each(|_| client.send(b"read"));
             sent += REQUESTS;
         }
-        Self { disk, running, busy, light, sent }
+        Self { disk, running, other, busy, light, sent }
     }
 
     /// Serves the requests that came before the bound.
@@ -118,7 +132,18 @@ impl Scene {
 
 #[test]
 fn a_request_waits_for_few_of_the_requests_of_a_busy_address_and_none_is_forgotten() {
-    let mut scene = Scene::new(Config { stall_timeout: Duration::from_secs(3600), ..Config::default() });
+    few_requests_come_first(false);
+}
+
+#[test]
+fn a_request_waits_for_few_of_the_requests_at_another_server_of_its_disk() {
+    few_requests_come_first(true);
+}
+
+#[track_caller]
+fn few_requests_come_first(two: bool) {
+    let config = Config { stall_timeout: Duration::from_secs(3600), ..Config::default() };
+    let mut scene = Scene::with(config, two);
     scene.serve_first();
     for _ in 0..100 {
         let disk = scene.disk.clone();
@@ -139,6 +164,7 @@ fn a_request_waits_for_few_of_the_requests_of_a_busy_address_and_none_is_forgott
     }
     await_stats(&scene.running, "all answers", |stats| stats.deferred > 0);
     scene.running.shutdown(Duration::from_secs(5));
+    scene.other.into_iter().for_each(|server| server.shutdown(Duration::from_secs(5)));
 }
 
 #[test]

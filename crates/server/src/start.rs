@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use forebay_config::{Access, Export, Settings};
 use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
 use forebay_nfs::{GssLimits, GssSettings, LockConfig, Nfs, NfsConfig, Ports};
-use forebay_rpc::{Config, Running, Server};
+use forebay_rpc::{Config, Contenders, Running, Server};
 use forebay_tls::Keyring;
 use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
 use signal_hook::consts::SIGXFSZ;
@@ -122,7 +122,7 @@ impl Start {
             nfs.serve_kerberos(&kerberos_settings(&settings))?;
         }
         let inherited = host.inherited();
-        let server = retry.take(
+        let mut server = retry.take(
             "the port",
             |error| matches!(error, Error::PortInUse(_)),
             || {
@@ -132,6 +132,8 @@ impl Start {
             },
         )?;
         drop(inherited);
+        let contenders = Contenders::default();
+        server.contend(&contenders);
         let (listen, sockets) = (server.local_addrs().to_vec(), server.sockets()?);
         let port = listen.first().map_or(0, std::net::SocketAddr::port);
         let ports = Ports { port, nfs4: settings.nfs4, locks: settings.locks };
@@ -185,7 +187,7 @@ impl Start {
         let door = match &cache {
             Some(cache) => {
                 cache.volumes.take_devices()?;
-                NbdDoor::open(&settings, &keyring, &cache.volumes, &events)?
+                NbdDoor::open(&settings, &keyring, &cache.volumes, &events, &contenders)?
             }
             None => {
                 if volumes::door::is_wanted(&settings) {

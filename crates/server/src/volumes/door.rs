@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_block::{Config, Door, Error as DoorError};
 use forebay_config::Settings;
 use forebay_control::{EventLog, Severity};
-use forebay_rpc::StartError;
+use forebay_rpc::{Contenders, StartError};
 use forebay_tls::Keyring;
 
 use crate::error::Error;
@@ -48,6 +48,8 @@ fn config(settings: &Settings, keyring: &Arc<Keyring>) -> Config {
         kernel_tls: settings.kernel_tls,
         client_certificate: nbd.client_certificate,
         threads: settings.limits.threads,
+        // The setting of the NFS server holds for both, and changes in service.
+        shared_inflight: usize::MAX,
         stall_timeout: settings.limits.stall_timeout,
         busy_poll: settings.limits.busy_poll,
         ..Config::default()
@@ -55,7 +57,8 @@ fn config(settings: &Settings, keyring: &Arc<Keyring>) -> Config {
 }
 
 impl NbdDoor {
-    /// Opens the door that the settings name, and tries again if that fails. Returns `None` if they name none.
+    /// Opens the door that the settings name, and tries again if that fails. Returns `None` if they name none. Its
+    /// clients wait for the same devices as those of `contenders`.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -64,11 +67,12 @@ impl NbdDoor {
         keyring: &Arc<Keyring>,
         volumes: &Arc<Volumes>,
         events: &Arc<EventLog>,
+        contenders: &Contenders,
     ) -> std::io::Result<Option<Self>> {
         if !is_wanted(settings) {
             return Ok(None);
         }
-        let config = config(settings, keyring);
+        let config = Config { contenders: contenders.clone(), ..config(settings, keyring) };
         if let Some(door) = attempt(&config, volumes, events) {
             return Ok(Some(NbdDoor { open: Some(door), attempts: None }));
         }
