@@ -107,6 +107,7 @@ impl Scene {
             busy[0].send(b"read");
             assert_eq!(light.call(b"now."), b"now.");
             sent += 1;
+            assert!(sent < 200_000, "no request is held back");
         }
         for client in &mut busy {
             (0..REQUESTS).for_each(|_| client.send(b"read"));
