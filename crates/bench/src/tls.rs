@@ -151,8 +151,8 @@ impl Secured {
         if count == 0 {
             return Ok(None);
         }
-        let mut answer = Vec::new();
-        let opened = self.session.open(&mut self.received[..count], plain, &mut answer);
+        // An answer to new keys goes with the next call, and an alert is for a server that is given up.
+        let opened = self.session.open(&mut self.received[..count], plain, &mut Vec::new());
         let is_closed = opened.map_err(invalid)?.is_closed;
         Ok((!is_closed).then_some(plain.len()))
     }

@@ -143,9 +143,9 @@ impl Identities {
     ) -> Result<(), Error> {
         let Owner { secret, records } = decode_owner(pool.owner()).ok_or_else(|| {
             Error::Cache(
-                "a later version of Forebay has opened the pool; start that version. To go back, run `forebay flush --wait` \
-                 and stop it, then start this version with --format-cache"
-.into(),
+                "a later version of Forebay has opened the pool; start that version. To go back, run \
+                 `forebay flush --wait` and stop it, then start this version with --format-cache"
+                    .into(),
             )
         })?;
         self.secret.keep(&settings.state_dir, secret)?;

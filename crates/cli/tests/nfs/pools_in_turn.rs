@@ -23,8 +23,8 @@ pub(crate) fn use_pool(server: &mut Server, name: &str, more: &[&str]) {
     server.set_flags(&[&pool, more].concat());
 }
 
-/// Returns a server with the pool `first`, and a file that the pool has cached.
-fn server_and_file() -> (Server, FileHandle) {
+/// Returns a server with the pool `first`, and an empty file.
+pub(crate) fn server_and_empty_file() -> (Server, FileHandle) {
     let mut server = Serve::unsquashed().plain().start();
     server.stop();
     use_pool(&mut server, "first", &[]);
@@ -32,6 +32,12 @@ fn server_and_file() -> (Server, FileHandle) {
     let mut c = server.connect();
     let root = c.root();
     let file = c.new_file(&root, b"f", 0o644);
+    (server, file)
+}
+
+/// Returns a server with the pool `first`, and a file that the pool has cached.
+fn server_and_file() -> (Server, FileHandle) {
+    let (server, file) = server_and_empty_file();
     write(&server, &file, 1);
     server.flush();
     (server, file)

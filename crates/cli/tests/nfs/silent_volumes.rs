@@ -1,6 +1,7 @@
 //! Tests of commands for volumes whose backing device, or its file system, does not answer.
 
 use std::process::{Command, Output};
+use std::thread::JoinHandle;
 
 use rustix::process::Signal;
 
@@ -31,6 +32,18 @@ impl Drop for Frozen<'_> {
 fn failed(output: &Output, says: &str) {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && told.contains(says), "{}: {told}", output.status);
+}
+
+/// Begins to create a volume on a file system that is silent, and has the request. `None` without FUSE.
+fn creating_on_silent(rig: &Rig) -> Option<(Silent, JoinHandle<Output>)> {
+    let silent = Silent::mount_answering(rig.server.home())?;
+    silent.fall_silent();
+    let asker = rig.server.asker();
+    let there = silent.at.join("image").to_str().unwrap().to_owned();
+    let create = move || asker.try_ask(&["volume", "create", "silent", "--backing", &there]);
+    let creating = std::thread::spawn(create);
+    wait_for(|| silent.is_awaited());
+    Some((silent, creating))
 }
 
 /// The discard is answered, and went past the log. Only a sync of the device makes it durable.
@@ -70,13 +83,7 @@ fn a_removal_that_gave_up_and_cannot_be_recorded_leaves_a_volume_that_can_be_flu
 #[test]
 fn a_command_does_not_wait_for_a_silent_file_system_and_holds_up_no_other_one() {
     let rig = Rig::new();
-    let Some(silent) = Silent::mount_answering(rig.server.home()) else { return };
-    silent.fall_silent();
-    let asker = rig.server.asker();
-    let there = silent.at.join("image").to_str().unwrap().to_owned();
-    let creating =
-        std::thread::spawn(move || asker.try_ask(&["volume", "create", "silent", "--backing", &there]));
-    wait_for(|| silent.is_awaited());
+    let Some((_silent, creating)) = creating_on_silent(&rig) else { return };
     drop(rig.create());
     rig.volume(&["mode", "scratch", "write-through"]);
     rig.volume(&["resize", "scratch", "8MiB"]);
@@ -88,13 +95,7 @@ fn a_command_does_not_wait_for_a_silent_file_system_and_holds_up_no_other_one() 
 #[test]
 fn a_stop_does_not_wait_for_a_command_that_waits_for_a_silent_file_system() {
     let mut rig = Rig::new();
-    let Some(silent) = Silent::mount_answering(rig.server.home()) else { return };
-    silent.fall_silent();
-    let asker = rig.server.asker();
-    let there = silent.at.join("image").to_str().unwrap().to_owned();
-    let creating =
-        std::thread::spawn(move || asker.try_ask(&["volume", "create", "silent", "--backing", &there]));
-    wait_for(|| silent.is_awaited());
+    let Some((_silent, creating)) = creating_on_silent(&rig) else { return };
     rig.server.signal(Signal::TERM);
     let (status, said) = rig.server.wait();
     assert!(status.success(), "{status}: {said}");

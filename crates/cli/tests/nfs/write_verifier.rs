@@ -2,7 +2,7 @@
 //! of the cache devices. Then clients write again what they have not committed.
 
 use crate::harness::*;
-use crate::pools_in_turn::use_pool;
+use crate::pools_in_turn::{server_and_empty_file, use_pool};
 
 /// The contents that a client has not committed.
 const UNSTABLE: &[u8] = b"unstable";
@@ -10,13 +10,7 @@ const UNSTABLE: &[u8] = b"unstable";
 /// Has a client write unstable data, stops the server cleanly, and changes something by `meanwhile`. Then the client
 /// commits. Returns true if the next server has the data, and true if it has another verifier.
 fn committed_after(meanwhile: impl FnOnce(&mut Server)) -> (bool, bool) {
-    let mut server = Serve::unsquashed().plain().start();
-    server.stop();
-    use_pool(&mut server, "first", &[]);
-    server.start();
-    let mut c = server.connect();
-    let root = c.root();
-    let file = c.new_file(&root, b"f", 0o644);
+    let (mut server, file) = server_and_empty_file();
     server.flush();
     let wrote = server.connect().write(&file, 0, UNSTABLE, StableHow::Unstable).unwrap();
     server.stop();

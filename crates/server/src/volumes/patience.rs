@@ -13,6 +13,8 @@ use forebay_engine::wait::before;
 use forebay_runtime::{SystemClock, block_on, block_on_apart, unblock};
 use forebay_volume::volume::Volume;
 
+use crate::in_time::within;
+
 /// The time that a stop or a removal waits for the requests in progress to a backing device. A removal that gives up
 /// the data waits so long for the next block to be destaged.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,13 +23,12 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// takes ten seconds.
 pub(super) const OPENING: Duration = Duration::from_secs(20);
 
-/// Runs `work` on a thread of its own. Returns `None` if it takes longer than `patience`. The work then goes on, and
-/// its result is dropped.
-pub(super) fn in_time<T: Send + Unpin + 'static>(
+/// Returns the result of `work`, or `None` if it takes longer than `patience`: see [`within`].
+pub(super) fn in_time<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    block_on(before(SystemClock::default().sleep(patience), unblock("forebay-volume", work)))
+    within(patience, work).ok()
 }
 
 /// Destages a volume, see [`Volume::destage`]. Fails if the backing device does not answer, and the destaging goes on.
