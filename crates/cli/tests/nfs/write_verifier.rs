@@ -1,6 +1,8 @@
 //! Tests of the write verifier: it changes if acknowledged data may be lost, at a start after a clean stop or with some
 //! of the cache devices. Then clients write again what they have not committed.
 
+use std::os::unix::fs::FileExt;
+
 use crate::harness::*;
 use crate::pools_in_turn::{server_and_empty_file, use_pool};
 
@@ -95,4 +97,24 @@ fn with_the_loss_of_both_copies_it_changes() {
         losses += u32::from(is_lost);
     }
     assert_eq!(losses, 1, "two devices have the copies");
+}
+
+/// Both copies of a block rot on devices that answer.
+#[test]
+fn with_the_damage_of_both_copies_it_changes() {
+    const PATTERN: [u8; 4096] = [0xa7; 4096];
+    let (mut server, file) = server_and_empty_file();
+    let wrote = server.connect().write(&file, 0, &PATTERN, StableHow::Unstable).unwrap();
+    // After a restart no block is in memory.
+    server.restart();
+    for leg in ["first-a", "first-b"] {
+        let device = server.home().join(leg);
+        let bytes = std::fs::read(&device).unwrap();
+        let at = bytes.chunks(PATTERN.len()).position(|block| block == PATTERN).unwrap();
+        let device = std::fs::File::options().write(true).open(device).unwrap();
+        device.write_all_at(&[0; 4096], (at * PATTERN.len()) as u64).unwrap();
+    }
+    let mut c = server.connect();
+    assert_ne!(c.read(&file, 0, 4096).status(), Nfsstat3::Ok);
+    assert_ne!(c.commit(&file, 0, 0).unwrap().verf, wrote.verf);
 }
