@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
 mod array;
+mod blktests;
 mod boot;
 mod caches;
 mod ci;
@@ -113,6 +114,8 @@ enum Verb {
     NbdClient(nbd_client::NbdClient),
     /// Kill the server below the root file system of a guest, then cut the power of both
     NbdRoot(nbd_root::NbdRoot),
+    /// Run blktests' tests of NBD in a guest, with a volume in the place of nbd-server's export
+    Blktests(blktests::Blktests),
     /// Crash a guest with bcache, dm-cache, dm-writecache and a volume, and compare what survives
     Caches(caches::Caches),
     /// Mount without options, or with TLS or Kerberos, from a Linux client on a network of its own (as root)
@@ -312,6 +315,7 @@ fn main() -> ExitCode {
         Verb::NbdClient(client) => client.run().map(|counts| status(&counts)),
         Verb::NbdSpeed(speed) => speed.run().map(|()| ExitCode::SUCCESS),
         Verb::NbdRoot(root) => root.run().map(|counts| status(&counts)),
+        Verb::Blktests(blktests) => blktests.run().map(|counts| status(&counts)),
         Verb::Caches(caches) => caches.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Ktls(ktls) => ktls.run().map(|counts| status(&counts)),
