@@ -93,7 +93,7 @@ mod tests;
 pub use change::{Announced, ChangeEffects, DurableBy, Pending};
 pub use checkpoint::{Checkpointed, Checkpoints, EVERY, Tell};
 pub use io::{Done, Failure, Files, Log, Slot, Start, StartError};
-pub use making::{Making, Ticket};
+pub use making::{MadeBy, Makers, Making, Ticket};
 pub use recover::{CutShort, Recovery};
 pub use sequence::Sequence;
 pub use service::make_durable;

@@ -150,6 +150,11 @@ impl Creations {
         self.open.last().copied().unwrap_or(0)
     }
 
+    /// Returns true if the creation with this number has ended.
+    pub fn has_ended(&self, number: u64) -> bool {
+        !self.open.contains(&number)
+    }
+
     /// Returns true if all creations up to this number have ended.
     pub fn have_ended(&self, upto: u64) -> bool {
         self.open.first().is_none_or(|first| *first > upto)

@@ -218,6 +218,29 @@ fn a_handle_that_an_inode_made_by_recovery_happens_to_have_is_stale() {
     assert_eq!(fs.resolve(&outer, true).unwrap().kernel, outer);
 }
 
+/// Recovery could otherwise find a change of an inode, and not the inode.
+#[test]
+fn requests_about_a_new_inode_wait_for_the_record_of_its_creation_only() {
+    let served = serve(Mode::WriteBack);
+    let Served { vfs, root, cred, dir } = &served;
+    let find = |target: &Target| vfs.target(vfs.handle(target).as_slice(), Wait::No).map(drop);
+    let fs = &root.export.fs;
+    let other = fs.making.begin();
+    let how = Create::Guarded(SetAttr::default());
+    let Changed { result, intent, .. } = vfs.create(root, b"made", how, cred, None);
+    let made = result.unwrap().0;
+    assert_eq!(find(&made), Err(Error::WouldBlock));
+    served.commit(intent);
+    assert_eq!(find(&made), Ok(()), "another creation did not make it");
+
+    std::fs::write(dir.path().join("data/seen"), b"").unwrap();
+    let (object, _) = fs.child(&root.object, b"seen", false).unwrap();
+    let seen = Target { export: root.export.clone(), object };
+    assert_eq!(find(&seen), Err(Error::WouldBlock), "any creation in progress may have made it");
+    drop(other);
+    assert_eq!(find(&seen), Ok(()));
+}
+
 #[test]
 fn what_only_had_an_identity_of_the_servers_own_and_is_lost_is_stale() {
     let served = serve(Mode::WriteBack);

@@ -5,8 +5,6 @@
 
 use std::os::fd::BorrowedFd;
 
-use rustix::io::Errno;
-
 use crate::attr::{Attr, Time};
 use crate::cred::Cred;
 use crate::error::Result;
@@ -152,15 +150,6 @@ pub(crate) fn ask_kernel(path: BorrowedFd<'_>, want: u8) -> Result<u8> {
         }
     }
     Ok(granted)
-}
-
-/// Returns true if the inode behind `path` certainly has no access control list, on a file system whose lists are POSIX
-/// ones.
-pub(crate) fn has_no_acl(path: BorrowedFd<'_>) -> bool {
-    let mut buffer = [0; 32];
-    let path = sys::proc_path(&mut buffer, path);
-    let found = rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0u8; 0]);
-    matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
 #[cfg(test)]

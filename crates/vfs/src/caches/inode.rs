@@ -8,10 +8,11 @@
 //! - An access verdict or a name is believed only under the ctime of the inode with which it was cached.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use forebay_common::lock::{Mutex, RwLock};
+use forebay_metalog::MadeBy;
 use rustix::fs::{FileType, OFlags};
 
 use crate::attr::Attr;
@@ -58,9 +59,8 @@ pub struct Inode {
     pub(crate) uncommitted: Uncommitted,
     pub(crate) link: Link,
     pub(crate) stream: WriteStream,
-    /// The last creation that may have made it and has no record yet, in [`Making`](forebay_metalog::Making). 0 says
-    /// that it has a record.
-    pub(crate) made_by: AtomicU64,
+    /// The creations in [`Making`](forebay_metalog::Making) that may have made it and may have no record yet.
+    pub(crate) made_by: MadeBy,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
 }
@@ -129,7 +129,7 @@ impl Inode {
             uncommitted: Uncommitted::new(budget.clone()),
             link: Link::default(),
             stream: WriteStream::default(),
-            made_by: AtomicU64::new(0),
+            made_by: MadeBy::default(),
             used: AtomicBool::new(true),
         }
     }

@@ -68,6 +68,16 @@ pub(crate) fn of_old(object: &Inode) -> Result<Given> {
     Ok(Given { acl, ..Given::default() })
 }
 
+/// Returns true if an inode certainly has no access control list, on a file system whose lists are POSIX ones.
+pub(crate) fn has_no_acl(object: &Inode) -> bool {
+    let mut buffer = [0; 32];
+    let found = match object.made_with() {
+        Some(fd) => rustix::fs::fgetxattr(fd, ACL, &mut [0u8; 0]),
+        None => rustix::fs::getxattr(sys::proc_path(&mut buffer, object.path()), ACL, &mut [0u8; 0]),
+    };
+    matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
 /// Returns the names of all extended attributes, each ended by a NUL.
 pub(crate) fn list(path: &CStr, data: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
     let list = answer(|into| match data {

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use forebay_metalog::Makers;
 use rustix::fs::FileType;
 
 use crate::attr::Attr;
@@ -28,7 +29,7 @@ impl Filesystem {
         // The link of the inode is not used here. The inode may have entered the inode cache again, and the cache,
         // since it left.
         let overlay = self.overlay(kernel);
-        let recorded = self.making.have_ended(object.made_by.load(Ordering::Relaxed));
+        let recorded = self.making.have_ended(object.made_by.get());
         let destaged = overlay.as_ref().is_none_or(Overlay::is_destaged);
         let look = object.look();
         match (version.filter(|_| recorded && destaged), object.raw_attr()) {
@@ -47,7 +48,7 @@ impl Filesystem {
     /// store knew all its changes.
     pub(crate) fn cache_attr(&self, kernel: &KernelHandle, attr: &Attr, version: Version) {
         // Nobody may see an inode before the record that made it is in the log.
-        let recorded = self.linked.get().is_none() || self.making.latest() == 0;
+        let recorded = self.linked.get().is_none() || self.making.makers() == Makers::Earlier;
         if self.watch.is_some() && recorded && attr.kind != FileType::Directory {
             self.versions.learn(kernel, CachedAttr { attr: *attr, verdicts: Classes::default() }, version);
         }

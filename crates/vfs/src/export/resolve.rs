@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use forebay_metalog::Makers;
 use forebay_runtime::block_on;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -82,7 +82,7 @@ impl Filesystem {
     ///
     /// [`InodeCache::insert`]: crate::caches::inode_cache::InodeCache::insert
     fn enter(&self, object: Inode, attr: &Attr, entering: impl FnOnce(&Inode)) -> Arc<Inode> {
-        object.made_by.store(self.making.latest(), Ordering::Relaxed);
+        object.made_by.set(self.making.makers());
         if let Some(linked) = self.linked.get() {
             linked.link_known(&object, attr);
         }
@@ -126,8 +126,8 @@ impl Filesystem {
     /// Waits until the record of an inode's creation is in the log. A request that names the inode by its handle must
     /// do nothing to it before. Waits for other threads only.
     pub(crate) fn is_recorded(&self, object: &Inode, wait: bool) -> Result<()> {
-        let made_by = object.made_by.load(Ordering::Relaxed);
-        if made_by == 0 {
+        let made_by = object.made_by.get();
+        if made_by == Makers::Earlier {
             return Ok(());
         }
         if !self.making.have_ended(made_by) {
@@ -136,7 +136,7 @@ impl Filesystem {
             }
             block_on(self.making.wait(made_by));
         }
-        object.made_by.store(0, Ordering::Relaxed);
+        object.made_by.set(Makers::Earlier);
         Ok(())
     }
 

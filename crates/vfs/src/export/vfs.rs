@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use forebay_engine::Engine;
 
 use crate::attr::Attr;
-use crate::caches::access_cache::{AccessVerdict, ask_kernel, has_no_acl};
+use crate::caches::access_cache::{AccessVerdict, ask_kernel};
 use crate::caches::attr_cache::record::CachedAttr;
 use crate::caches::budget::Budget;
 use crate::caches::inode::Inode;
@@ -18,6 +18,7 @@ use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
 use crate::export::cache::Cache;
 use crate::export::filesystem::{Filesystem, Scheme};
+use crate::export::inherited::has_no_acl;
 use crate::export::table::Exports;
 use crate::export::{Export, ExportSpec, Most, Space, Target};
 use crate::handle::{Handle, HandleKey};
@@ -264,10 +265,7 @@ impl Vfs {
             let acting = self.act_as(cred)?;
             let granted = ask_kernel(object.path(), want)?;
             drop(acting);
-            Ok(AccessVerdict {
-                granted,
-                by_class: target.export.fs.has_posix_acls() && has_no_acl(object.path()),
-            })
+            Ok(AccessVerdict { granted, by_class: target.export.fs.has_posix_acls() && has_no_acl(object) })
         })
     }
 

@@ -75,6 +75,10 @@ impl Vfs {
         let request =
             fs.under_way([binding(&dir.object, name, None, None)].into_iter().collect(), asked.as_deref());
         let result = allowed.and_then(|()| make(self, begun));
+        if let (Some(ticket), Ok(Creation { target, new: Some(_), .. })) = (&ticket, &result) {
+            // Its requests need not wait for other creations.
+            target.object.made_by.set(ticket.makers());
+        }
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|made| made.target.object.kernel);
         let (mut sized, mut whole) = (Ok(()), Ok(()));

@@ -195,7 +195,7 @@ impl Harness {
 
     /// Waits until the record of an object's creation is in the log, for a client that has found the object.
     pub(super) async fn found(&self) {
-        self.making.wait(self.making.latest()).await;
+        self.making.wait(self.making.makers()).await;
     }
 
     /// Locks exclusively the objects that `request` changes.
