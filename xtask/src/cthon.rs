@@ -12,6 +12,7 @@ use crate::{
     mounts::Client,
     process::{command, rigs_dir, run},
     protection::Security,
+    server::Kind,
     suites::{Counts, asset},
     vm::{Release, Version},
 };
@@ -35,6 +36,9 @@ pub(crate) struct Cthon {
     /// Kernel of the client
     #[arg(long, value_enum, default_value = "6.1")]
     kernel: Release,
+    /// Server: nfs-ganesha shows what is usual (`cargo x setup --peers`)
+    #[arg(long, value_enum, default_value = "forebay")]
+    server: Kind,
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
@@ -50,6 +54,7 @@ impl Cthon {
             Version::V4_2 => "4.2",
         };
         let client = Client {
+            server: self.server,
             forebay: self.forebay.as_deref(),
             kernel: self.kernel,
             script: asset("cthon.py"),

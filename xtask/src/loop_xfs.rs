@@ -28,6 +28,9 @@ impl LoopXfs {
         file.set_len(size)?;
         run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(image))?;
         std::fs::create_dir_all(at)?;
+        // A search may briefly claim a device that a test has just attached. The tests take this lock as well.
+        let search = File::open("/dev/loop-control").context("the kernel has no loop devices")?;
+        search.lock().context("cannot lock /dev/loop-control")?;
         let mut mount = Command::new("mount");
         // With `discard` the image gives back the space of removed files.
         let mount = mount.args(["-o", "loop,nouuid,discard"]).args([image, at]);

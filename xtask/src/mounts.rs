@@ -48,6 +48,7 @@ impl Mounts {
     /// Runs the cases, prints the failures, and counts.
     pub(crate) fn run(&self) -> Result<Counts> {
         let client = Client {
+            server: Kind::Forebay,
             forebay: self.forebay.as_deref(),
             kernel: self.kernel,
             script: asset("mounts.py"),
@@ -64,6 +65,7 @@ impl Mounts {
 
 /// A script that runs on a client beside a new server. It mounts, and reports cases as [`reported`] reads them.
 pub(crate) struct Client<'a> {
+    pub(crate) server: Kind,
     /// Binary to use instead of the release build.
     pub(crate) forebay: Option<&'a Path>,
     pub(crate) kernel: Release,
@@ -95,7 +97,7 @@ impl Client<'_> {
         // A network belongs to a thread and to all that it starts.
         let cases = thread::scope(|scope| scope.spawn(|| self.cases(&words)).join());
         let cases = cases.map_err(|_| anyhow::anyhow!("the run panicked"))??;
-        let counts = expected::judge(&cases, &expected::list(name, Kind::Forebay, Version::V4_2)?);
+        let counts = expected::judge(&cases, &expected::list(name, self.server, Version::V4_2)?);
         let Counts { passed, failed, expected, .. } = counts;
         println!("{name}: {passed} passed, {failed} failed, {expected} failed as expected");
         Ok(counts)
@@ -107,7 +109,7 @@ impl Client<'_> {
         let network = Network::new()?;
         let share = tempfile::tempdir()?;
         let protection = self.security.prepare(share.path(), network.host())?;
-        let mut server = Server::start_on(&network, self.forebay, protection, self.xfs)?;
+        let mut server = Server::start_on(&network, self.server, self.forebay, protection, self.xfs)?;
         let mut cases = Vec::new();
         let mut report = |line: &[u8]| {
             let line = String::from_utf8_lossy(line);

@@ -11,6 +11,7 @@ use clap::Parser;
 use crate::{
     mounts::Client,
     protection::Security,
+    server::Kind,
     suites::{Counts, asset},
     vm::{Release, Version, unpacked},
 };
@@ -52,6 +53,7 @@ impl Nfstest {
             Version::V4_2 => "4.2",
         };
         let client = Client {
+            server: Kind::Forebay,
             forebay: self.forebay.as_deref(),
             kernel: self.kernel,
             script: asset("nfstest.py"),

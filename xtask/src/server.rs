@@ -140,13 +140,17 @@ impl Server {
     /// system of that many bytes.
     pub(crate) fn start_on(
         network: &Network,
+        kind: Kind,
         forebay: Option<&Path>,
         protection: Protection,
         xfs: Option<u64>,
     ) -> Result<Self> {
         let protection = Box::new(protection);
         let (work, mode, clients) = (work_dir()?, "write-back", Some(network.clients()));
-        let (kind, binary, port, mount_port) = (Kind::Forebay, binary(forebay), NFS, NFS);
+        let (binary, port, mount_port) = match kind {
+            Kind::Forebay => (binary(forebay), NFS, NFS),
+            Kind::Ganesha => ("unshare".into(), NFS, free_port()?),
+        };
         let mount = |size| LoopXfs::mount(&work.path().join("image"), size, &work.path().join(EXPORT));
         let xfs = xfs.map(mount).transpose()?;
         let place = Place { work: work.path(), port, mount_port, clients, protection: &protection };
@@ -298,13 +302,16 @@ fn launch(kind: Kind, binary: &Path, place: &Place<'_>, mode: &str) -> Result<Gu
             arguments
         }
         Kind::Ganesha => {
-            fs::write(work.join("ganesha.conf"), ganesha_config(&work.join(EXPORT), port, mount_port))?;
+            let has_network = clients.is_some();
+            let config = ganesha_config(&work.join(EXPORT), port, mount_port, has_network);
+            fs::write(work.join("ganesha.conf"), config)?;
             let script = include_str!("ganesha.sh");
             let mut arguments: Vec<OsString> =
                 ["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]
                     .map(OsString::from)
                     .into();
             arguments.push(work.into());
+            arguments.push(if has_network { "network" } else { "loopback" }.into());
             arguments
         }
     };
@@ -329,13 +336,17 @@ fn launch(kind: Kind, binary: &Path, place: &Place<'_>, mode: &str) -> Result<Gu
     Ok(process)
 }
 
-/// Returns the configuration of nfs-ganesha for one export over NFSv3, on loopback only.
-fn ganesha_config(export: &Path, port: u16, mount_port: u16) -> String {
+/// Returns the configuration of nfs-ganesha for one export: over NFSv3 on loopback only, or over NFSv3 with locks and
+/// NFSv4 to a guest's network.
+fn ganesha_config(export: &Path, port: u16, mount_port: u16, has_network: bool) -> String {
+    let (address, protocols) = if has_network { ("0.0.0.0", "3, 4") } else { ("127.0.0.1", "3") };
     format!(
-        "NFS_CORE_PARAM {{ NFS_Port = {port}; MNT_Port = {mount_port}; Bind_addr = 127.0.0.1; Protocols = 3;\n\
-         Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; Mount_Path_Pseudo = true; }}\n\
+        "NFS_CORE_PARAM {{ NFS_Port = {port}; MNT_Port = {mount_port}; Bind_addr = {address};\n\
+         Protocols = {protocols}; Enable_NLM = {has_network}; Enable_RQUOTA = false; Enable_UDP = false;\n\
+         Mount_Path_Pseudo = true; }}\n\
+         NFSV4 {{ Graceless = true; }}\n\
          EXPORT {{ Export_Id = 1; Path = {}; Pseudo = /; Access_Type = RW; Squash = No_Root_Squash; SecType = sys;\n\
-         Protocols = 3; Transports = TCP; PrivilegedPort = false; FSAL {{ Name = VFS; }} }}\n\
+         Protocols = {protocols}; Transports = TCP; PrivilegedPort = false; FSAL {{ Name = VFS; }} }}\n\
          LOG {{ Default_Log_Level = EVENT; }}\n",
         export.display()
     )

@@ -16,7 +16,7 @@ use crate::{
     mounts::Client,
     process::{command, rigs_dir, run},
     protection::Security,
-    server::{self, Server},
+    server::{self, Kind, Server},
     suites::{Counts, asset, count, reported, whole},
     vm::{Guest, Kernel, Machine, Release},
 };
@@ -72,6 +72,7 @@ impl Xfstests {
         words.extend(tests);
         leftovers::remove()?;
         let client = Client {
+            server: Kind::Forebay,
             forebay: self.forebay.as_deref(),
             kernel: self.kernel,
             script: asset("xfstests.py"),
