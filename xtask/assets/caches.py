@@ -1,270 +1,35 @@
-"""XFS on caches of block devices of this machine, exported by the kernel's NFS server: what survives a crash and the
-death of a cache device. Needs root. All files are written and read by the kernel's client, on a mount of its own.
+"""XFS on caches of block devices of this machine, exported by the kernel's NFS server: what survives a crash, a power
+cut, and the death of a cache device. Needs root. All files are written and read by the kernel's client, on a mount of
+its own.
 
-    caches.py PHASE FOREBAY MODULE...     the phases make, crashed and missing, each after a boot of its own
+    caches.py PHASE FOREBAY PORT EARLY MODULE...
 
-The devices are files in `/share`, which outlives the machine. A line `= STACK | COLUMN | RESULT` is a cell of the
-table.
+The phases are make, load1, load2 and so on, fail and missing, each after a boot of its own. The power is cut at the end
+of a load. The phase fail has the number of the last cut. PORT is that of the disks on the host, and EARLY the chance in
+percent that one of them writes a block before it is told to. A line `= STACK | COLUMN | RESULT` is a cell of the table.
 """
 
-import hashlib
-import json
 import os
-import random
-import subprocess
+import re
 import sys
 import time
 
-PHASE, FOREBAY, *MODULES = sys.argv[1:]
-MIB, SECTOR = 1 << 20, 512
-DISK, SSD, METADATA = 320 * MIB, 96 * MIB, 8 * MIB
-RAID = " on RAID 1"
-CACHES = ["bcache", "dm-cache", "dm-writecache"]
-STACKS = ["plain disk", *CACHES, *(name + RAID for name in CACHES), "Forebay"]
-# Seconds after which an operation counts as one that does not end.
-PATIENCE = 60
-# The directory with the file systems, which the kernel's NFS server exports.
-EXPORTS = "/run/exports"
-# The flags of an export: any port, no check of the way, a number as its identity, and the file systems below it.
-EXPORT_FLAGS = 0x2 | 0x400 | 0x2000 | 0x4000
-FOR_EVER = 2**31 - 1
-# The file system of Forebay's server, which outlives the machine as well.
-OWN, STATE = "/srv/own", "/srv/own/state"
+from caches_load import Control, Load
+from caches_rig import PATIENCE, STACKS, Stack, attempt, drop_caches, run, serve_kernel, until, written
 
-
-def run(*words):
-    done = subprocess.run(words, capture_output=True, text=True, timeout=2 * PATIENCE)
-    if done.returncode:
-        raise OSError(f"{' '.join(words)}: {' '.join((done.stdout + done.stderr).split())}")
-    return done.stdout.strip()
-
-
-def written(path, text):
-    with open(path, "w") as file:
-        file.write(text)
-
-
-def until(path):
-    end = time.monotonic() + PATIENCE
-    while not os.path.exists(path):
-        if time.monotonic() > end:
-            raise OSError(f"{path} does not appear")
-        time.sleep(0.1)
-    return path
-
-
-def loop(name, size):
-    path = f"/share/{name}"
-    if not os.path.exists(path):
-        with open(path, "wb") as file:
-            file.truncate(size)
-    return run("losetup", "--find", "--show", path)
-
-
-def linear(name, below, start, size):
-    """Makes a device that can be told to fail."""
-    table = f"0 {size // SECTOR} linear {below} {start // SECTOR}"
-    run("dmsetup", "create", name, "--table", table)
-    return f"/dev/mapper/{name}"
-
-
-class Stack:
-    """An XFS on a cache in front of a disk."""
-
-    def __init__(self, name):
-        self.name, self.is_mirrored = name, name.endswith(RAID)
-        self.kind, self.short = name.removesuffix(RAID), name.lower().replace(" ", "-")
-        # The file system, and its mount over NFS.
-        self.exported, self.mount = f"{EXPORTS}/{self.short}", f"/mnt/{self.short}"
-        self.disk = loop(f"{self.short}.disk", DISK)
-        self.caches = []
-
-    def cell(self, column, result):
-        print(f"= {self.name} | {column} | {result}", flush=True)
-
-    def ssd(self, number=0):
-        name = f"{self.short}-ssd{number}"
-        self.caches.append(linear(name, loop(name, SSD), 0, SSD))
-        return self.caches[-1]
-
-    def mirror(self, is_new, legs):
-        """Returns an array of MD over SSDs."""
-        array, devices = f"/dev/md{STACKS.index(self.name)}", [self.ssd(leg) for leg in legs]
-        words = ["--create", array, "--level=1", "--raid-devices=2", "--metadata=1.2", "--bitmap=internal",
-                 "--assume-clean"] if is_new else ["--assemble", array]
-        run("mdadm", *words, "--run", *devices)
-        return array
-
-    def assemble(self, is_new, legs=(0, 1)):
-        """Returns the block device of the stack."""
-        if self.name == "plain disk":
-            return self.disk
-        if self.kind == "Forebay":
-            for leg in legs:
-                self.ssd(leg)
-            return self.serve(is_new)
-        ssd, sectors = self.mirror(is_new, legs) if self.is_mirrored else self.ssd(), DISK // SECTOR
-        if self.kind == "bcache":
-            if is_new:
-                run("make-bcache", "--writeback", "--bucket", "64k", "-B", self.disk, "-C", ssd)
-            for device in (self.disk, ssd):
-                written("/sys/fs/bcache/register", os.path.realpath(device))
-            return self.bcache()
-        if self.kind == "dm-cache":
-            metadata = linear(f"{self.short}-metadata", ssd, 0, METADATA)
-            # The array's own metadata takes a part of it.
-            data = linear(f"{self.short}-data", ssd, METADATA, SSD - 2 * METADATA)
-            table = f"0 {sectors} cache {metadata} {data} {self.disk} 128 1 writeback smq 0"
-        else:
-            table = f"0 {sectors} writecache s {self.disk} {ssd} 4096 0"
-        run("dmsetup", "create", self.short, "--table", table)
-        return f"/dev/mapper/{self.short}"
-
-    def bcache(self):
-        link = until(f"/sys/block/{os.path.basename(self.disk)}/bcache/dev")
-        return until(f"/dev/{os.path.basename(os.path.realpath(link))}")
-
-    def serve(self, is_new):
-        own = loop("own", 128 * MIB)
-        if is_new:
-            run("mkfs.ext4", "-q", own)
-        os.makedirs(OWN, exist_ok=True)
-        run("mount", own, OWN)
-        os.makedirs(f"{OWN}/served", exist_ok=True)
-        words = [FOREBAY, "serve", f"{OWN}/served", "--listen", "127.0.0.1:12049", "--mode", "write-back"]
-        words += ["--portmap=off", "--state-dir", STATE]
-        # User-mode Linux has no ublk.
-        has_ublk = os.path.exists("/dev/ublk-control")
-        words += [] if has_ublk else ["--nbd", f"{OWN}/nbd.sock"]
-        words += [word for cache in self.caches for word in ("--cache", cache)]
-        with open("/run/log", "ab") as log:
-            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        if is_new:
-            end = time.monotonic() + PATIENCE
-            while subprocess.run([FOREBAY, "volume", "list", "--state-dir", STATE], capture_output=True).returncode:
-                if time.monotonic() > end:
-                    raise OSError("the server does not start")
-                time.sleep(0.5)
-            run(FOREBAY, "volume", "create", "disk", "--backing", self.disk, "--state-dir", STATE)
-            if has_ublk:
-                run(FOREBAY, "volume", "attach", "disk", "--state-dir", STATE)
-        return until("/dev/ublkb0") if has_ublk else self.connected()
-
-    def connected(self):
-        """Attaches the volume over NBD as soon as the server lists it."""
-        words, end = ["nbd-client", "-unix", f"{OWN}/nbd.sock"], time.monotonic() + PATIENCE
-        while subprocess.run([*words, "-N", "disk", "/dev/nbd0"], capture_output=True).returncode:
-            if time.monotonic() > end:
-                raise OSError("the volume is not served over NBD")
-            time.sleep(0.5)
-        return "/dev/nbd0"
-
-    def mounted(self, device):
-        os.makedirs(self.mount, exist_ok=True)
-        os.makedirs(self.exported, exist_ok=True)
-        run("mount", device, self.exported)
-        export(self.exported, 1 + STACKS.index(self.name))
-        run("mount", "-t", "nfs", "-o", "vers=4.2", f"127.0.0.1:/{self.short}", self.mount)
-
-    def known(self):
-        """The durable files and their sums, as the machine noted them before its crash."""
-        with open(f"/share/{self.short}.sums") as file:
-            return dict(line.split() for line in file if line.endswith("\n"))
-
-    def write(self, group, count):
-        """Writes files durably, and notes each one after that."""
-        chance = random.Random(f"{self.name} {group}")
-        directory = os.open(self.mount, os.O_RDONLY)
-        with open(f"/share/{self.short}.sums", "a") as sums:
-            for number in range(count):
-                content = chance.randbytes(100_000)
-                with open(f"{self.mount}/{group}{number}", "wb") as file:
-                    file.write(content)
-                    os.fsync(file.fileno())
-                os.fsync(directory)
-                sums.write(f"{group}{number} {hashlib.sha256(content).hexdigest()}\n")
-                sums.flush()
-        os.close(directory)
-
-    def right(self, group=""):
-        """Returns the number of the files that have their contents, and the number of all."""
-        names = {name: sum_ for name, sum_ in self.known().items() if name.startswith(group)}
-        found = 0
-        for name, sum_ in names.items():
-            try:
-                with open(f"{self.mount}/{name}", "rb") as file:
-                    found += hashlib.sha256(file.read()).hexdigest() == sum_
-            except OSError:
-                pass
-        return found, len(names)
-
-    def disk_bytes(self):
-        with open(f"/sys/block/{os.path.basename(self.disk)}/stat") as file:
-            return int(file.read().split()[2]) * SECTOR
-
-    def die(self):
-        """Has the first cache device fail every request from now on."""
-        name = os.path.basename(self.caches[0])
-        run("dmsetup", "suspend", "--noflush", "--nolockfs", name)
-        run("dmsetup", "load", name, "--table", f"0 {SSD // SECTOR} error")
-        run("dmsetup", "resume", name)
-
-
-def attempt(work):
-    """Runs an operation that may not end in a process of its own. Returns its result, or the reason for none."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            result = work()
-        except (OSError, subprocess.SubprocessError) as error:
-            result = f"no: {error}"
-        os.write(write, json.dumps(result).encode())
-        os._exit(0)
-    os.close(write)
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            with os.fdopen(read) as result:
-                return json.load(result)
-        time.sleep(0.05)
-    return f"no end within {PATIENCE} s"
+PHASE, MODULES = sys.argv[1], sys.argv[5:]
 
 
 def of(result):
     return f"{result[0]} of {result[1]}" if isinstance(result, list) else result
 
 
-def serve_kernel():
-    """Starts the kernel's NFS server, with an empty root."""
-    run("ip", "link", "set", "lo", "up")
-    os.makedirs(EXPORTS)
-    run("mount", "-t", "tmpfs", "exports", EXPORTS)
-    run("mount", "-t", "nfsd", "nfsd", "/proc/fs/nfsd")
-    written("/proc/net/rpc/auth.unix.ip/channel", f"nfsd 127.0.0.1 {FOR_EVER} client\n")
-    export(EXPORTS, 0)
-    # Version 3 would need rpcbind. No client has state from before: the shortest grace period is long enough.
-    written("/proc/fs/nfsd/versions", "-3 +4\n")
-    written("/proc/fs/nfsd/nfsv4gracetime", "10\n")
-    written("/proc/fs/nfsd/threads", "4\n")
-
-
-def export(path, number):
-    """Gives the kernel's server an export, as mountd would."""
-    identity = "\\x" + number.to_bytes(4, sys.byteorder).hex()
-    written("/proc/net/rpc/nfsd.export/channel",
-            f"client {path} {FOR_EVER} {EXPORT_FLAGS} 65534 65534 {number}\n")
-    written("/proc/net/rpc/nfsd.fh/channel", f"client 1 {identity} {FOR_EVER} {path}\n")
-
-
-def drop_caches():
-    written("/proc/sys/vm/drop_caches", "3")
-
-
-def crash():
-    """Ends the machine at once. What its file systems have in memory is lost."""
-    print("# crash", flush=True)
+def end(how, has_power=lambda: False):
+    """Ends the machine at once. What its file systems have in memory is lost. When the host reads `# cut`, it soon cuts
+    the power of the disks: `has_power` tells."""
+    print(f"# {how}", flush=True)
     time.sleep(2)
+    until(lambda: not has_power())
     written("/proc/sysrq-trigger", "b")
     time.sleep(PATIENCE)
 
@@ -280,32 +45,62 @@ def make(stacks):
             drop_caches()
             stack.right("hot")
         stack.write("late", 20)
-    crash()
+    end("crash")
 
 
-def crashed(stacks):
+def comes_back(stack, column):
+    """Assembles and mounts a stack after `column`. Returns false, and says why, if that fails."""
+    problem = attempt(lambda: stack.mounted(stack.assemble(False)))
+    # A process of its own has assembled the device, so this one has to learn the names of the caches.
+    stack.caches = [f"/dev/mapper/{stack.short}-ssd0"]
+    if problem:
+        stack.cell(f"durable files after {column}", problem)
+        return False
+    drop_caches()
+    from_disk = stack.right_of_disk("hot")
+    stack.cell(f"durable files after {column}", of(list(stack.right())))
+    stack.cell(f"read from the disk after {column}", from_disk)
+    return True
+
+
+def comes_back_from_cut(stack, number):
+    """Checks a stack after a power cut."""
+    is_back = comes_back(stack, f"power cut {number}")
+    if is_back:
+        stack.cell(f"its unflushed blocks ({number})", of(Load(stack, number).right()))
+    return is_back
+
+
+def load(stacks, number):
+    """Checks the stacks after the crash or after the last power cut. Has the power cut while they are written to."""
+    control, loads = Control(), []
+    if number > 1:
+        control.check()
     for stack in stacks:
-        problem = attempt(lambda stack=stack: stack.mounted(stack.assemble(False)))
-        # A process of its own has assembled the device, so this one has to learn the names of the caches.
-        stack.caches = [f"/dev/mapper/{stack.short}-ssd0"]
-        if problem:
-            stack.cell("durable files after a crash", problem)
-            continue
-        drop_caches()
-        before = stack.disk_bytes()
-        hot = stack.right("hot")
-        from_disk = (stack.disk_bytes() - before) / (hot[1] * 100_000)
-        stack.cell("durable files after a crash", of(list(stack.right())))
-        stack.cell("read from the disk after it", f"{min(100, round(100 * from_disk))} %")
-        stack.write("fresh", 20)
-        if stack.name == "plain disk":
+        is_back = comes_back(stack, "a crash") if number == 1 else comes_back_from_cut(stack, number - 1)
+        if is_back:
+            loads.append(Load(stack, number))
+    control.write()
+    for each in loads:
+        each.start()
+    for each in loads:
+        each.is_under_way()
+    control.write_last()
+    end("cut", control.has_power)
+
+
+def fail(stacks, last):
+    """Checks the stacks after the last power cut. Has their first cache devices fail."""
+    Control().check()
+    for stack in stacks:
+        if not comes_back_from_cut(stack, last) or stack.name == "plain disk":
             continue
         stack.die()
         drop_caches()
         stack.cell("files with a dead cache device", of(attempt(stack.right)))
         wrote = attempt(lambda stack=stack: stack.write("after", 5))
         stack.cell("durable writes then", wrote or "go on")
-    crash()
+    end("crash")
 
 
 def without(stack):
@@ -333,9 +128,11 @@ def main():
     # This machine has no udev, so dmsetup makes the names of its devices.
     os.environ.update(DM_DISABLE_UDEV="1", MDADM_NO_UDEV="1")
     for module in MODULES:
-        run("insmod", module)
+        run("insmod", module, *(["nbds_max=32"] if module.endswith("-nbd.ko") else []))
     serve_kernel()
-    {"make": make, "crashed": crashed, "missing": missing}[PHASE]([Stack(name) for name in STACKS])
+    phase, number = re.fullmatch(r"([a-z]+)(\d*)", PHASE).groups()
+    numbers = [int(number)] if number else []
+    {"make": make, "load": load, "fail": fail, "missing": missing}[phase]([Stack(name) for name in STACKS], *numbers)
     return 0
 
 

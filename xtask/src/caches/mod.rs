@@ -1,6 +1,8 @@
 //! The table of what survives on XFS over caches of block devices, exported by the kernel's NFS server. bcache,
-//! dm-cache, dm-writecache and a volume stand beside a plain disk, in one guest. The guest crashes, a cache device
-//! fails, and the guest crashes again.
+//! dm-cache, dm-writecache and a volume stand beside a plain disk, in one guest. The guest crashes, its power and that
+//! of its disks is cut, a cache device fails, and the guest crashes again.
+
+mod disks;
 
 use std::{
     path::{Path, PathBuf},
@@ -10,15 +12,17 @@ use std::{
 use anyhow::{Result, ensure};
 use clap::Parser;
 
+use disks::Disks;
+
 use crate::{
     process::rigs_dir,
     server,
-    suites::{Case, Counts, Outcome, asset, count, whole},
+    suites::{Case, Counts, Outcome, asset, count, reported, whole},
     vm::{Guest, Kernel, Machine, Release},
 };
 
-/// A boot of the guest each. The first two end in a crash.
-const PHASES: [&str; 3] = ["make", "crashed", "missing"];
+/// Disks behind whose writes the power is cut, in turn: a cache device, the backing disk and the state of Forebay.
+const CUTS_BEHIND: [&str; 3] = ["forebay-ssd0", "forebay.disk", "own"];
 
 /// The arguments of `cargo x caches`.
 #[derive(Parser)]
@@ -26,8 +30,18 @@ pub(crate) struct Caches {
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
+    /// Number of power cuts
+    #[arg(long, default_value_t = 3, value_name = "CUTS", value_parser = clap::value_parser!(u8).range(1..))]
+    cuts: u8,
+    /// Chance in percent that a disk writes a block before it is told to. So this part of the unflushed blocks survives
+    /// the power cut
+    #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=90))]
+    early: u8,
+    /// The control: flushes do nothing, and the run must fail
+    #[arg(long)]
+    lose_flushes: bool,
     /// Seconds after which a guest is killed
-    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 900, value_name = "SECONDS")]
     timeout: u64,
 }
 
@@ -40,10 +54,14 @@ impl Caches {
         let binary = std::path::absolute(server::binary(self.forebay.as_deref()))?;
         ensure!(binary.is_file(), "{} is missing: build it with `cargo build --release`", binary.display());
         let share = tempfile::Builder::new().prefix("caches-").tempdir_in(rigs_dir()?)?;
+        let mut disks = Disks::new(share.path(), self.early, self.lose_flushes)?;
         let (mut cells, mut cases) = (Vec::new(), Vec::new());
-        for phase in PHASES {
-            cases.push(self.phase(phase, &binary, share.path(), &mut cells)?);
-            if !cases.iter().all(|case| matches!(case.outcome, Outcome::Passed)) {
+        for phase in self.phases() {
+            disks.power_on()?;
+            let ended = self.phase(&phase, &binary, &mut disks, &mut cells, &mut cases)?;
+            let is_whole = matches!(ended.outcome, Outcome::Passed);
+            cases.push(ended);
+            if !is_whole {
                 break;
             }
         }
@@ -51,15 +69,32 @@ impl Caches {
         Ok(count("caches", &cases))
     }
 
-    /// Boots the guest for a phase, and collects its cells of the table.
-    fn phase(&self, phase: &str, binary: &Path, share: &Path, cells: &mut Vec<Cell>) -> Result<Case> {
+    /// Returns the phases, a boot of the guest each. The first and the last but one end in a crash, the loads in a
+    /// power cut.
+    fn phases(&self) -> Vec<String> {
+        let loads = (1..=self.cuts).map(|number| format!("load{number}"));
+        let last = [format!("fail{}", self.cuts), "missing".into()];
+        ["make".into()].into_iter().chain(loads).chain(last).collect()
+    }
+
+    /// Boots the guest for a phase. Collects its cells of the table and its cases, and returns that of the whole phase.
+    fn phase(
+        &self,
+        phase: &str,
+        binary: &Path,
+        disks: &mut Disks,
+        cells: &mut Vec<Cell>,
+        cases: &mut Vec<Case>,
+    ) -> Result<Case> {
         let kernel = Kernel::ready(Release::V6_12, Machine::here())?;
         let modules = kernel.block_modules().chain(kernel.server_modules()).map(Path::to_path_buf);
         let words = ["/usr/bin/python3".into(), "-B".into(), asset("caches.py"), phase.into(), binary.into()];
-        let words = words.into_iter().chain(modules).map(|word: PathBuf| word.to_string_lossy().into_owned());
+        let disks_words = [disks.port.to_string(), self.early.to_string()].map(PathBuf::from);
+        let words = words.into_iter().chain(disks_words).chain(modules);
+        let words = words.map(|word: PathBuf| word.to_string_lossy().into_owned());
         let guest = Guest {
             nfs: None,
-            shares: vec![(share.to_owned(), "/share".into())],
+            shares: vec![(disks.directory.clone(), "/share".into())],
             command: words.collect(),
             limit: Duration::from_secs(self.timeout),
             memory: 2048,
@@ -68,13 +103,19 @@ impl Caches {
             kernel: Release::V6_12,
             network: None,
         };
-        let mut crashes = false;
+        let (mut crashes, mut cut) = (false, Ok(()));
+        let behind = CUTS_BEHIND[disks.cuts % CUTS_BEHIND.len()];
         let ended = guest.run(|line| {
             let line = String::from_utf8_lossy(line);
             eprint!("{line}");
-            crashes |= line.starts_with("# crash");
+            if line.starts_with("# cut") {
+                cut = disks.cut_power(behind);
+            }
+            crashes |= line.starts_with("# crash") || line.starts_with("# cut");
             cells.extend(cell(&line));
+            cases.extend(reported(&line));
         });
+        cut?;
         let problem = match ended {
             Ok(0) => None,
             // A guest that crashes has no exit status.
@@ -116,7 +157,15 @@ fn print(cells: &[Cell]) {
 
 #[cfg(test)]
 mod tests {
-    use super::cell;
+    use clap::Parser as _;
+
+    use super::{Caches, cell};
+
+    #[test]
+    fn each_power_cut_has_a_load_before_it_and_a_check_after_it() {
+        let phases = Caches::parse_from(["caches", "--cuts", "2"]).phases();
+        assert_eq!(phases, ["make", "load1", "load2", "fail2", "missing"]);
+    }
 
     #[test]
     fn a_line_of_the_table_has_three_parts() {
