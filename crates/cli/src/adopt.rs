@@ -10,6 +10,9 @@ use crate::{Exit, output};
 pub(crate) fn adopt(args: &AdoptArgs) -> anyhow::Result<Exit> {
     let path =
         std::fs::canonicalize(&args.dir).with_context(|| format!("cannot look at {}", args.dir.display()))?;
+    if !path.is_dir() {
+        bail!("{} is not a directory; name one that the server is to serve", path.display());
+    }
     let state_dir = match &args.state_dir {
         Some(dir) => dir.clone(),
         None => state_base()

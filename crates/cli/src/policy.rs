@@ -16,23 +16,23 @@ use crate::{Exit, control};
 pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<Exit> {
     match command {
         PolicyCommand::Set { path, rule, common } => {
-            let request = PolicyRequest::Set { path: existing(&path)?, rule: rule.rule() };
+            let request = PolicyRequest::Set { path: absolute(&path)?, rule: rule.rule() };
             show(&common, &ask(&common, request)?)
         }
         PolicyCommand::Show { path, common } => {
-            let path = path.as_deref().map(existing).transpose()?;
+            let path = path.as_deref().map(absolute).transpose()?;
             show(&common, &ask(&common, PolicyRequest::Show { path })?)
         }
         PolicyCommand::Unset { path, common } => {
-            let gone = || std::path::absolute(&path);
-            let path = existing(&path).or_else(|_| gone())?;
-            show(&common, &ask(&common, PolicyRequest::Unset { path })?)
+            show(&common, &ask(&common, PolicyRequest::Unset { path: absolute(&path)? })?)
         }
     }
 }
 
-fn existing(path: &Path) -> anyhow::Result<PathBuf> {
-    std::fs::canonicalize(path).with_context(|| format!("cannot look at {}", path.display()))
+/// Returns the absolute form of a path. The server resolves symbolic links: if the file system does not answer, the
+/// server gives up, but a process that has asked the file system cannot even be killed.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("cannot look at {}", path.display()))
 }
 
 fn ask(common: &Common, request: PolicyRequest) -> anyhow::Result<PolicyReport> {

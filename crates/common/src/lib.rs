@@ -1,8 +1,10 @@
 //! Small tools for every crate: [locks](lock), [latency counters](metrics), [planted bugs](mod@planted_bugs),
-//! [small durable files](state_file), [users of the host](user_database) and [URLs of NBD exports](nbd_url).
+//! [small durable files](state_file), [files that an administrator names](named_file), [users of the
+//! host](user_database) and [URLs of NBD exports](nbd_url).
 
 pub mod lock;
 pub mod metrics;
+pub mod named_file;
 pub mod nbd_url;
 pub mod planted_bugs;
 pub mod state_file;

@@ -240,7 +240,7 @@ fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<Pa
     let shown = path.value.display();
     let message = match path.value.canonicalize() {
         Ok(real) if is_directory(&real) => return Some(real),
-        Ok(_) => format!("{shown} is not a directory"),
+        Ok(_) => format!("{shown} is not a directory; name one"),
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_flag(&path.origin) => {
             match with_real_parent(&path.value) {
                 Some(real) => return Some(real),

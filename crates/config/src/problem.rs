@@ -86,8 +86,9 @@ impl<'a> Collector<'a> {
         Self { file, found: Vec::new() }
     }
 
-    /// Notes a mistake.
+    /// Notes a mistake. A message quotes values, and a value with a line break or an escape sequence stays on one line.
     pub(crate) fn add(&mut self, origin: &Origin, message: impl Into<String>) {
+        let message = escaped(&message.into());
         let (order, place) = match (origin, self.file) {
             (Origin::File(span), Some((path, text))) => {
                 let (line, column) = position(text, span.start);
@@ -96,7 +97,7 @@ impl<'a> Collector<'a> {
             (Origin::File(_), None) => (usize::MAX, Place::Flag("configuration".to_owned())),
             (Origin::Flag(flag), _) => (usize::MAX, Place::Flag(flag.clone())),
         };
-        self.found.push((order, Problem { place, message: message.into() }));
+        self.found.push((order, Problem { place, message }));
     }
 
     /// Returns the name of a place for use inside a message about another place: `line 12`, or the flag.
@@ -113,6 +114,13 @@ impl<'a> Collector<'a> {
         self.found.sort_by_key(|(order, _)| *order);
         Problems(self.found.into_iter().map(|(_, problem)| problem).collect())
     }
+}
+
+/// Returns text in which control characters are written as escapes.
+fn escaped(text: &str) -> String {
+    let escape =
+        |one: char| if one.is_control() { one.escape_default().to_string() } else { one.to_string() };
+    text.chars().map(escape).collect()
 }
 
 /// Returns the line and column, from 1, of a byte offset. An offset beyond the end counts as the end.

@@ -84,6 +84,8 @@ fn mistakes_of_top_level_keys() {
     assert_one("ram = \"lots\"", 1, 7, &["is not a size"]);
     assert_one("portmap = true", 1, 11, &["a boolean"]);
     assert_one("portmap = \"on\"", 1, 11, &["off, register, answer"]);
+    // A message stays on its line, and changes nothing in a terminal.
+    assert_one("mode = \"a\\nb\\u001b[2J\"", 1, 8, &["`a\\nb\\u{1b}[2J` is not one of"]);
 }
 
 #[test]

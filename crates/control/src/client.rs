@@ -53,6 +53,11 @@ pub enum ClientError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The server accepts connections, and does not answer in time.
+    #[error(
+        "the server with the state directory {0} does not answer; see its log, and whether its process runs or is stopped"
+    )]
+    Silent(PathBuf),
     /// The answer is not a response of this protocol version. The server may be of another version.
     #[error("the server's answer is not understood ({0}); use the forebay of the server's version")]
     Protocol(String),
@@ -342,7 +347,13 @@ impl Client {
         request: Request,
         mut step: impl FnMut(Response) -> ControlFlow<()>,
     ) -> Result<Response, ClientError> {
-        let failed = |source| ClientError::Connection { path: self.state_dir.clone(), source };
+        let failed = |source: io::Error| {
+            let path = self.state_dir.clone();
+            match source.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Silent(path),
+                _ => ClientError::Connection { path, source },
+            }
+        };
         let mut stream = self.connect()?;
         stream.set_read_timeout(patience(&request)).map_err(failed)?;
         let call = Call { version: PROTOCOL_VERSION, request };

@@ -429,6 +429,13 @@ fn a_state_directory_with_a_very_long_path_works() {
 }
 
 #[test]
+fn a_server_that_does_not_answer_is_silent() {
+    let dir = TempDir::new().unwrap();
+    let _listener = UnixListener::bind(socket_path(dir.path())).unwrap();
+    assert!(matches!(Client::new(dir.path()).status(), Err(ClientError::Silent(_))));
+}
+
+#[test]
 fn an_answer_that_is_none_is_an_error() {
     let dir = TempDir::new().unwrap();
     let listener = UnixListener::bind(socket_path(dir.path())).unwrap();

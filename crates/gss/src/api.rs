@@ -30,7 +30,7 @@ pub enum Load {
     )]
     Library(String),
     /// The keytab cannot be used.
-    #[error("cannot use the keytab {keytab}: {source}")]
+    #[error("cannot use the keytab {keytab}: {source}; correct `keytab`, or the rights of the file")]
     Keytab {
         /// Its path.
         keytab: String,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
+use forebay_common::named_file;
 use forebay_wire::rpc::{Auth, AuthStat, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
 use forebay_wire::rpcsec_gss::{
     COMPLETE, CONTINUE_NEEDED, FLAVOR, GssCredential, GssInitRes, GssIntegrity, GssProcedure, GssService,
@@ -15,7 +16,7 @@ use forebay_wire::rpcsec_gss::{
 };
 use forebay_wire::xdr::{Decode, Encode, Reader};
 
-use crate::api::{ACCEPT, Credential, Load, default_realm};
+use crate::api::{ACCEPT, Credential, Error, Load, default_realm};
 use crate::context::{Context, Peer};
 use crate::principal::{Local, local_name};
 use crate::table::{Limits, Table};
@@ -108,6 +109,11 @@ impl Server {
     pub fn open(settings: &Settings, lookup: Lookup) -> Result<Self, Load> {
         // A replayed token gives an attacker a context without its key: no call passes. So no file keeps tokens.
         let stores = [("keytab", settings.keytab.as_path()), ("rcache", Path::new("none:"))];
+        // The library would wait for a writer of a pipe.
+        named_file::open(&settings.keytab).map_err(|error| Load::Keytab {
+            keytab: settings.keytab.display().to_string(),
+            source: Error { major: 0, minor: 0, text: error.to_string() },
+        })?;
         let credential = Credential::acquire(ACCEPT, &stores)?;
         let mut realms = settings.realms.clone();
         realms.extend(default_realm(credential.functions));

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_common::lock::Mutex;
+use forebay_common::named_file;
 use forebay_config::Http;
 use forebay_control::Figures;
 
@@ -134,14 +135,18 @@ impl Web {
 /// Reads a token.
 fn token(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let failed = |error: std::io::Error| format!("the token_file {shown} cannot be read: {error}");
-    let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode();
+    let failed = |error: std::io::Error| {
+        format!(
+            "the token_file {shown} cannot be read: {error}; correct `token_file` under [http], or the rights of the file"
+        )
+    };
+    let mode = named_file::open(path).and_then(|file| file.metadata()).map_err(failed)?.permissions().mode();
     if mode & 0o007 != 0 {
         return Err(format!(
             "every user of this host has access to the token_file {shown}; run `chmod o= {shown}`"
         ));
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let text = named_file::read_text(path).map_err(failed)?;
     let token = text.trim();
     if token.len() < SHORTEST_TOKEN || token.len() > 1024 || token.contains(char::is_whitespace) {
         return Err(format!(
@@ -172,6 +177,9 @@ mod tests {
         assert!(held("short", 0o600).unwrap_err().contains("openssl"));
         assert!(held("0123456789 0123456789", 0o600).is_err());
         assert!(token(&dir.path().join("none")).unwrap_err().contains("cannot be read"));
+        // The rights of a device are not the administrator's to change.
+        let told = token(Path::new("/dev/null")).unwrap_err();
+        assert!(told.contains("it is a device") && !told.contains("chmod"), "{told}");
     }
 
     #[test]

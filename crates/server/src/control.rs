@@ -35,7 +35,7 @@ use crate::cache::{Cache, config_mode, engine_mode};
 use crate::event_report::directories;
 use crate::front::{Started, refusal};
 use crate::host::Host;
-use crate::in_time::in_time;
+use crate::in_time::{RELOAD_AGAIN, in_time};
 use crate::live_exports::LiveExports;
 use crate::notify::Notifier;
 use crate::pool::{counters, destage};
@@ -190,7 +190,7 @@ impl Control {
     pub(crate) fn reload(&self) -> ReloadReport {
         // The certificate and the token may be new ones under the names of the old ones.
         let host = self.parts.host.clone();
-        let read = in_time("the paths of the configuration", move || host.settings());
+        let read = in_time("the paths of the configuration", RELOAD_AGAIN, move || host.settings());
         let read = read.unwrap_or_else(|silent| Err(vec![silent])).and_then(|new| {
             let credentials = credentials(&new).map_err(|error| vec![error.to_string()])?;
             let token = self.parts.web.new_token(new.http.as_ref()).map_err(|error| vec![error])?;
@@ -510,7 +510,8 @@ impl Handler for Control {
     }
 
     fn policy(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
-        self.require_cache()?.policies.answer(request)
+        let policies = self.require_cache()?.policies.clone();
+        policies.answer(request)
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {

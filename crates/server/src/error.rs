@@ -108,6 +108,14 @@ pub enum Error {
          directory now; start again"
     )]
     HandleKeyRestored(PathBuf),
+    /// The state directory has a secret of file handles, and the pool has the one that clients of its exports know.
+    #[error(
+        "{} is not the key of the file handles that clients have from the cache: they would all have to mount again; remove \
+         that file, and the next start takes the key of the cache. To keep the file, flush and stop with the key of the cache, \
+         and start with the file and --format-cache",
+        .0.display()
+    )]
+    OtherHandleKey(PathBuf),
     /// A pool has changes that are older than the changes made without the pool.
     #[error(
         "the cache on {0} holds changes that were given up when the directory was served without it; overwrite it with \

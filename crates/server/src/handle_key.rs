@@ -6,16 +6,18 @@
 //! | has none | not read yet; a device is found with one | takes that one |
 //! | has none | not read yet; no device can be read | takes a random one, and keeps it once the pool is opened |
 //! | has none, a random one was taken | has another one | writes the pool's, and fails: the next one takes it |
-//! | has one | has none, or another one | records the state directory's in the pool |
+//! | has one | has none | records the state directory's in the pool |
+//! | has one | has another one, and knows a served export | fails: clients have handles of the pool's key |
+//! | has one | has another one, and knows no served export | records the state directory's in the pool |
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use forebay_config::Settings;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::pool::Superblock;
-use forebay_vfs::{Owner, decode_owner, handle_secret, keep_handle_secret};
+use forebay_vfs::{HANDLE_KEY, Owner, decode_owner, handle_secret, keep_handle_secret};
 
 use crate::error::Error;
 use crate::{cache, devices};
@@ -51,14 +53,21 @@ impl HandleSecret {
         Ok(HandleSecret { bytes, is_new: true, owner })
     }
 
-    /// Compares the secret with the one in the opened pool, if that has one, and then keeps it in the state directory.
+    /// Compares the secret with the one in the opened pool, if that has one. Keeps a new secret in the state directory
+    /// then. `is_known`: the pool knows a served export.
     ///
     /// # Errors
-    /// The pool has another one, and the state directory had none: the next start takes the pool's. The state directory
-    /// cannot be written.
-    pub(crate) fn keep(&self, state_dir: &Path, recorded: Option<[u8; 16]>) -> Result<(), Error> {
+    /// The pool has another one, and the state directory had none: the next start takes the pool's. The pool has
+    /// another one for a served export. The state directory cannot be written.
+    pub(crate) fn keep(
+        &self,
+        state_dir: &Path,
+        recorded: Option<[u8; 16]>,
+        is_known: bool,
+    ) -> Result<(), Error> {
         if !self.is_new {
-            return Ok(());
+            let differs = is_known && recorded.is_some_and(|recorded| recorded != self.bytes);
+            return if differs { Err(Error::OtherHandleKey(state_dir.join(HANDLE_KEY))) } else { Ok(()) };
         }
         let secret = recorded.unwrap_or(self.bytes);
         keep_handle_secret(state_dir, secret)
@@ -71,7 +80,9 @@ impl HandleSecret {
 /// have the device open.
 fn owner_on(path: &Path) -> Option<Owner> {
     let mut block = [0; BLOCK];
-    File::open(path).ok()?.read_exact_at(&mut block, 0).ok()?;
+    // A pipe would hold up the start until somebody writes. The opening of the pool refuses it.
+    let device = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    device.read_exact_at(&mut block, 0).ok()?;
     let owner = decode_owner(&Superblock::decode(&block).ok()?.owner)?;
     owner.secret.is_some().then_some(owner)
 }

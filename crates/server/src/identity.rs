@@ -132,8 +132,9 @@ impl Identities {
     /// Compares the exports with the pool's records. `may_hold`: the pool may hold changes that the directories lack.
     /// Writes nothing but the secret of file handles into the state directory, if that had none.
     ///
-    /// # Errors [`Error::OtherDirectory`]; [`Error::HandleKeyRestored`]; the pool's record is of a later version; the
-    /// directory cannot be examined.
+    /// # Errors
+    /// [`Error::OtherDirectory`]; [`Error::HandleKeyRestored`]; [`Error::OtherHandleKey`]; the pool's record is of a
+    /// later version; the directory cannot be examined.
     pub(crate) fn check_pool(
         &mut self,
         settings: &Settings,
@@ -148,8 +149,9 @@ impl Identities {
                     .into(),
             )
         })?;
-        self.secret.keep(&settings.state_dir, secret)?;
         self.recorded = records.into_iter().map(|recorded| (recorded.export, recorded)).collect();
+        let is_known = vfs.exports().iter().any(|export| self.record_of(export, vfs).is_some());
+        self.secret.keep(&settings.state_dir, secret, is_known)?;
         for export in vfs.exports() {
             let Some(recorded) = self.record_of(export, vfs).cloned() else { continue };
             if self.adopted.contains_key(&export.id) {

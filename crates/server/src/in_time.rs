@@ -8,6 +8,9 @@ use crate::serve::STACK;
 /// The time that a look at a directory may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The advice for a reload if a file system does not answer.
+pub(crate) const RELOAD_AGAIN: &str = "reload again once it answers, or name another one";
+
 /// The reason why work has no result.
 pub(crate) enum Unfinished {
     /// It takes longer than allowed. It goes on, and its result will be dropped.
@@ -31,19 +34,19 @@ pub(crate) fn within<T: Send + 'static>(
     })
 }
 
-/// Returns the result of `work` on `place`, a directory of the configuration.
+/// Returns the result of `work` on `place`, a directory or file. `remedy` is the advice if its file system does not
+/// answer.
 ///
 /// # Errors
 /// A sentence: the work takes longer than ten seconds, or the system refuses a thread.
 pub(crate) fn in_time<T: Send + 'static>(
     place: &str,
+    remedy: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     within(PATIENCE, work).map_err(|unfinished| match unfinished {
         Unfinished::Late => {
-            format!(
-                "{place}: the file system does not answer for {PATIENCE:?}; reload again once it answers, or name another one"
-            )
+            format!("{place}: the file system does not answer for {PATIENCE:?}; {remedy}")
         }
         Unfinished::Failed(why) => format!("{place} cannot be looked at: {why}"),
     })

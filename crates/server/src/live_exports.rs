@@ -19,8 +19,8 @@ use forebay_vfs::{Export, ExportSpec, Ownership, Recorded, Vfs, compare};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::identity;
-use crate::in_time::in_time;
-use crate::start::require_writable;
+use crate::in_time::{RELOAD_AGAIN, in_time};
+use crate::start::{require_no_state, require_writable};
 
 /// The changes of the exports in service.
 pub(crate) struct LiveExports {
@@ -85,7 +85,7 @@ impl LiveExports {
             let storage = cache.map(|cache| cache.storage()).unwrap_or_default();
             let (this, one) = (self.clone(), export.clone());
             let place = format!("[[export]] {}", export.path.display());
-            match in_time(&place, move || this.prepare_one(&one, storage)) {
+            match in_time(&place, RELOAD_AGAIN, move || this.prepare_one(&one, storage)) {
                 Ok(Ok(ready)) => prepared.0.extend(ready),
                 Ok(Err(error)) => mistakes.push(error.to_string()),
                 Err(silent) => mistakes.push(silent),
@@ -118,6 +118,7 @@ impl LiveExports {
         if !identity::is_known(&self.state_dir, export)? {
             return Ok(None);
         }
+        require_no_state(&export.path)?;
         let is_owned = self.owned.lock().contains_key(&export.path);
         let owned = match is_owned {
             true => None,

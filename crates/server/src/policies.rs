@@ -18,14 +18,19 @@ use forebay_control::{
 };
 use forebay_engine::Engine;
 use forebay_engine::buffer::BLOCK;
-use forebay_vfs::{PolicyRoot, PolicySettings, Vfs};
+use forebay_vfs::{InspectError, PolicyRoot, PolicySettings, Vfs};
+use rustix::io::Errno;
 
 use self::configured::{Configured, Wanted};
 use self::file::{Record, read, write};
 use crate::cache::{config_mode, engine_mode};
+use crate::in_time::in_time;
 
 /// The highest number of shares since the start, and one more.
 const MOST_SHARES: u16 = forebay_engine::Policy::SHARES;
+
+/// The advice for a command if a file system does not answer.
+const ASK_AGAIN: &str = "run the command again once it answers";
 
 /// The policies of a server with a cache.
 pub(crate) struct Policies {
@@ -120,10 +125,17 @@ impl Policies {
     ///
     /// # Errors
     /// A sentence: the path is not served, or the state directory cannot be written. Nothing has changed then.
-    pub(crate) fn answer(&self, request: PolicyRequest) -> Result<PolicyReport, String> {
+    pub(crate) fn answer(self: &Arc<Self>, request: PolicyRequest) -> Result<PolicyReport, String> {
         match request {
-            PolicyRequest::Show { path: None } => Ok(self.report(self.all(), None)),
-            PolicyRequest::Show { path: Some(path) } => self.show(&path),
+            PolicyRequest::Show { path } => {
+                let place =
+                    path.as_ref().map_or("a path with a rule".into(), |path| path.display().to_string());
+                let policies = self.clone();
+                in_time(&place, ASK_AGAIN, move || match path {
+                    Some(path) => policies.show(&policies.named(&path).map_err(|error| error.to_string())?.0),
+                    None => Ok(policies.report(policies.all(), None)),
+                })?
+            }
             PolicyRequest::Set { path, rule } => self.set(&path, rule),
             PolicyRequest::Unset { path } => self.unset(&path),
         }
@@ -131,8 +143,9 @@ impl Policies {
 
     /// Adds `rule` to the rule of a path, durably, and applies it to the files below. Returns the rules that hold for
     /// the path then.
-    fn set(&self, path: &Path, rule: Policy) -> Result<PolicyReport, String> {
-        let roots = self.vfs.policy_roots(path).map_err(|error| error.to_string())?;
+    fn set(self: &Arc<Self>, path: &Path, rule: Policy) -> Result<PolicyReport, String> {
+        let (path, roots) = self.found(path)?.map_err(|error| error.to_string())?;
+        let path = path.as_path();
         let root = roots.into_iter().next().ok_or_else(|| format!("{} is not served", path.display()))?;
         self.change(|records| {
             let path = path.to_owned();
@@ -149,8 +162,9 @@ impl Policies {
     }
 
     /// Removes the rule of a path, durably, also if the path is gone. Fails if the rule comes from the configuration.
-    fn unset(&self, path: &Path) -> Result<PolicyReport, String> {
-        let root = self.vfs.policy_roots(path).ok().and_then(|roots| roots.into_iter().next());
+    fn unset(self: &Arc<Self>, path: &Path) -> Result<PolicyReport, String> {
+        let (path, roots) = self.found(path)?.unwrap_or_else(|_| (path.to_owned(), Vec::new()));
+        let (path, root) = (path.as_path(), roots.into_iter().next());
         // A path that is gone names the rule by its last known path. The file system is asked without the lock.
         let mut named = self.records.lock().clone();
         named.retain(|record| record.path == path && self.vfs.policy_path(&record.root, path).is_err());
@@ -174,6 +188,35 @@ impl Policies {
             return self.show(path);
         }
         Ok(self.report(self.all(), None))
+    }
+
+    /// Returns a path without symbolic links, and the directories whose rules hold for it, the nearest first.
+    fn named(&self, path: &Path) -> Result<(PathBuf, Vec<PolicyRoot>), InspectError> {
+        let found = self.vfs.policy_roots(path);
+        let Err(error) = found else { return found.map(|roots| (path.to_owned(), roots)) };
+        match std::fs::canonicalize(path) {
+            Ok(real) if real != path => self.vfs.policy_roots(&real).map(|roots| (real, roots)),
+            Err(real) => match (error, Errno::from_io_error(&real)) {
+                // A symbolic link may lead nowhere.
+                (InspectError::System(shown, _), Some(errno)) => {
+                    Err(InspectError::System(shown, errno.into()))
+                }
+                (error, _) => Err(error),
+            },
+            Ok(_) => Err(error),
+        }
+    }
+
+    /// Returns the result of [`Policies::named`].
+    ///
+    /// # Errors
+    /// A sentence: the file system does not answer. The inner error is about the path.
+    fn found(
+        self: &Arc<Self>,
+        path: &Path,
+    ) -> Result<Result<(PathBuf, Vec<PolicyRoot>), InspectError>, String> {
+        let (policies, asked) = (self.clone(), path.to_owned());
+        in_time(&path.display().to_string(), ASK_AGAIN, move || policies.named(&asked))
     }
 
     /// Changes the rules: in the file first, then in force.

@@ -256,6 +256,7 @@ fn flush_after_crash(vfs: &Vfs, events: &EventLog, under_way: &UnderWay) {
 /// server may still have it. Fails if the export is writable and the process cannot change the directory.
 fn own(export: &Export, retry: BusyRetry) -> Result<Ownership, Error> {
     let path = &export.path;
+    require_no_state(path)?;
     let take = || match Ownership::take(path) {
         Ok(Some(owned)) => Ok(owned),
         Ok(None) => Err(Error::ExportInUse(path.clone())),
@@ -267,6 +268,20 @@ fn own(export: &Export, retry: BusyRetry) -> Result<Ownership, Error> {
         require_writable(path)?;
     }
     Ok(owned)
+}
+
+/// Returns an error if the directory is the state directory of a server, or lies in one: clients could read the secret
+/// of file handles.
+pub(crate) fn require_no_state(path: &Path) -> Result<(), Error> {
+    let is_state = |above: &&Path| above.join("handle.key").is_file() && above.join("verifier").is_file();
+    match path.ancestors().find(is_state) {
+        Some(state) => {
+            let reason =
+                format!("{} is the state directory of a server; name a directory elsewhere", state.display());
+            Err(Error::Export { path: path.to_owned(), reason })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns an error if the process cannot change the directory.

@@ -42,7 +42,10 @@ impl Drop for StateDir {
 pub(crate) fn take(path: &Path) -> Result<StateDir, Error> {
     let failed = |source: io::Error| Error::StateDir { path: path.into(), source };
     let is_missing = |above: &&Path| !above.as_os_str().is_empty() && matches!(above.try_exists(), Ok(false));
-    let made = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+    let made: Vec<_> = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+    if made.is_empty() {
+        usable(path).map_err(failed)?;
+    }
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
     std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(failed)?;
     let lock =
@@ -53,4 +56,28 @@ pub(crate) fn take(path: &Path) -> Result<StateDir, Error> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::StateDirInUse(path.into())),
         Err(errno) => Err(failed(errno.into())),
     }
+}
+
+/// Checks that an existing path is a directory that may become private to the server: it has the lock of a server, or
+/// nothing, or is private already. The rights of `/tmp` must not change because it was named by mistake.
+fn usable(path: &Path) -> io::Result<()> {
+    let metadata = path.metadata()?;
+    if !metadata.is_dir() {
+        return Err(io::Error::other("it is not a directory"));
+    }
+    let is_private = metadata.permissions().mode() & 0o077 == 0;
+    if is_private || path.join("lock").try_exists()? {
+        return Ok(());
+    }
+    // mkfs makes `lost+found`, and an administrator restores `handle.key`.
+    let is_foreign = |name: &std::ffi::OsStr| name != "lost+found" && name != "handle.key";
+    for entry in std::fs::read_dir(path)? {
+        if is_foreign(&entry?.file_name()) {
+            return Err(io::Error::other(
+                "other users have access to it, and it has files of other programs; if it is for the server alone, run \
+                 `chmod 700` for it",
+            ));
+        }
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_common::lock::RwLock;
+use forebay_common::named_file;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -199,7 +200,6 @@ impl Keyring {
     }
 }
 
-/// Reads a file of certificates or keys, at most `LARGEST` bytes of it. The path is only for the error.
 impl Keyring {
     /// Returns a session of HTTP for a new handshake; none without credentials.
     pub fn http_session(&self) -> Option<Session> {
@@ -208,6 +208,7 @@ impl Keyring {
     }
 }
 
+/// Reads a file of certificates or keys, at most `LARGEST` bytes of it. The path is only for the error.
 fn read(file: &mut File, path: &Path) -> Result<Vec<u8>, LoadError> {
     let mut bytes = Vec::new();
     let read = file.take(LARGEST).read_to_end(&mut bytes);
@@ -216,7 +217,7 @@ fn read(file: &mut File, path: &Path) -> Result<Vec<u8>, LoadError> {
 }
 
 fn open(path: &Path) -> Result<File, LoadError> {
-    File::open(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })
+    named_file::open(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })
 }
 
 /// Returns the certificates of a file, at least one.
@@ -225,7 +226,8 @@ fn certificates(path: &Path, digest: &mut Sha256) -> Result<Vec<CertificateDer<'
     let wrong =
         |reason: String| LoadError::Contents { path: path.to_owned(), expected: "certificate", reason };
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let found = found.map_err(|error| wrong(error.to_string()))?;
+    // The parser's messages show bytes as numbers.
+    let found = found.map_err(|_| wrong("damaged".into()))?;
     if found.is_empty() {
         return Err(wrong(String::new()));
     }

@@ -86,7 +86,7 @@ pub use service::served::ServedFilesystem;
 pub use service::stop::Stopped;
 pub use service::warm::{Warming, WarmingStep};
 pub use state::lost::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
-pub use state::{handle_secret, keep_handle_secret};
+pub use state::{HANDLE_KEY, handle_secret, keep_handle_secret};
 pub use wait::Wait;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! `forebay profile record`: writes a trace of all operations to a file.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,10 +22,10 @@ use crate::{Exit, control, output};
 pub(super) fn record(args: &RecordArgs) -> anyhow::Result<Exit> {
     let client = control::find(&args.target)?;
     let what = || format!("cannot write the trace to {}", args.file.display());
-    let mut file = File::create(&args.file).with_context(what)?;
     let mut bytes = Vec::new();
     let mut encoder = TraceEncoder::begin(&mut bytes);
-    file.write_all(&bytes).with_context(what)?;
+    // The file is made with the first answer: a refused recording leaves an older file as it was.
+    let mut made = None;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // The second signal ends the process: the server may not answer.
@@ -34,19 +35,17 @@ pub(super) fn record(args: &RecordArgs) -> anyhow::Result<Exit> {
     let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let (mut operations, mut lost, mut failed) = (0_u64, 0_u64, None);
     client.trace(|batch| {
-        bytes.clear();
         batch.operations.iter().for_each(|operation| encoder.add(&mut bytes, &Traced::from(operation)));
         operations += batch.operations.len() as u64;
         lost += batch.lost;
-        failed = file.write_all(&bytes).err();
+        failed = append(&args.file, &mut made, &mut bytes).err();
         let is_over =
             interrupted.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() >= until);
         if is_over || failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     failed.map_or(Ok(()), Err).with_context(what)?;
-    bytes.clear();
     encoder.end(&mut bytes, lost);
-    file.write_all(&bytes).with_context(what)?;
+    append(&args.file, &mut made, &mut bytes).with_context(what)?;
     let missing = match lost {
         0 => String::new(),
         lost => {
@@ -55,4 +54,15 @@ pub(super) fn record(args: &RecordArgs) -> anyhow::Result<Exit> {
     };
     output::note(&format!("{} has {} operations{missing}.", args.file.display(), count(operations)));
     Ok(Exit::Done)
+}
+
+/// Writes `bytes` to the end of the file, and empties them. Makes the file with the first call.
+fn append(path: &Path, made: &mut Option<File>, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let file = match made {
+        Some(file) => file,
+        None => made.insert(File::create(path)?),
+    };
+    file.write_all(bytes)?;
+    bytes.clear();
+    Ok(())
 }

@@ -97,4 +97,5 @@ mod unprivileged;
 mod volumes;
 mod volumes_on_devices;
 mod write_verifier;
+mod wrong_names;
 mod xattrs;

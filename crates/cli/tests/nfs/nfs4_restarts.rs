@@ -104,6 +104,26 @@ fn handles_locks_and_sessions_survive_the_loss_of_the_state_directory() {
     }
 }
 
+/// With another key, every handle of the clients would be refused.
+#[test]
+fn a_key_of_handles_that_is_not_the_pool_s_is_refused_and_its_removal_brings_the_pool_s_back() {
+    let mut server = served();
+    let root = server.connect().root();
+    server.stop();
+    let path = server.state.join("handle.key");
+    let key = std::fs::read(&path).unwrap();
+    for _ in 0..2 {
+        std::fs::write(&path, [7; 16]).unwrap();
+        let said = server.refusal();
+        assert!(said.contains(path.to_str().unwrap()) && said.contains("remove that file"), "{said}");
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 16], "a refused start changes nothing");
+    }
+    std::fs::remove_file(&path).unwrap();
+    server.start();
+    assert_eq!(std::fs::read(&path).unwrap(), key);
+    server.connect().attr(&root);
+}
+
 /// The reply is in the log with the change. The client did not get it.
 #[test]
 fn a_change_is_not_repeated_after_a_crash() {

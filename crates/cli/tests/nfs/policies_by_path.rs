@@ -180,7 +180,7 @@ fn a_served_file_system_that_does_not_answer_holds_up_no_reload() {
     needs_root!();
     let home = tempfile::tempdir().unwrap();
     let Some(silent) = Silent::mount_answering(home.path()) else { return };
-    let at = silent.at.to_str().unwrap();
+    let at = silent.at.display().to_string();
     let more = format!(
         "[[export]]\npath = '{at}'\nname = '/silent'\n[[policy]]\npath = '{at}/later'\ncache = 'never'\n"
     );
@@ -197,4 +197,19 @@ fn a_served_file_system_that_does_not_answer_holds_up_no_reload() {
     let mut reload = command.arg("reload").arg("--state-dir").arg(&server.state).spawn().unwrap();
     wait_for(|| reload.try_wait().unwrap().is_some_and(|status| status.success()));
     assert_eq!(keep(&server, "dir"), from_file(&server, "never", "dir"));
+    let later = format!("{at}/later");
+    let asked: [&[&str]; 3] = [
+        &["policy", "show", &later],
+        &["policy", "set", &later, "--cache", "pin"],
+        &["policy", "unset", &later],
+    ];
+    std::thread::scope(|scope| {
+        let asked = asked.map(|words| scope.spawn(|| server.try_ask(words)));
+        for asked in asked {
+            let refused = asked.join().unwrap();
+            let said = String::from_utf8(refused.stderr).unwrap();
+            assert_eq!(refused.status.code(), Some(1), "{said}");
+            assert!(said.contains("the file system does not answer") && said.contains("again"), "{said}");
+        }
+    });
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_common::named_file;
 use forebay_config::{Notify, check_webhook_url, format_duration};
 use forebay_control::Event;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
@@ -115,7 +116,7 @@ fn agent(target: &Notify, is_secure: bool) -> Result<Agent, Trouble> {
 /// Returns the certificates of the authorities for the webhook's certificate.
 fn authorities(target: &Notify) -> Result<Vec<Certificate<'static>>, Trouble> {
     let pem = match &target.ca_file {
-        Some(file) => fs::read(file).map_err(|error| {
+        Some(file) => named_file::read(file).map_err(|error| {
             Trouble::passing(format!("{} cannot be read: {error}; correct `ca_file`", file.display()))
         })?,
         None => AUTHORITIES.iter().find_map(|file| fs::read(file).ok()).unwrap_or_default(),

@@ -4,10 +4,10 @@ mod http;
 mod program;
 mod socket;
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use forebay_common::named_file;
 use forebay_config::{Notify, NotifyWay};
 use forebay_control::Event;
 
@@ -62,7 +62,7 @@ fn secret(path: &Path) -> Result<String, Trouble> {
     let failed =
         |error| Trouble::passing(format!("{shown} cannot be read: {error}; correct its path or its rights"));
     let mut text = String::new();
-    let file = File::open(path).map_err(failed)?;
+    let file = named_file::open(path).map_err(failed)?;
     file.take(LONGEST_SECRET).read_to_string(&mut text).map_err(failed)?;
     match text.lines().map(str::trim).find(|line| !line.is_empty()) {
         Some(line) => Ok(line.to_owned()),

@@ -1,6 +1,7 @@
 //! The NBD door of a server: the volumes for clients on TCP and Unix sockets.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -138,8 +139,12 @@ fn sentence(error: &DoorError) -> String {
             )
         }
         DoorError::Start(StartError::ListenAt { path, source }) if source.kind() == ErrorKind::AddrInUse => {
-            let path = path.display();
-            format!("NBD is not served: {path} is in use; stop the program that uses it, {REMEDY}")
+            let is_socket = path.metadata().is_ok_and(|metadata| metadata.file_type().is_socket());
+            let trouble = match is_socket {
+                true => "is in use; stop the program that uses it",
+                false => "is there, and is not a socket; remove it",
+            };
+            format!("NBD is not served: {} {trouble}, {REMEDY}", path.display())
         }
         DoorError::Start(_) => format!("{error}; mend that, {REMEDY}"),
         error => error.to_string(),

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use forebay_common::state_file;
 
-/// The file with the secret for file handles.
-const HANDLE_KEY: &str = "handle.key";
+/// Name of the file with the secret for file handles.
+pub const HANDLE_KEY: &str = "handle.key";
 
 /// Returns the secret for file handles that this state directory has.
 pub fn handle_secret(state_dir: &Path) -> io::Result<Option<[u8; 16]>> {
