@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -82,6 +83,28 @@ class Writer(threading.Thread):
                 self.files += 1
         except OSError as error:
             self.error = error
+
+
+class Connector(threading.Thread):
+    """A client that connects again and again. systemd keeps the listening sockets, so no connection is refused."""
+
+    def __init__(self):
+        super().__init__()
+        self.stop, self.made, self.error = threading.Event(), 0, None
+
+    def run(self):
+        try:
+            while not self.stop.wait(0.02):
+                socket.create_connection(("127.0.0.1", 2049), 120).close()
+                self.made += 1
+        except OSError as error:
+            self.error = error
+
+
+def listening():
+    """Returns the inode of the socket that listens on the port of NFS."""
+    lines = [line.split() for line in read("/proc/net/tcp").splitlines()[1:]]
+    return [line[9] for line in lines if line[1].endswith(":0801") and line[3] == "0A"]
 
 
 def contents(number):
@@ -177,15 +200,23 @@ def what_doctor_changes_is_kept_and_taken_back(memory):
     assert state() == before and not files(), (state(), files(), said)
 
 
-def an_upgrade_under_a_writing_client_loses_nothing(memory):
+def an_upgrade_and_a_restart_under_a_writing_client_lose_nothing_and_refuse_no_connection(memory):
     writer = memory["writer"] = Writer()
     writer.start()
     while writer.files < 20 and writer.error is None:
         time.sleep(0.1)
     assert status()["pool"]["dirty_bytes"] > 0, "nothing is dirty at the upgrade"
-    before = unit("MainPID")
+    before, sockets, connector = unit("MainPID"), listening(), Connector()
+    connector.start()
     run("dpkg", "-i", NEW)
-    assert unit("ActiveState") == "active" and unit("MainPID") != before
+    upgraded = unit("MainPID")
+    assert unit("ActiveState") == "active" and upgraded != before
+    run("systemctl", "restart", "forebay")
+    connector.stop.set()
+    connector.join()
+    assert unit("ActiveState") == "active" and unit("MainPID") != upgraded
+    assert connector.error is None and connector.made, (connector.error, connector.made)
+    assert len(sockets) == 1 and listening() == sockets, (sockets, listening())
     after = writer.files
     while writer.files < after + 10 and writer.error is None:
         time.sleep(0.1)
@@ -232,7 +263,7 @@ CASES = [
     a_configured_server_starts_after_the_mounts_of_its_exports,
     the_manual_shows_the_mount_the_page_and_the_metrics,
     what_doctor_changes_is_kept_and_taken_back,
-    an_upgrade_under_a_writing_client_loses_nothing,
+    an_upgrade_and_a_restart_under_a_writing_client_lose_nothing_and_refuse_no_connection,
     a_removal_under_a_writing_client_leaves_whole_directories_and_the_state,
     a_purge_keeps_the_state_unless_it_is_told_to_remove_it,
 ]
