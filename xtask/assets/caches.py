@@ -67,7 +67,7 @@ def comes_back_from_cut(stack, number):
     """Checks a stack after a power cut."""
     is_back = comes_back(stack, f"power cut {number}")
     if is_back:
-        stack.cell(f"its unflushed blocks ({number})", of(Load(stack, number).right()))
+        stack.cell(f"its unflushed blocks ({number})", of(attempt(Load(stack, number).right)))
     return is_back
 
 

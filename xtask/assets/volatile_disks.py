@@ -1,11 +1,11 @@
 """Disks that keep written data in memory until they are told to flush: a plugin of nbdkit for Python.
 
-    nbdkit python volatile_disks.py directory=DIR [early=PERCENT] [forget=1]
+    nbdkit python volatile_disks.py directory=DIR [early=PERCENT]
 
 Each file of DIR is a disk, and its name that of the export. To kill nbdkit is a power cut: every disk loses all blocks
 that were not flushed. With `early`, a disk writes a block at once with that chance, so a random part of the unflushed
-blocks survives. With `forget`, a flush does nothing. DIR/NAME.lost has the number of blocks that a power cut would
-take. If DIR/cut has the name of a disk, a power cut follows its next write, before any flush.
+blocks survives. DIR/NAME.lost has the number of blocks that a power cut would take. If DIR/cut has the name of a disk, a
+power cut follows its next write, before any flush. While DIR/forget is there, flushes do nothing.
 """
 
 import builtins
@@ -17,7 +17,7 @@ import nbdkit
 
 API_VERSION = 2
 BLOCK = 4096
-DIRECTORY, EARLY, FORGETS = None, 0, False
+DIRECTORY, EARLY = None, 0
 CHANCE = random.Random(1)
 DISKS = {}
 
@@ -71,14 +71,16 @@ class Disk:
         os.pwrite(self.lost, b"%8d" % len(self.blocks), 0)
 
 
+def forgets():
+    return os.path.exists(f"{DIRECTORY}/forget")
+
+
 def config(key, value):
-    global DIRECTORY, EARLY, FORGETS
+    global DIRECTORY, EARLY
     if key == "directory":
         DIRECTORY = value
     elif key == "early":
         EARLY = int(value)
-    elif key == "forget":
-        FORGETS = value == "1"
     else:
         raise RuntimeError(f"unknown parameter {key}")
 
@@ -117,9 +119,9 @@ def pread(disk, buffer, offset, flags):
 
 
 def pwrite(disk, buffer, offset, flags):
-    disk.write(memoryview(buffer), offset, bool(flags & nbdkit.FLAG_FUA) and not FORGETS)
+    disk.write(memoryview(buffer), offset, bool(flags & nbdkit.FLAG_FUA) and not forgets())
 
 
 def flush(disk, flags):
-    if not FORGETS:
+    if not forgets():
         disk.flush()

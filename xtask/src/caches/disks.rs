@@ -36,13 +36,8 @@ pub(super) struct Disks {
 
 impl Disks {
     /// Returns disks without power. `early` is the chance in percent that a disk writes a block before it is told to.
-    /// With `forget`, a flush does nothing.
-    pub(super) fn new(directory: &Path, early: u8, forget: bool) -> Result<Self> {
-        let parameters = vec![
-            format!("directory={}", directory.display()),
-            format!("early={early}"),
-            format!("forget={}", u8::from(forget)),
-        ];
+    pub(super) fn new(directory: &Path, early: u8) -> Result<Self> {
+        let parameters = vec![format!("directory={}", directory.display()), format!("early={early}")];
         Ok(Self { directory: directory.to_owned(), port: free_port()?, parameters, cuts: 0, process: None })
     }
 
@@ -71,6 +66,11 @@ impl Disks {
         }
         self.process = Some(process);
         Ok(())
+    }
+
+    /// Has flushes do nothing from now on.
+    pub(super) fn forget_flushes(&self) -> Result<()> {
+        Ok(fs::write(self.directory.join("forget"), "")?)
     }
 
     /// Cuts the power of all disks at one moment: behind the next write of the disk `behind`, before any flush. Prints

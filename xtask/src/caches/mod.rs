@@ -37,7 +37,7 @@ pub(crate) struct Caches {
     /// the power cut
     #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=90))]
     early: u8,
-    /// The control: flushes do nothing, and the run must fail
+    /// The control: from the first load on, flushes do nothing, and the run must fail
     #[arg(long)]
     lose_flushes: bool,
     /// Seconds after which a guest is killed
@@ -54,10 +54,13 @@ impl Caches {
         let binary = std::path::absolute(server::binary(self.forebay.as_deref()))?;
         ensure!(binary.is_file(), "{} is missing: build it with `cargo build --release`", binary.display());
         let share = tempfile::Builder::new().prefix("caches-").tempdir_in(rigs_dir()?)?;
-        let mut disks = Disks::new(share.path(), self.early, self.lose_flushes)?;
+        let mut disks = Disks::new(share.path(), self.early)?;
         let (mut cells, mut cases) = (Vec::new(), Vec::new());
         for phase in self.phases() {
             disks.power_on()?;
+            if self.lose_flushes && phase == "load1" {
+                disks.forget_flushes()?;
+            }
             let ended = self.phase(&phase, &binary, &mut disks, &mut cells, &mut cases)?;
             let is_whole = matches!(ended.outcome, Outcome::Passed);
             cases.push(ended);
