@@ -162,7 +162,7 @@ pub enum Error {
     #[error("the cache did not stop well: {0}; what was acknowledged as stable is on its devices")]
     CacheStop(forebay_engine::Error),
     /// The system refuses a thread, a signal handler or memory.
-    #[error("the system refuses what the server needs: {0}")]
+    #[error("{}", refused(.0))]
     System(#[from] io::Error),
     /// The server ended without the last steps of a stop, which waited for file systems.
     #[error(
@@ -191,5 +191,13 @@ fn unusable(path: &Path, source: &io::Error) -> String {
                 path.display()
             )
         }
+    }
+}
+
+/// Returns the message about a system that refuses something. The error about a damaged file is a sentence by itself.
+fn refused(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::InvalidData => source.to_string(),
+        _ => format!("the system refuses what the server needs: {source}"),
     }
 }

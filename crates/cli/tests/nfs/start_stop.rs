@@ -265,6 +265,8 @@ fn a_damaged_file_of_the_state_directory_is_named_and_no_data_is_given_up() {
         cut("identities", 20),
         all("policies.json", b""),
         all("volumes.json", b"{"),
+        all("nfs4-clients", &[0xff]),
+        all("nlm-hosts", &[0xff]),
     ];
     for (name, contents) in cases {
         let path = server.state.join(&name);
@@ -272,6 +274,7 @@ fn a_damaged_file_of_the_state_directory_is_named_and_no_data_is_given_up() {
         std::fs::write(&path, &contents).unwrap();
         let said = server.refusal();
         assert!(said.contains(&format!("{} is damaged; ", path.display())), "{name} {contents:?}: {said}");
+        assert!(!said.contains("the system refuses"), "{name}: {said}");
         let advice = ["--format-cache", "--state-dir"].iter().any(|flag| said.contains(flag));
         assert!(!advice && said.contains("restore it") | said.contains("remove it"), "{name}: {said}");
         match before {
