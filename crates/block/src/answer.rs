@@ -3,16 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay_rpc::{Record, Ticket, Workers};
+use forebay_rpc::{Held, Record, Ticket, Workers};
 use forebay_volume::disk::{DiskError, Extent, Stability};
 use forebay_wire::nbd::{ErrorCode, Request, encode_data_head, encode_done, encode_error, encode_status};
 
 use crate::export::{Context, Export};
 use crate::nbd::Counts;
-use crate::request::{Action, Refused};
-
-/// The largest number of extents in a reply to BLOCK_STATUS.
-const EXTENTS: usize = 4096;
+use crate::request::{Action, EXTENTS, Refused};
 
 /// A request with everything that its answer needs.
 pub(crate) struct Job {
@@ -25,6 +22,8 @@ pub(crate) struct Job {
     /// The place of the payload in the record.
     pub(crate) payload: usize,
     pub(crate) ticket: Ticket,
+    /// The memory that the request needs beside its record and the data of its reply.
+    pub(crate) held: Held,
 }
 
 /// A request that is not carried out, because there is no memory for its reply.
@@ -44,8 +43,8 @@ pub(crate) fn error_code(error: DiskError) -> Refused {
 impl Job {
     /// Gives the request to a worker. The transport bounds the requests in flight.
     pub(crate) fn submit(self, workers: &Workers<Job>) {
-        let read = if let Action::Read { len } = self.action { len } else { 0 };
-        let (address, bytes) = (self.ticket.peer().addr.ip(), self.record.len() + read);
+        let bytes = self.record.len() + self.action.memory(self.request.length);
+        let address = self.ticket.peer().addr.ip();
         // After the end of the workers no client is left.
         let _ = workers.submit_beyond(address, bytes, self);
     }
@@ -74,8 +73,8 @@ impl Job {
             reply.clear();
             encode_error(style, id, code, text, reply.head());
         }
-        // The buffer of the request is free before the reply invites the next one.
-        drop(self.record);
+        // The memory of the request is free before the reply invites the next one.
+        drop((self.record, self.held));
         self.ticket.send(reply);
         Ok(())
     }

@@ -135,26 +135,25 @@ impl Nbd {
             Ok(action) => action,
             Err(error) => return refused(error, reply),
         };
-        let mut expected = 0;
         match action {
             Action::Disconnect => return Handled::Finish,
-            Action::Read { len } => {
-                expected = len;
-                match self.read_now(export, request.offset, len, reply) {
-                    Ok(true) => {
-                        encode_data_head(export.style, id, len as u64, reply.head());
-                        return Handled::Reply;
-                    }
-                    Ok(false) => reply.clear(),
-                    Err(error) => return refused(error, reply),
+            Action::Read { len } => match self.read_now(export, request.offset, len, reply) {
+                Ok(true) => {
+                    encode_data_head(export.style, id, len as u64, reply.head());
+                    return Handled::Reply;
                 }
-            }
+                Ok(false) => reply.clear(),
+                Err(error) => return refused(error, reply),
+            },
             _ => {}
         }
-        let (record, ticket) = message.defer_for(expected);
+        let memory = action.memory(request.length);
+        let (record, ticket) = message.defer_for(memory);
+        // The buffer for data of a READ counts by itself.
+        let held = ticket.hold(if matches!(action, Action::Read { .. }) { 0 } else { memory });
         let (export, counts) = (export.clone(), self.counts.clone());
         let payload = if is_extended { EXTENDED_REQUEST } else { COMPACT_REQUEST };
-        self.carry_out(Job { export, counts, request, action, record, payload, ticket });
+        self.carry_out(Job { export, counts, request, action, record, payload, ticket, held });
         Handled::Deferred
     }
 

@@ -1,5 +1,6 @@
 //! The check of a request: its header in, the action or an error out. No I/O.
 
+use forebay_volume::disk::{LOGGED_ZEROS, PREFETCH};
 use forebay_wire::nbd::{Command, ErrorCode, Request, Style, command_flags};
 
 use crate::export::Export;
@@ -15,6 +16,28 @@ pub(crate) enum Action {
     Prefetch,
     Status { is_one: bool },
     Disconnect,
+}
+
+/// The largest number of extents in a reply to BLOCK_STATUS.
+pub(crate) const EXTENTS: usize = 4096;
+/// The memory in bytes for each extent of such a reply: allocated and dirty runs, extents, and the reply itself.
+const EXTENT_MEMORY: u64 = 128;
+/// The shortest extent in bytes, apart from the first and the last one of a request.
+const SHORTEST_EXTENT: u64 = 512;
+
+impl Action {
+    /// Returns the bytes of memory that a request for `length` bytes needs beside its message. A READ needs a buffer
+    /// for its data. [`Disk`](forebay_volume::disk::Disk) bounds that of the other requests.
+    pub(crate) fn memory(self, length: u64) -> usize {
+        let bytes = match self {
+            Action::Read { len } => len as u64,
+            Action::Prefetch => length.min(PREFETCH),
+            Action::WriteZeroes { .. } => length.min(LOGGED_ZEROS),
+            Action::Status { .. } => (EXTENTS as u64).min(length / SHORTEST_EXTENT + 2) * EXTENT_MEMORY,
+            Action::Write { .. } | Action::Flush | Action::Discard { .. } | Action::Disconnect => 0,
+        };
+        bytes as usize
+    }
 }
 
 /// An error with a text for a person.

@@ -276,6 +276,40 @@ fn a_client_that_reads_no_replies_is_not_read_and_then_closed() {
     rig.stop();
 }
 
+/// A request of 28 bytes may need 1 MiB of memory. That counts as the connection's.
+#[test]
+fn requests_without_payload_count_the_memory_that_they_need() {
+    const SENT: usize = 200;
+    let memory = 8 * MIB;
+    let rig = Rig::with(Memory::new(64 * MIB), |config| config.conn_memory = memory as usize);
+    for (command, len, most) in [
+        (Command::Cache, 64 * MIB, 8),
+        (Command::Cache, MIB / 4, 32),
+        (Command::WriteZeroes, MIB / 4, 32),
+        (Command::BlockStatus, 64 * MIB, 16),
+    ] {
+        rig.disk.gate.close();
+        let pauses = || rig.door().counters().read().pauses;
+        let before = pauses();
+        let mut greedy = rig.negotiating();
+        greedy.select_contexts();
+        let bytes = greedy.request(command, 0, 1, (0, len)).repeat(SENT);
+        greedy.send(&bytes);
+        while pauses() == before && rig.disk.gate.waiting() < SENT {
+            std::thread::yield_now();
+        }
+        assert_eq!(rig.disk.gate.waiting(), most, "{command:?} of {len} bytes at once");
+        let used = rig.door().counters().read().memory;
+        assert!(used >= memory, "{command:?} of {len} bytes: {used} bytes are counted");
+        drop(greedy);
+        rig.disk.gate.open();
+        while rig.door().counters().read().memory > 0 {
+            std::thread::yield_now();
+        }
+    }
+    rig.stop();
+}
+
 #[test]
 fn connections_in_use_are_not_closed_for_new_ones() {
     let rig = Rig::with(Memory::new(MIB), |config| config.max_connections = 3);

@@ -52,7 +52,7 @@ pub use contenders::Contenders;
 pub use rate::{FindLimit, LastRate, RateLimit, SharedRate};
 pub use reply::{OwnedReply, PayloadBuf, Reply};
 pub use server::{Counters, Running, Server, StartError};
-pub use service::{Handled, Message, Peer, Record, Replies, Seal, Security, Service, Ticket, batch};
+pub use service::{Handled, Held, Message, Peer, Record, Replies, Seal, Security, Service, Ticket, batch};
 pub use session::Session;
 pub use spinner::Spinner;
 pub use stats::{CloseReason, Stats};

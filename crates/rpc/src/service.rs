@@ -172,9 +172,9 @@ impl Message<'_> {
         self.defer_for(0)
     }
 
-    /// Takes the message off the event loop like [`defer`](Self::defer). Counts the `reply` bytes that its reply will
-    /// have as bytes of the request ([`Config::conn_memory`](crate::Config::conn_memory)).
-    pub fn defer_for(self, reply: usize) -> (Record, Ticket) {
+    /// Takes the message off the event loop like [`defer`](Self::defer). Counts the `more` bytes that the request
+    /// needs, for its reply or beside it, as bytes of the request ([`Config::conn_memory`](crate::Config::conn_memory)).
+    pub fn defer_for(self, more: usize) -> (Record, Ticket) {
         let Message { body, link } = self;
         let inner = match body {
             Body::InPlace(bytes) => {
@@ -183,7 +183,7 @@ impl Message<'_> {
             Body::Assembled(record) => Inner::Pooled(record),
         };
         let record = Record { inner };
-        let held = record.held() + reply;
+        let held = record.held() + more;
         let begun = link.enter(held);
         (record, Ticket { link: Arc::clone(link), held, begun, open: true, seal: None })
     }
@@ -229,6 +229,11 @@ pub struct Ticket {
     seal: Option<Seal>,
 }
 
+/// Memory that counts for [`Config::memory`](crate::Config::memory) as long as the value lives.
+pub struct Held {
+    _charge: Charge,
+}
+
 /// A function that rewrites a whole reply, just before the reply is sent.
 pub type Seal = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
@@ -258,6 +263,12 @@ impl Ticket {
     pub fn record(&self, bytes: Vec<u8>) -> Record {
         let charge = self.link.account().charge(bytes.len());
         Record { inner: Inner::Copied { bytes: bytes.into(), _charge: charge } }
+    }
+
+    /// Counts `bytes` of memory, which the request needs, as memory of the server until the result is dropped. The
+    /// connection does not count them: see [`Message::defer_for`].
+    pub fn hold(&self, bytes: usize) -> Held {
+        Held { _charge: self.link.account().charge(bytes) }
     }
 
     /// Sends the reply, without ever blocking. This thread writes if no other thread writes the connection. Inside a

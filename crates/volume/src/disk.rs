@@ -6,6 +6,11 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
+/// The longest run of zeros in bytes that [`Disk::write_zeroes`] has in memory.
+pub const LOGGED_ZEROS: u64 = 64 * forebay_engine::buffer::BLOCK as u64;
+/// The most bytes that [`Disk::prefetch`] has in memory.
+pub const PREFETCH: u64 = 1 << 20;
+
 /// An operation of a [`Disk`] in progress. Its user polls it to its end: dropping it earlier may block the range.
 pub type DiskFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DiskError>> + Send + 'a>>;
 

@@ -8,21 +8,17 @@ use forebay_engine::io::{BackingError, BackingResult, Io, Time};
 use forebay_engine::{Error, Logged, Mode, Outcome, Seq};
 
 use crate::device::BackingDevice;
-use crate::disk::Stability;
+use crate::disk::{LOGGED_ZEROS, PREFETCH, Stability};
 use crate::planted_bugs;
 use crate::volume::Volume;
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// The longest run of zeros in bytes that goes through the log. A longer run goes past it.
-const LOGGED_ZEROS: u64 = 64 * BLOCK as u64;
 /// The most bytes that one change past the log covers: writes to the range wait meanwhile.
 const PIECE: u64 = 1 << 30;
 /// The number of times that a change is made on a device that loses it meanwhile.
 const TRIES: usize = 3;
 const EIO: i32 = 5;
-/// The bytes that a prefetch reads at once.
-const PREFETCH: u64 = 1 << 20;
 
 /// A part of a change that went past the log, or of one that did not.
 #[derive(Clone, Copy, Default)]
@@ -214,6 +210,7 @@ impl Volume {
     ) -> Result<()> {
         let whole = self.whole_blocks(offset, len);
         let end = offset + len;
+        // A run of up to `LOGGED_ZEROS` goes through the log, and a longer one past it.
         if len <= LOGGED_ZEROS || whole.is_empty() {
             let changed = if !keep && self.is_hole(&whole).await? {
                 // Blocks with zeros would fill a sparse file. An earlier change may have made the hole, so a sync

@@ -59,6 +59,11 @@ impl Gate {
         drop(self.arrived.wait_while(state, |state| state.1.len() < count).unwrap());
     }
 
+    /// Returns the number of operations that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.lock().unwrap().1.len()
+    }
+
     async fn pass(&self) {
         std::future::poll_fn(|context| {
             let mut state = self.state.lock().unwrap();
@@ -199,6 +204,7 @@ impl Disk for Memory {
 
     fn write_zeroes(&self, offset: u64, len: u64, keep: bool, stability: Stability) -> DiskFuture<'_, ()> {
         Box::pin(async move {
+            self.gate.pass().await;
             self.check()?;
             self.fua.fetch_add(usize::from(stability == Stability::Durable), SeqCst);
             match keep {
@@ -215,11 +221,15 @@ impl Disk for Memory {
 
     fn prefetch(&self, _: u64, _: u64) -> DiskFuture<'_, ()> {
         self.prefetched.fetch_add(1, SeqCst);
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            self.gate.pass().await;
+            Ok(())
+        })
     }
 
     fn extents(&self, offset: u64, len: u64, most: usize) -> DiskFuture<'_, Vec<Extent>> {
         Box::pin(async move {
+            self.gate.pass().await;
             self.check()?;
             let written = self.written.lock().unwrap();
             let (mut extents, end, mut at) = (Vec::<Extent>::new(), offset + len, offset);

@@ -115,6 +115,15 @@ impl Client {
         self.style = style;
     }
 
+    /// Ends the negotiation with structured replies and all metadata contexts.
+    pub(crate) fn select_contexts(&mut self) {
+        assert_eq!(self.option(OptionId::StructuredReply as u32, &[]), reply_type::ACK);
+        let mut data = Vec::new();
+        MetaRequest::encode("disk", &[BASE_ALLOCATION, forebay_block::CACHE_CONTEXT], &mut data);
+        assert_eq!(self.option(OptionId::SetMetaContext as u32, &data), reply_type::ACK);
+        self.go(Style::Structured);
+    }
+
     /// Sends an option, and returns the type of the last reply.
     pub(crate) fn option(&mut self, option: u32, data: &[u8]) -> u32 {
         let mut bytes = Vec::new();
