@@ -173,7 +173,8 @@ impl Message<'_> {
     }
 
     /// Takes the message off the event loop like [`defer`](Self::defer). Counts the `more` bytes that the request
-    /// needs, for its reply or beside it, as bytes of the request ([`Config::conn_memory`](crate::Config::conn_memory)).
+    /// needs, for its reply or beside it, as bytes of the request: see
+    /// [`Config::conn_memory`](crate::Config::conn_memory).
     pub fn defer_for(self, more: usize) -> (Record, Ticket) {
         let Message { body, link } = self;
         let inner = match body {
