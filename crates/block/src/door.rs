@@ -87,6 +87,12 @@ pub enum Error {
     /// Certificates of clients are wanted, and there is no TLS.
     #[error("NBD cannot ask clients for certificates without TLS: set a certificate for the server")]
     NoTls,
+    /// Certificates of clients are wanted, and clients may do without TLS.
+    #[error(
+        "NBD cannot ask clients for certificates with `insecure = true`: clients without TLS would need none. Remove \
+         `insecure` or `client_certificate`"
+    )]
+    Anonymous,
     /// A socket or a thread cannot be made.
     #[error("NBD is not served: {0}")]
     Start(#[from] StartError),
@@ -102,8 +108,11 @@ impl Config {
     /// Checks that no client gets access without the protection that the settings promise.
     ///
     /// # Errors
-    /// [`Error::Insecure`] and [`Error::NoTls`].
+    /// [`Error::Insecure`], [`Error::NoTls`] and [`Error::Anonymous`].
     pub fn check(&self) -> Result<(), Error> {
+        if self.client_certificate && self.insecure {
+            return Err(Error::Anonymous);
+        }
         if self.tls.is_none() {
             if self.client_certificate {
                 return Err(Error::NoTls);

@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -356,4 +357,10 @@ fn plain_tcp_beyond_loopback_is_refused_unless_asked_for() {
     }
     let named = Config { client_certificate: true, ..Config::default() };
     assert!(matches!(named.check(), Err(Error::NoTls)));
+    let tls = Some(Arc::new(forebay_tls::Keyring::new(None)));
+    let either = Config { client_certificate: true, insecure: true, tls, ..Config::default() };
+    assert!(
+        matches!(either.check(), Err(Error::Anonymous)),
+        "a client without TLS would need no certificate"
+    );
 }

@@ -75,7 +75,13 @@ pub(crate) fn read_nbd(mut table: TableReader<'_, '_>, problems: &mut Collector<
     }
     nbd.set_places(places.into_iter().map(|place| place.value));
     nbd.insecure = table.boolean("insecure", problems).is_some_and(|flag| flag.value);
-    nbd.client_certificate = table.boolean("client_certificate", problems).is_some_and(|flag| flag.value);
+    let certificate = table.boolean("client_certificate", problems);
+    nbd.client_certificate = certificate.as_ref().is_some_and(|flag| flag.value);
+    if let Some(flag) = certificate.filter(|flag| flag.value && nbd.insecure) {
+        let message = "with `insecure = true`, clients without TLS need no certificate; remove `insecure` or \
+                       `client_certificate`";
+        problems.add(&flag.origin, message);
+    }
     table.finish(problems);
     nbd
 }

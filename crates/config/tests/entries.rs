@@ -66,7 +66,7 @@ tls = true
 [nbd]
 listen = ["127.0.0.1:10810"]
 insecure = true
-client_certificate = true
+client_certificate = false
 [[notify]]
 name = "page"
 kind = "program"

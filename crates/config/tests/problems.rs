@@ -104,6 +104,14 @@ fn mistakes_of_limits_and_log() {
 }
 
 #[test]
+fn mistakes_of_nbd() {
+    let door = "[nbd]\nlisten = [\"127.0.0.1\"]\n";
+    assert_one("[nbd]\nlisten = [\"x\"]", 2, 11, &["is no place for NBD"]);
+    let both = format!("{door}insecure = true\nclient_certificate = true");
+    assert_one(&both, 4, 22, &["clients without TLS need no certificate"]);
+}
+
+#[test]
 fn mistakes_of_exports() {
     assert_one("[[export]]\nname = \"/x\"", 1, 1, &["no `path`"]);
     assert_one("[[export]]\npath = \"@/more\"", 1, 1, &["no `name`"]);

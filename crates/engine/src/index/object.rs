@@ -184,11 +184,14 @@ impl CachedObject {
 
     /// Returns the first run of cached bytes within `range`, in whole blocks. A long run may be returned in parts.
     pub fn cached_run(&self, range: Range<u64>) -> Option<Range<u64>> {
-        /// The highest number of blocks that are examined, so that the lock is held for a short time.
+        /// The highest number of blocks of a run, so that the lock is held for a short time.
         const MOST: u64 = 4096;
         let state = self.lock();
         let (mut first, end) = (range.start / BLOCK as u64, range.end.div_ceil(BLOCK as u64));
         while first < end {
+            // A large volume may have few cached blocks.
+            let (leaf, _) = state.leaves.range(first / LEAF..).next()?;
+            first = first.max(leaf * LEAF).min(end);
             let piece = first..end.min(first + MOST);
             let mut found = state.cached(piece.clone()).into_iter();
             if let Some(start) = found.next() {
@@ -401,6 +404,28 @@ mod tests {
         }
         assert_eq!(object.dirty_run(65 * block), None);
         assert_eq!(object.dirty_run(u64::MAX), None);
+    }
+
+    /// A search that visits each block would not end.
+    #[test]
+    fn runs_of_cached_blocks_are_found_far_away() {
+        let segments = Segments::new(1, vec![vec![1, 0], vec![1, 0]], vec![2, 2]);
+        let segment = segments.open(SegmentKind::Log, 1, 0).unwrap().id;
+        let object = CachedObject::new(1, Key::new(b"object").unwrap(), Arc::default());
+        let (block, far) = (BLOCK as u64, 1 << 45);
+        assert_eq!(object.cached_run(0..1 << 60), None);
+        for number in [far, far + 1, far + 63, far + 64, far + 9000] {
+            let entry = Entry { segment, checksum: 0, slot: 1, dirty: false, hit: Hit::No };
+            object.lock().set_entry(number, entry, &segments);
+        }
+        let runs = [(0, 0..2), (1, 1..2), (2, 63..65), (65, 9000..9001)];
+        for (from, run) in runs {
+            let from = if from == 0 { 0 } else { (far + from) * block };
+            let run = (far + run.start) * block..(far + run.end) * block;
+            assert_eq!(object.cached_run(from..1 << 60), Some(run), "from {from}");
+        }
+        assert_eq!(object.cached_run((far + 9001) * block..1 << 60), None);
+        assert_eq!(object.cached_run(0..far * block), None);
     }
 
     #[test]
