@@ -13,7 +13,7 @@ use clap::{Parser, ValueEnum};
 use crate::{
     process::{command, rigs_dir, run},
     server,
-    suites::{Counts, asset, count, reported, whole},
+    suites::{Counts, asset, cases_of, count},
     vm::{Guest, Kernel, Machine, Release},
 };
 
@@ -73,14 +73,7 @@ impl Blktests {
             kernel: Release::V6_12,
             network: None,
         };
-        let mut cases = Vec::new();
-        let status = guest.run(|line| {
-            let line = String::from_utf8_lossy(line);
-            eprint!("{line}");
-            cases.extend(reported(&line));
-        })?;
-        cases.push(whole("the run", (status != 0).then(|| format!("the guest ended with {status}"))));
-        Ok(count("blktests", &cases))
+        Ok(count("blktests", &cases_of(&guest)))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     process::output,
     protection::Security,
     server,
-    suites::{Case, Counts, asset, count, reported, whole},
+    suites::{Counts, asset, cases_of, count},
     vm::{Guest, Kernel, Machine, Release},
 };
 
@@ -53,19 +53,7 @@ impl Ktls {
             kernel: self.kernel,
             network: None,
         };
-        let mut cases: Vec<Case> = Vec::new();
-        let ended = guest.run(|line| {
-            let line = String::from_utf8_lossy(line);
-            eprint!("{line}");
-            cases.extend(reported(&line));
-        });
-        let problem = match ended {
-            Ok(0) => None,
-            Ok(status) => Some(format!("the guest ended with {status}")),
-            Err(error) => Some(format!("{error:#}")),
-        };
-        cases.push(whole("the run", problem));
-        Ok(count("ktls", &cases))
+        Ok(count("ktls", &cases_of(&guest)))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     ktls,
     process::quoted,
     server,
-    suites::{Case, Counts, Outcome, asset, reported, whole},
+    suites::{Case, Counts, Outcome, asset, cases_of},
     vm::{Guest, Machine, Release},
 };
 
@@ -76,7 +76,6 @@ impl Quota {
     /// # Errors
     /// The guest cannot be prepared.
     fn cases(&self, fs: &str, binary: &Path) -> Result<Vec<Case>> {
-        let mut cases = Vec::new();
         let share = tempfile::tempdir()?;
         let mut guest = self.guest(fs, binary);
         if fs == WITH_TLS {
@@ -84,19 +83,7 @@ impl Quota {
             guest.command = both(&guest.command, &also);
             guest.shares.push((share.path().to_owned(), ktls::SHARE.into()));
         }
-        let ended = guest.run(|line| {
-            let line = String::from_utf8_lossy(line);
-            eprint!("{line}");
-            cases.extend(reported(&line));
-        });
-        let problem = match ended {
-            Ok(0) if cases.is_empty() => Some("the guest reported nothing".to_owned()),
-            Ok(0) => None,
-            Ok(status) => Some(format!("the guest ended with {status}")),
-            Err(error) => Some(format!("{error:#}")),
-        };
-        cases.push(whole("the run", problem));
-        Ok(cases)
+        Ok(cases_of(&guest))
     }
 
     /// Returns the guest that runs the check on a file system of this kind. It mounts nothing from this host.

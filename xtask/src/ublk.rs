@@ -9,7 +9,7 @@ use clap::Parser;
 
 use crate::{
     server,
-    suites::{Counts, asset, count, reported, whole},
+    suites::{Counts, asset, cases_of, count},
     vm::{Guest, Kernel, Machine, Release},
 };
 
@@ -48,19 +48,6 @@ impl Ublk {
             kernel: Release::V6_12,
             network: None,
         };
-        let mut cases = Vec::new();
-        let ended = guest.run(|line| {
-            let line = String::from_utf8_lossy(line);
-            eprint!("{line}");
-            cases.extend(reported(&line));
-        });
-        let problem = match ended {
-            Ok(0) if cases.is_empty() => Some("the guest reported nothing".to_owned()),
-            Ok(0) => None,
-            Ok(status) => Some(format!("the guest ended with {status}")),
-            Err(error) => Some(format!("{error:#}")),
-        };
-        cases.push(whole("the run", problem));
-        Ok(count("ublk", &cases))
+        Ok(count("ublk", &cases_of(&guest)))
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     process::{command, rigs_dir, run},
     protection::Security,
     server::{self, Kind, Server},
-    suites::{Counts, asset, count, reported, whole},
+    suites::{Counts, asset, cases_of, count},
     vm::{Guest, Kernel, Machine, Release},
 };
 
@@ -115,13 +115,7 @@ impl Xfstests {
             kernel: Release::V6_12,
             network: None,
         };
-        let mut cases = Vec::new();
-        let status = guest.run(|line| {
-            let line = String::from_utf8_lossy(line);
-            eprint!("{line}");
-            cases.extend(reported(&line));
-        })?;
-        cases.push(whole("the run", (status != 0).then(|| format!("the guest ended with {status}"))));
+        let cases = cases_of(&guest);
         server.stop()?;
         Ok(count("xfstests on volumes", &cases))
     }

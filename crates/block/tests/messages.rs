@@ -277,6 +277,16 @@ fn a_client_that_reads_no_replies_is_not_read_and_then_closed() {
     rig.stop();
 }
 
+/// Waits until `ready`, and fails after a minute.
+#[track_caller]
+fn until(ready: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !ready() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A request of 28 bytes may need 1 MiB of memory. That counts as the connection's.
 #[test]
 fn requests_without_payload_count_the_memory_that_they_need() {
@@ -296,17 +306,13 @@ fn requests_without_payload_count_the_memory_that_they_need() {
         greedy.select_contexts();
         let bytes = greedy.request(command, 0, 1, (0, len)).repeat(SENT);
         greedy.send(&bytes);
-        while pauses() == before && rig.disk.gate.waiting() < SENT {
-            std::thread::yield_now();
-        }
+        until(|| pauses() > before || rig.disk.gate.waiting() == SENT);
         assert_eq!(rig.disk.gate.waiting(), most, "{command:?} of {len} bytes at once");
         let used = rig.door().counters().read().memory;
         assert!(used >= memory, "{command:?} of {len} bytes: {used} bytes are counted");
         drop(greedy);
         rig.disk.gate.open();
-        while rig.door().counters().read().memory > 0 {
-            std::thread::yield_now();
-        }
+        until(|| rig.door().counters().read().memory == 0);
     }
     rig.stop();
 }

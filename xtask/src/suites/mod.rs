@@ -192,6 +192,25 @@ pub(crate) fn whole(name: &str, problem: Option<String>) -> Case {
     Case { name: name.into(), outcome: problem.map_or(Outcome::Passed, Outcome::Failed) }
 }
 
+/// Runs a guest, prints what it says, and returns the cases that it reports. The last case is the run itself: it failed
+/// if the guest did not end with status 0, or reported nothing.
+pub(crate) fn cases_of(guest: &Guest) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let ended = guest.run(|line| {
+        let line = String::from_utf8_lossy(line);
+        eprint!("{line}");
+        cases.extend(reported(&line));
+    });
+    let problem = match ended {
+        Ok(0) if cases.is_empty() => Some("the guest reported nothing".to_owned()),
+        Ok(0) => None,
+        Ok(status) => Some(format!("the guest ended with {status}")),
+        Err(error) => Some(format!("{error:#}")),
+    };
+    cases.push(whole("the run", problem));
+    cases
+}
+
 /// Prints the failed cases, and counts. There is no list of expected failures.
 pub(crate) fn count(name: &str, cases: &[Case]) -> Counts {
     let mut counts = Counts::default();
