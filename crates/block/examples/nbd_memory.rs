@@ -24,7 +24,7 @@ fn main() {
         next().map_or(Config::default().busy_poll, |micros| Duration::from_micros(micros.parse().unwrap()));
     let disk = memory::Memory::new(size.parse::<u64>().unwrap() << 20);
     let config = Config { sockets: vec![PathBuf::from(socket)], threads, busy_poll, ..Config::default() };
-    let door = Door::start(&config, memory::Set::one(&disk)).unwrap();
+    let door = Door::start(&config, memory::Set::one(&disk), Box::new(|_, _| {})).unwrap();
     let _ = std::io::stdin().read(&mut [0]);
     door.stop(Duration::ZERO);
 }

@@ -1,5 +1,6 @@
 //! One request off the event loop's hot path: its operation on the device, and its reply.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,6 +11,11 @@ use forebay_wire::nbd::{ErrorCode, Request, encode_data_head, encode_done, encod
 use crate::export::{Context, Export};
 use crate::nbd::Counts;
 use crate::request::{Action, EXTENTS, Refused};
+
+/// The bytes of CACHE after which the server looks whether the client is still connected.
+const CACHED_PIECE: u64 = 64 << 20;
+/// The bytes of TRIM and WRITE_ZEROES after which the server looks whether the client is still connected.
+const CHANGED_PIECE: u64 = 1 << 30;
 
 /// A request with everything that its answer needs.
 pub(crate) struct Job {
@@ -22,11 +28,11 @@ pub(crate) struct Job {
     /// The place of the payload in the record.
     pub(crate) payload: usize,
     pub(crate) ticket: Ticket,
-    /// The memory that the request needs beside its record and the data of its reply.
-    pub(crate) held: Held,
+    /// The memory that the request needs beside its record and the data of its reply, once it is carried out.
+    pub(crate) held: Option<Held>,
 }
 
-/// A request that is not carried out, because there is no memory for its reply.
+/// A request that is not carried out, because there is no memory for it or for its reply.
 pub(crate) struct Unanswered(pub(crate) Job);
 
 /// Returns the error of the protocol for an error of a device.
@@ -49,8 +55,24 @@ impl Job {
         let _ = workers.submit_beyond(address, bytes, self);
     }
 
+    /// Counts the memory that the request needs. Returns false if there is none.
+    fn has_memory(&mut self) -> bool {
+        let bytes = self.action.memory(self.request.length);
+        self.held = match self.action {
+            // The buffer of the reply counts by itself.
+            Action::Read { .. } => return true,
+            // WRITEs that keep their payloads and wait for memory would wait for each other.
+            Action::Write { .. } => Some(self.ticket.hold(bytes)),
+            _ => self.ticket.try_hold(bytes),
+        };
+        self.held.is_some()
+    }
+
     /// Carries out the request and answers it.
-    pub(crate) async fn answer(self) -> Result<(), Unanswered> {
+    pub(crate) async fn answer(mut self) -> Result<(), Unanswered> {
+        if !self.has_memory() {
+            return Err(Unanswered(self));
+        }
         let style = self.export.style;
         let id = (self.request.cookie, self.request.offset);
         let mut reply = self.ticket.reply();
@@ -81,23 +103,41 @@ impl Job {
 
     /// Carries out a request whose reply has no data.
     async fn change(&self) -> Result<(), Refused> {
-        let (disk, Request { offset, length, .. }) = (&self.export.disk, self.request);
+        let (disk, offset) = (&self.export.disk, self.request.offset);
         let done = match self.action {
             Action::Write { fua } => {
                 disk.write(offset, &self.record[self.payload..], Stability::of_write(fua)).await
             }
             Action::Flush => disk.flush().await,
-            Action::Discard { fua } => disk.discard(offset, length, Stability::of_discard(fua)).await,
-            Action::WriteZeroes { keep, fast, fua } => {
-                if fast && !disk.zeroes_fast().await.map_err(error_code)? {
-                    return Err((ErrorCode::NotSup, "zeros are not faster than a write on this device"));
-                }
-                disk.write_zeroes(offset, length, keep, Stability::of_write(fua)).await
+            Action::WriteZeroes { fast: true, .. } if !disk.zeroes_fast().await.map_err(error_code)? => {
+                return Err((ErrorCode::NotSup, "zeros are not faster than a write on this device"));
             }
-            Action::Prefetch => disk.prefetch(offset, length).await,
+            Action::Discard { .. } | Action::WriteZeroes { .. } | Action::Prefetch => self.go_through().await,
             Action::Read { .. } | Action::Status { .. } | Action::Disconnect => Ok(()),
         };
         done.map_err(error_code)
+    }
+
+    /// Carries out a request whose range may be as long as the volume, in pieces. After the end of the connection the
+    /// remaining pieces are left out. Otherwise a client that connects again and again could keep the device busy for
+    /// days.
+    async fn go_through(&self) -> Result<(), DiskError> {
+        let (disk, Request { offset, length, .. }) = (&self.export.disk, self.request);
+        let piece = if self.action == Action::Prefetch { CACHED_PIECE } else { CHANGED_PIECE };
+        for Range { start, end } in pieces(offset..offset + length, piece) {
+            if !self.ticket.is_wanted() {
+                return Ok(());
+            }
+            let len = end - start;
+            match self.action {
+                Action::Discard { fua } => disk.discard(start, len, Stability::of_discard(fua)).await?,
+                Action::WriteZeroes { keep, fua, .. } => {
+                    disk.write_zeroes(start, len, keep, Stability::of_write(fua)).await?;
+                }
+                _ => disk.prefetch(start, len).await?,
+            }
+        }
+        Ok(())
     }
 
     /// Appends the status of the range in each selected context.
@@ -134,6 +174,14 @@ impl Job {
     }
 }
 
+/// Returns the pieces of a range, which end at multiples of `piece`.
+fn pieces(range: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
+    let next = move |at: u64| (at / piece + 1).saturating_mul(piece).min(range.end);
+    std::iter::successors(Some(range.start..next(range.start)), move |last| {
+        (last.end < range.end).then(|| last.end..next(last.end))
+    })
+}
+
 /// Returns at most `most` runs of one status in a context, as pairs of length and status. They cover at most `limit`
 /// bytes.
 fn runs(context: Context, extents: &[Extent], limit: u64, most: usize) -> Vec<(u64, u64)> {
@@ -157,6 +205,14 @@ fn runs(context: Context, extents: &[Extent], limit: u64, most: usize) -> Vec<(u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_range_is_cut_at_whole_pieces() {
+        assert_eq!(pieces(5..9, 10).collect::<Vec<_>>(), vec![5..9]);
+        assert_eq!(pieces(5..30, 10).collect::<Vec<_>>(), [5..10, 10..20, 20..30]);
+        assert_eq!(pieces(10..21, 10).collect::<Vec<_>>(), [10..20, 20..21]);
+        assert_eq!(pieces(u64::MAX - 1..u64::MAX, 1 << 30).count(), 1);
+    }
 
     #[test]
     fn runs_join_equal_extents_and_stay_within_the_request() {

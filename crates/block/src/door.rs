@@ -10,6 +10,7 @@ use forebay_tls::Keyring;
 use forebay_volume::disk::Disks;
 
 use crate::nbd::{Counts, Nbd, Policy};
+use crate::refused::Tell;
 use crate::session::LONGEST_REQUEST;
 
 /// The permissions of a Unix socket: its owner and its group.
@@ -148,17 +149,17 @@ impl Config {
 }
 
 impl Door {
-    /// Listens, and serves `disks` until [`stop`](Self::stop).
+    /// Listens, and serves `disks` until [`stop`](Self::stop). Refused clients are told to `tell`.
     ///
     /// # Errors
     /// [`Error`]: no client was served.
-    pub fn start(config: &Config, disks: Arc<dyn Disks>) -> Result<Self, Error> {
+    pub fn start(config: &Config, disks: Arc<dyn Disks>, tell: Tell) -> Result<Self, Error> {
         config.check()?;
         let policy = Policy {
             needs_tls: config.tls.is_some() && !config.insecure,
             needs_certificate: config.client_certificate,
         };
-        let nbd = Nbd::new(disks, policy).map_err(StartError::Loop)?;
+        let nbd = Nbd::new(disks, policy, tell).map_err(StartError::Loop)?;
         let mut server = Server::bind(&config.listen, config.transport(), nbd.clone())?;
         for path in &config.sockets {
             server.bind_at(path, SOCKET_MODE)?;

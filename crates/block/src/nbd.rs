@@ -1,13 +1,14 @@
 //! The service that the transport calls: negotiation, reads from memory at once, all other requests as futures of the
 //! event loop.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
-use forebay_rpc::{Handled, Message, Peer, Reply, Service, Workers};
+use forebay_rpc::{CloseReason, Handled, Message, Peer, Reply, Service, Workers};
 use forebay_runtime::{block_on, tasks};
 use forebay_volume::disk::Disks;
 use forebay_wire::nbd::{
@@ -17,6 +18,7 @@ use forebay_wire::nbd::{
 use crate::answer::{Job, Unanswered, error_code};
 use crate::export::Export;
 use crate::negotiation::{Negotiation, Next, Tls};
+use crate::refused::{Refusals, Tell};
 use crate::request::{Action, check};
 use crate::session::Session;
 
@@ -58,17 +60,19 @@ pub struct Nbd {
     disks: Arc<dyn Disks>,
     policy: Policy,
     counts: Arc<Counts>,
+    refusals: Refusals,
     workers: Arc<Workers<Job>>,
 }
 
 impl Nbd {
-    /// Returns the service for these devices.
+    /// Returns the service for these devices. Refused clients are told to `tell`.
     ///
     /// # Errors
     /// The system has no threads left.
-    pub fn new(disks: Arc<dyn Disks>, policy: Policy) -> std::io::Result<Arc<Self>> {
+    pub fn new(disks: Arc<dyn Disks>, policy: Policy, tell: Tell) -> std::io::Result<Arc<Self>> {
         let workers = Arc::new(Workers::new(THREADS, 0, Duration::ZERO, wait_and_answer)?);
-        Ok(Arc::new(Self { disks, policy, counts: Arc::default(), workers }))
+        let refusals = Refusals::new(tell);
+        Ok(Arc::new(Self { disks, policy, counts: Arc::default(), refusals, workers }))
     }
 
     /// Returns the counters.
@@ -149,11 +153,9 @@ impl Nbd {
         }
         let memory = action.memory(request.length);
         let (record, ticket) = message.defer_for(memory);
-        // The buffer for data of a READ counts by itself.
-        let held = ticket.hold(if matches!(action, Action::Read { .. }) { 0 } else { memory });
         let (export, counts) = (export.clone(), self.counts.clone());
         let payload = if is_extended { EXTENDED_REQUEST } else { COMPACT_REQUEST };
-        self.carry_out(Job { export, counts, request, action, record, payload, ticket, held });
+        self.carry_out(Job { export, counts, request, action, record, payload, ticket, held: None });
         Handled::Deferred
     }
 
@@ -200,7 +202,7 @@ impl Nbd {
     }
 }
 
-/// Answers on a worker. Waits until there is memory for the reply.
+/// Answers on a worker. Waits until there is memory for the request and its reply.
 fn wait_and_answer(mut job: Job) {
     loop {
         match block_on(job.answer()) {
@@ -219,6 +221,10 @@ impl Service for Nbd {
             Some(export) => self.transmit(&export, message, reply),
             None => self.negotiate(session, &message, reply.head()),
         }
+    }
+
+    fn refused(&self, from: SocketAddr, reason: CloseReason) {
+        self.refusals.add(from, reason);
     }
 
     fn session(&self, _: &Peer) -> Option<Arc<dyn forebay_rpc::Session>> {

@@ -1,9 +1,9 @@
 //! The check of a request: its header in, the action or an error out. No I/O.
 
-use forebay_volume::disk::{LOGGED_ZEROS, PREFETCH};
+use forebay_volume::disk::{EXTENT_MEMORY, LOGGED_ZEROS, PREFETCH};
 use forebay_wire::nbd::{Command, ErrorCode, Request, Style, command_flags};
 
-use crate::export::Export;
+use crate::export::{Context, Export};
 
 /// The action that a valid request asks for. Ranges lie inside the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,21 +20,26 @@ pub(crate) enum Action {
 
 /// The largest number of extents in a reply to BLOCK_STATUS.
 pub(crate) const EXTENTS: usize = 4096;
-/// The memory in bytes for each extent of such a reply: allocated and dirty runs, extents, and the reply itself.
-const EXTENT_MEMORY: u64 = 128;
+/// The memory in bytes for each extent of the reply itself: a run of one context, and for each context two numbers in
+/// the reply. A buffer that grows may have twice the room that it needs.
+const REPLY_MEMORY: u64 = 2 * ((1 + Context::ALL.len()) * size_of::<(u64, u64)>()) as u64;
 /// The shortest extent in bytes, apart from the first and the last one of a request.
 const SHORTEST_EXTENT: u64 = 512;
 
 impl Action {
     /// Returns the bytes of memory that a request for `length` bytes needs beside its message. A READ needs a buffer
-    /// for its data. [`Disk`](forebay_volume::disk::Disk) bounds that of the other requests.
+    /// for its data. A WRITE past the log needs a copy of its payload. [`Disk`](forebay_volume::disk::Disk) bounds the
+    /// memory of the other requests.
     pub(crate) fn memory(self, length: u64) -> usize {
         let bytes = match self {
             Action::Read { len } => len as u64,
+            Action::Write { .. } => length,
             Action::Prefetch => length.min(PREFETCH),
             Action::WriteZeroes { .. } => length.min(LOGGED_ZEROS),
-            Action::Status { .. } => (EXTENTS as u64).min(length / SHORTEST_EXTENT + 2) * EXTENT_MEMORY,
-            Action::Write { .. } | Action::Flush | Action::Discard { .. } | Action::Disconnect => 0,
+            Action::Status { .. } => {
+                (EXTENTS as u64).min(length / SHORTEST_EXTENT + 2) * (EXTENT_MEMORY + REPLY_MEMORY)
+            }
+            Action::Flush | Action::Discard { .. } | Action::Disconnect => 0,
         };
         bytes as usize
     }

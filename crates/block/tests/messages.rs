@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -277,19 +278,10 @@ fn a_client_that_reads_no_replies_is_not_read_and_then_closed() {
     rig.stop();
 }
 
-/// Waits until `ready`, and fails after a minute.
-#[track_caller]
-fn until(ready: impl Fn() -> bool) {
-    let begun = std::time::Instant::now();
-    while !ready() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// A request of 28 bytes may need 1 MiB of memory. That counts as the connection's.
+/// A request of 28 bytes may need 1 MiB of memory, and a WRITE past the log its payload twice. That counts as the
+/// connection's.
 #[test]
-fn requests_without_payload_count_the_memory_that_they_need() {
+fn requests_count_the_memory_that_they_need() {
     const SENT: usize = 200;
     let memory = 8 * MIB;
     let rig = Rig::with(Memory::new(64 * MIB), |config| config.conn_memory = memory as usize);
@@ -297,20 +289,27 @@ fn requests_without_payload_count_the_memory_that_they_need() {
         (Command::Cache, 64 * MIB, 8),
         (Command::Cache, MIB / 4, 32),
         (Command::WriteZeroes, MIB / 4, 32),
-        (Command::BlockStatus, 64 * MIB, 16),
+        (Command::BlockStatus, 64 * MIB, 11),
+        (Command::Write, MIB, 4),
     ] {
         rig.disk.gate.close();
         let pauses = || rig.door().counters().read().pauses;
         let before = pauses();
         let mut greedy = rig.negotiating();
         greedy.select_contexts();
-        let bytes = greedy.request(command, 0, 1, (0, len)).repeat(SENT);
-        greedy.send(&bytes);
+        let mut bytes = greedy.request(command, 0, 1, (0, len));
+        if command == Command::Write {
+            bytes.resize(bytes.len() + len as usize, 7);
+        }
+        let mut socket = greedy.stream.try_clone().unwrap();
+        // The server stops reading, so the send of payloads ends with the connection.
+        let sending = std::thread::spawn(move || socket.write_all(&bytes.repeat(SENT)));
         until(|| pauses() > before || rig.disk.gate.waiting() == SENT);
         assert_eq!(rig.disk.gate.waiting(), most, "{command:?} of {len} bytes at once");
         let used = rig.door().counters().read().memory;
         assert!(used >= memory, "{command:?} of {len} bytes: {used} bytes are counted");
-        drop(greedy);
+        greedy.stream.shutdown(Shutdown::Both).unwrap();
+        let _ = sending.join().unwrap();
         rig.disk.gate.open();
         until(|| rig.door().counters().read().memory == 0);
     }
@@ -335,14 +334,17 @@ fn sockets_are_private_to_the_group_and_taken_over_only_from_the_dead() {
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o660);
     let config = |path: &std::path::Path| Config { sockets: vec![path.to_owned()], ..Config::default() };
     let set = || common::memory::Set::one(&rig.disk);
-    assert!(matches!(Door::start(&config(&socket), set()), Err(Error::Start(_))), "in use");
+    assert!(
+        matches!(Door::start(&config(&socket), set(), Box::new(|_, _| {})), Err(Error::Start(_))),
+        "in use"
+    );
     let file = rig.dir.path().join("file");
     std::fs::write(&file, "a file").unwrap();
-    assert!(matches!(Door::start(&config(&file), set()), Err(Error::Start(_))));
+    assert!(matches!(Door::start(&config(&file), set(), Box::new(|_, _| {})), Err(Error::Start(_))));
     assert_eq!(std::fs::read(&file).unwrap(), b"a file");
     let left = rig.dir.path().join("left");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
-    let door = Door::start(&config(&left), set()).unwrap();
+    let door = Door::start(&config(&left), set(), Box::new(|_, _| {})).unwrap();
     door.stop(Duration::ZERO);
     assert!(!left.exists());
     rig.stop();

@@ -1,11 +1,10 @@
 //! Refused clients: counted, and reported to the administrator at a limited rate.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use forebay_common::lock::Mutex;
+use forebay_rpc::Reported;
 
 /// The reason why a client was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,21 +78,16 @@ impl Refusal {
 /// A function called for a refusal that is worth an event, with the address and the reason.
 pub type Tell = Box<dyn Fn(IpAddr, Refusal) + Send + Sync>;
 
-/// The time in which an address is reported once, whatever it does.
-const AGAIN: Duration = Duration::from_secs(600);
-/// The number of addresses remembered as reported. While all of them are recent, further addresses are only counted.
-const MOST: usize = 128;
-
 /// The counters of refusals, with memory that is bounded whatever clients do.
 pub struct Refusals {
     counts: [AtomicU64; Refusal::ALL.len()],
-    told: Mutex<HashMap<IpAddr, Instant>>,
+    reported: Reported,
     tell: Tell,
 }
 
 impl Refusals {
     pub(crate) fn new(tell: Tell) -> Self {
-        Self { counts: Default::default(), told: Mutex::default(), tell }
+        Self { counts: Default::default(), reported: Reported::default(), tell }
     }
 
     /// Returns the refusals since the start, in the order of [`Refusal::ALL`].
@@ -101,40 +95,20 @@ impl Refusals {
         std::array::from_fn(|at| self.counts[at].load(Relaxed))
     }
 
+    /// Counts a refusal, and tells of it unless the address was reported lately.
     pub(crate) fn add(&self, address: IpAddr, why: Refusal) {
-        self.add_at(address, why, Instant::now());
-    }
-
-    /// Counts a refusal at the time `now`. Calls `tell` unless the network of the address was reported in the last
-    /// ten minutes, or too many networks were.
-    fn add_at(&self, address: IpAddr, why: Refusal, now: Instant) {
         self.counts[why as usize].fetch_add(1, Relaxed);
-        let mut told = self.told.lock();
-        let network = network(address);
-        if told.len() >= MOST {
-            told.retain(|_, at| now.duration_since(*at) < AGAIN);
+        if self.reported.is_due(address, Instant::now()) {
+            (self.tell)(address, why);
         }
-        let recent = told.get(&network).is_some_and(|at| now.duration_since(*at) < AGAIN);
-        if recent || told.len() >= MOST && !told.contains_key(&network) {
-            return;
-        }
-        told.insert(network, now);
-        drop(told);
-        (self.tell)(address, why);
-    }
-}
-
-/// Returns an IPv4 address, or the network of 64 bits from which one IPv6 host may take its addresses.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-        address => address,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use forebay_common::lock::Mutex;
 
     use super::*;
 
@@ -143,32 +117,13 @@ mod tests {
         let told: Arc<Mutex<Vec<IpAddr>>> = Arc::default();
         let tell = Arc::clone(&told);
         let refusals = Refusals::new(Box::new(move |address, _| tell.lock().push(address)));
-        let begun = Instant::now();
-        let address = |n: u32| IpAddr::from(n.to_be_bytes());
+        let address = IpAddr::from([192, 0, 2, 1]);
         for _ in 0..100 {
-            refusals.add_at(address(1), Refusal::Stranger, begun);
-            refusals.add_at(address(1), Refusal::Port, begun);
+            refusals.add(address, Refusal::Stranger);
+            refusals.add(address, Refusal::Port);
         }
-        assert_eq!(*told.lock(), [address(1)]);
-        refusals.add_at(address(1), Refusal::Port, begun + AGAIN);
-        assert_eq!(told.lock().len(), 2);
-        for n in 0..10_000 {
-            refusals.add_at(address(n), Refusal::Stranger, begun + AGAIN);
-            assert!(refusals.told.lock().len() <= MOST);
-        }
-        assert_eq!(told.lock().len(), 1 + MOST);
+        assert_eq!(*told.lock(), [address]);
         let counts = refusals.counts();
-        assert_eq!((counts[Refusal::Stranger as usize], counts[Refusal::Port as usize]), (10_100, 101));
-        refusals.add_at(address(77_777), Refusal::Auth, begun + 2 * AGAIN);
-        assert_eq!(told.lock().len(), 2 + MOST);
-    }
-
-    #[test]
-    fn a_host_with_many_addresses_is_one() {
-        let [a, b, c] =
-            ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"].map(|text| text.parse().unwrap());
-        assert_eq!(network(a), network(b));
-        assert_ne!(network(a), network(c));
-        assert_eq!(network("::ffff:192.0.2.1".parse().unwrap()), IpAddr::from([192, 0, 2, 1]));
+        assert_eq!((counts[Refusal::Stranger as usize], counts[Refusal::Port as usize]), (100, 100));
     }
 }

@@ -33,6 +33,8 @@ const BACKLOG: i32 = 4096;
 const AT_ONCE: usize = 8;
 /// Pause after the process or system ran out of file descriptors or memory for sockets.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The address of all clients of Unix sockets. No client of TCP has it, so none takes places or memory from them.
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// The time in which at most one warning about the pause is logged.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
@@ -156,7 +158,7 @@ impl Acceptor {
         let is_local = *is_local;
         let (fd, addr) = acceptfrom_with(fd.as_fd(), flags)?;
         let addr = match is_local {
-            true => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            true => LOCAL,
             false => SocketAddr::try_from(addr.ok_or(Errno::NOTCONN)?)?,
         };
         let from = addr.ip().to_canonical();

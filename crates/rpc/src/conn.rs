@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_error;
 
-use crate::addresses::{Addresses, Seat};
+use crate::addresses::Addresses;
 use crate::assemble::{Assembler, Next};
 use crate::batch::Batch;
 use crate::bounds::Bounds;
@@ -143,16 +143,13 @@ pub(crate) struct Conn {
     begun: Option<Instant>,
     pub(crate) input: Stall,
     pub(crate) output: Stall,
-    pub(crate) seat: Seat,
 }
 
 impl Conn {
-    /// Returns a connection that has received nothing yet. `seat` counts the connection for its address until it is
-    /// dropped.
-    pub(crate) fn new(link: Arc<Link>, seat: Seat, now: Instant) -> Self {
+    /// Returns a connection that has received nothing yet.
+    pub(crate) fn new(link: Arc<Link>, now: Instant) -> Self {
         Self {
             link,
-            seat,
             assembler: Assembler::default(),
             backlog: None,
             handshake: None,

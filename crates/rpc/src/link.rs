@@ -14,6 +14,7 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::sockopt::socket_error;
 use rustix::net::{Shutdown, shutdown};
 
+use crate::addresses::Seat;
 use crate::chunk::{Chunk, send, send_front};
 use crate::drive::{Wire, Wrote, submit, write_out};
 use crate::home::{Home, Post};
@@ -47,7 +48,9 @@ pub(crate) struct Link {
     peer: Arc<Peer>,
     token: u64,
     home: Arc<Home>,
-    account: Arc<Account>,
+    /// The place of the connection. It stays taken until the last request in flight has ended: a client that connects
+    /// again and again has no more requests in flight than its places allow.
+    seat: Seat,
     /// Present for a connection with a session.
     session: Option<Box<Negotiated>>,
     outlet: Mutex<Outlet<Chunk>>,
@@ -66,7 +69,7 @@ impl Link {
         peer: Arc<Peer>,
         token: u64,
         home: Arc<Home>,
-        account: Arc<Account>,
+        seat: Seat,
         session: Option<Box<Negotiated>>,
     ) -> Arc<Self> {
         let outlet = Mutex::new(Outlet::new());
@@ -76,7 +79,7 @@ impl Link {
             peer,
             token,
             home,
-            account,
+            seat,
             session,
             outlet,
             inflight,
@@ -96,7 +99,12 @@ impl Link {
     }
 
     pub(crate) fn account(&self) -> &Arc<Account> {
-        &self.account
+        self.seat.account()
+    }
+
+    /// Returns the number of connections of the address, this one included.
+    pub(crate) fn connections(&self) -> usize {
+        self.seat.connections()
     }
 
     /// Returns the session of the connection; none for a connection with records.
@@ -111,7 +119,7 @@ impl Link {
 
     /// Returns an empty reply for a ticket of this connection.
     pub(crate) fn owned_reply(&self) -> OwnedReply {
-        OwnedReply::on_ticket(Arc::clone(&self.account), self.session.is_none())
+        OwnedReply::on_ticket(Arc::clone(self.account()), self.session.is_none())
     }
 
     pub(crate) fn home(&self) -> &Home {
@@ -178,7 +186,7 @@ impl Link {
     pub(crate) fn send(&self, slices: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
         match self.secured() {
             None => self.count_sent(send(self.fd(), slices, more)),
-            Some(secured) => secured.send(self.fd(), slices, more, &self.account),
+            Some(secured) => secured.send(self.fd(), slices, more, self.account()),
         }
     }
 
@@ -186,7 +194,7 @@ impl Link {
     pub(crate) fn send_spliced(&self, spliced: &mut Spliced) -> Result<usize, Errno> {
         match self.secured() {
             None => self.count_sent(spliced.send(self.fd())),
-            Some(secured) => secured.send_spliced(self.fd(), spliced, &self.account),
+            Some(secured) => secured.send_spliced(self.fd(), spliced, self.account()),
         }
     }
 
@@ -200,7 +208,7 @@ impl Link {
 
     /// Waits until there is room for another request of the address. Returns false if there is room already.
     pub(crate) fn wait_for_admission(&self) -> bool {
-        self.account.admission.wait(self.home.clone(), self.token)
+        self.account().admission.wait(self.home.clone(), self.token)
     }
 
     /// Leaves a message for the event loop of the connection.
@@ -243,13 +251,13 @@ impl Link {
     /// Returns the time until the rates of the address and of the last request's export allow another request; none if
     /// they allow it now.
     pub(crate) fn wait_for_rate(&self, now: Instant) -> Option<Duration> {
-        self.account.rate.wait(now).max(self.peer.last_rate.wait(now))
+        self.account().rate.wait(now).max(self.peer.last_rate.wait(now))
     }
 
     /// Counts a delay of the connection for `time` at each limit that demands it.
     pub(crate) fn count_delay(&self, now: Instant, time: Duration) {
-        if self.account.rate.wait(now).is_some() {
-            self.account.rate.count_delay(time);
+        if self.account().rate.wait(now).is_some() {
+            self.account().rate.count_delay(time);
         }
         if self.peer.last_rate.wait(now).is_some() {
             self.peer.last_rate.count_delay(time);
@@ -258,22 +266,22 @@ impl Link {
 
     /// Counts a record that leaves the loop. Returns its beginning if its time counts.
     pub(crate) fn enter(&self, held: usize) -> Option<Begun> {
-        self.account.promise();
+        self.account().promise();
         self.inflight.fetch_add(1, Relaxed);
         self.held.fetch_add(held, Relaxed);
-        self.account.admission.enter()
+        self.account().admission.enter()
     }
 
     /// Ends a deferred record. Returns whether [`write_out`](Self::write_out) has to follow.
     pub(crate) fn leave(&self, (held, begun): (usize, Option<Begun>), reply: Option<OwnedReply>) -> bool {
-        let chunk = reply.map(|reply| Chunk::from_reply(reply, &self.account));
-        self.account.rate.charge(0, chunk.as_ref().map_or(0, Weigh::weight), Instant::now);
+        let chunk = reply.map(|reply| Chunk::from_reply(reply, self.account()));
+        self.account().rate.charge(0, chunk.as_ref().map_or(0, Weigh::weight), Instant::now);
         let (writer, tell) = submit(self, chunk, || {
             self.held.fetch_sub(held, Relaxed);
             self.inflight.fetch_sub(1, Relaxed);
-            self.account.fulfil();
+            self.account().fulfil();
         });
-        self.account.admission.leave(begun);
+        self.account().admission.leave(begun);
         if tell {
             self.home.post(Post::Resume(self.token));
         }
@@ -284,12 +292,12 @@ impl Link {
     pub(crate) fn send_own(&self, record: Vec<u8>) -> bool {
         let mut reply = self.owned_reply();
         *reply.head() = record;
-        self.queue(Chunk::from_reply(reply, &self.account))
+        self.queue(Chunk::from_reply(reply, self.account()))
     }
 
     /// Sends the bytes of a handshake or a greeting, which have no record mark.
     pub(crate) fn send_unsealed(&self, bytes: Vec<u8>) {
-        self.queue(Chunk::new(bytes, Payload::None, 0, &self.account));
+        self.queue(Chunk::new(bytes, Payload::None, 0, self.account()));
     }
 
     /// Queues a chunk, and writes the queue if no thread writes. Returns false if the connection has ended.

@@ -111,9 +111,9 @@ pub enum Replies {
 pub struct Peer {
     /// Unique among the connections of a server, never reused.
     pub id: u64,
-    /// The address that the peer connects from.
+    /// The address that the peer connects from. All clients of Unix sockets have the address 0.0.0.0 with port 0.
     pub addr: SocketAddr,
-    /// True if the connection came through a Unix socket. `addr` is the loopback address with port 0 then.
+    /// True if the connection came through a Unix socket.
     pub is_local: bool,
     /// The way for call-backs to the peer.
     pub line: Line,
@@ -270,6 +270,12 @@ impl Ticket {
     /// connection does not count them: see [`Message::defer_for`].
     pub fn hold(&self, bytes: usize) -> Held {
         Held { _charge: self.link.account().charge(bytes) }
+    }
+
+    /// Counts memory like [`hold`](Self::hold). Returns `None`, and counts nothing, if the address may have no more
+    /// memory now.
+    pub fn try_hold(&self, bytes: usize) -> Option<Held> {
+        self.link.account().try_charge(bytes).map(|charge| Held { _charge: charge })
     }
 
     /// Sends the reply, without ever blocking. This thread writes if no other thread writes the connection. Inside a

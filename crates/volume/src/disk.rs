@@ -4,12 +4,15 @@
 //! followed. It loses no write that was answered before a successful [`Disk::flush`], and none with
 //! [`Stability::Durable`].
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{future::Future, ops::Range, pin::Pin, sync::Arc};
 
 /// The longest run of zeros in bytes that [`Disk::write_zeroes`] has in memory.
 pub const LOGGED_ZEROS: u64 = 64 * forebay_engine::buffer::BLOCK as u64;
 /// The most bytes that [`Disk::prefetch`] has in memory.
 pub const PREFETCH: u64 = 1 << 20;
+/// The most bytes that [`Disk::extents`] has in memory for each extent: a run of dirty bytes, a run of allocated bytes,
+/// and the extent. A list that grows may have twice the room that it needs.
+pub const EXTENT_MEMORY: u64 = 2 * (2 * size_of::<Range<u64>>() + size_of::<Extent>()) as u64;
 
 /// An operation of a [`Disk`] in progress. Its user polls it to its end: dropping it earlier may block the range.
 pub type DiskFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DiskError>> + Send + 'a>>;

@@ -5,14 +5,17 @@
 pub(crate) mod memory;
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{Config, Door};
+use forebay_block::{Config, Door, Tell};
 use forebay_wire::nbd::*;
 use memory::{Memory, Set};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use tempfile::TempDir;
 
 /// A door with one volume, `disk`, on a Unix socket and a loopback port.
@@ -28,6 +31,11 @@ impl Rig {
     }
 
     pub(crate) fn with(disk: Arc<Memory>, change: impl FnOnce(&mut Config)) -> Self {
+        Self::telling(disk, change, Box::new(|_, _| {}))
+    }
+
+    /// Returns a rig whose door tells of refused clients.
+    pub(crate) fn telling(disk: Arc<Memory>, change: impl FnOnce(&mut Config), tell: Tell) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -36,7 +44,7 @@ impl Rig {
             ..Config::default()
         };
         change(&mut config);
-        let door = Door::start(&config, Set::one(&disk)).unwrap();
+        let door = Door::start(&config, Set::one(&disk), tell).unwrap();
         Self { door: Some(door), disk, dir }
     }
 
@@ -63,11 +71,30 @@ impl Rig {
         stream
     }
 
+    /// Returns a connection over TCP from a loopback address.
+    pub(crate) fn connect_from(&self, from: [u8; 4]) -> UnixStream {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        bind(&socket, &SocketAddr::from((from, 0))).unwrap();
+        connect(&socket, &self.door().local_addrs()[0]).unwrap();
+        // The type for Unix sockets sends and receives on any stream.
+        let stream = UnixStream::from(socket);
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    }
+
     /// Returns a client that may send requests.
     pub(crate) fn client(&self, style: Style) -> Client {
         let mut client = Client::begin(self.connect());
         client.go(style);
         client
+    }
+
+    /// Returns a client that may send requests, on TCP from a loopback address; `None` if it is refused.
+    pub(crate) fn client_from(&self, from: [u8; 4]) -> Option<Client> {
+        let mut client = Client::try_begin(self.connect_from(from))?;
+        client.go(Style::Simple);
+        Some(client)
     }
 
     /// Returns the connection after the client's flags.
@@ -95,12 +122,17 @@ pub(crate) struct Answer {
 }
 
 impl Client {
-    pub(crate) fn begin(mut stream: UnixStream) -> Self {
+    pub(crate) fn begin(stream: UnixStream) -> Self {
+        Self::try_begin(stream).unwrap()
+    }
+
+    /// Sends the client's flags. Returns `None` if the server closes the connection before that.
+    pub(crate) fn try_begin(mut stream: UnixStream) -> Option<Self> {
         let mut greeting = [0; GREETING];
-        stream.read_exact(&mut greeting).unwrap();
+        stream.read_exact(&mut greeting).ok()?;
         assert_eq!(Greeting::decode(&greeting).unwrap().flags, 3);
         stream.write_all(&3u32.to_be_bytes()).unwrap();
-        Self { stream, style: Style::Simple }
+        Some(Self { stream, style: Style::Simple })
     }
 
     pub(crate) fn go(&mut self, style: Style) {
@@ -209,10 +241,25 @@ impl Client {
         answer.data
     }
 
+    /// Ends the connection at once. The server learns that nobody waits for replies.
+    pub(crate) fn reset(self) {
+        set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
+    }
+
     /// Returns true if the server closes the connection, after any bytes that it still sends.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         !matches!(self.stream.read_to_end(&mut rest), Err(error) if error.kind() != std::io::ErrorKind::ConnectionReset)
+    }
+}
+
+/// Waits until `ready`, and fails after a minute.
+#[track_caller]
+pub(crate) fn until(ready: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !ready() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not happen");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

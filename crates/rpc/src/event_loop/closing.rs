@@ -66,12 +66,12 @@ impl<S: Service> EventLoop<S> {
             conn.quiet() && !conn.is_settled() && now.duration_since(conn.last_active) >= EVICTABLE
         };
         let quiet =
-            self.conns.iter_mut().filter(|(_, conn)| conn.seat.connections() >= connections && idle(conn));
+            self.conns.iter_mut().filter(|(_, conn)| conn.link.connections() >= connections && idle(conn));
         let mut found = quiet.min_by_key(|(_, conn)| conn.last_active).map(|(token, _)| token);
         if found.is_none() {
             let useless = self.conns.iter_mut().filter_map(|(token, conn)| {
                 let since = conn.without_request(now).filter(|since| *since >= EVICTABLE)?;
-                (conn.seat.connections() > connections).then_some((token, since))
+                (conn.link.connections() > connections).then_some((token, since))
             });
             found = useless.max_by_key(|(_, since)| *since).map(|(token, _)| token);
         }

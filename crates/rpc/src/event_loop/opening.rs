@@ -23,13 +23,20 @@ impl<S: Service> EventLoop<S> {
     pub(super) fn adopt(&mut self, fd: OwnedFd, peer: Arc<Peer>, seat: Seat, evict: bool) {
         self.io.home.stats.accepted.fetch_add(1, Relaxed);
         self.shares.charge(peer.addr.ip(), OPENING);
-        let full = evict && !self.evict(seat.connections());
-        if self.deadline.is_some() || full || !self.io.service.connected(&peer) {
+        let is_full = |this: &mut Self| evict && !this.evict(seat.connections());
+        let refused = if self.deadline.is_some() {
+            Some(CloseReason::Shutdown)
+        } else {
+            (is_full(self) || !self.io.service.connected(&peer)).then_some(CloseReason::Refused)
+        };
+        if let Some(reason) = refused {
             let _ = shutdown(&fd, Shutdown::Both);
             self.io.home.load.fetch_sub(1, Relaxed);
-            self.io.home.stats.closed[CloseReason::Refused as usize].fetch_add(1, Relaxed);
-            self.closings.log(&peer, CloseReason::Refused, None, self.io.now);
-            self.io.service.refused(peer.addr, CloseReason::Refused);
+            self.io.home.stats.closed[reason as usize].fetch_add(1, Relaxed);
+            self.closings.log(&peer, reason, None, self.io.now);
+            if reason == CloseReason::Refused {
+                self.io.service.refused(peer.addr, reason);
+            }
             return;
         }
         if self.conns.len() == 0 {
@@ -40,10 +47,9 @@ impl<S: Service> EventLoop<S> {
         let session = self.io.service.session(&peer);
         let greeting = session.as_ref().map(|session| session.greeting()).unwrap_or_default();
         let session = session.map(|session| Box::new(Negotiated { session, opened: now }));
-        let account = Arc::clone(seat.account());
         let token = self.conns.insert_with(|token| {
-            let link = Link::new(fd, peer, token, Arc::clone(home), account, session);
-            Conn::new(link, seat, now)
+            let link = Link::new(fd, peer, token, Arc::clone(home), seat, session);
+            Conn::new(link, now)
         });
         home.stats.connections.fetch_add(1, Relaxed);
         let Some(conn) = self.conns.get_mut(token) else { return };

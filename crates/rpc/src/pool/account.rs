@@ -102,10 +102,7 @@ impl Account {
     fn lease_class(self: &Arc<Self>, class: usize, overdraw: bool) -> Option<PooledBuf> {
         let pool = &*self.pool;
         let size = pool.classes[class].size;
-        let bound = self.bound(size);
-        // A refused lease must not count even for a moment: many at once would keep each other from the last bytes.
-        let more = |used| (overdraw || used + size <= bound).then_some(used + size);
-        let before = pool.used.fetch_update(Relaxed, Relaxed, more).ok()?;
+        let before = self.take(size, overdraw)?;
         let cached = pool.classes[class].free.lock().pop();
         let map = match cached {
             Some(map) => {
@@ -135,6 +132,23 @@ impl Account {
     /// Takes a pipe back. An empty pipe is used again.
     pub(crate) fn give_back_pipe(&self, pipe: Pipe, empty: bool) {
         self.pool.pipes.give_back(pipe, empty);
+    }
+
+    /// Counts `bytes` like [`charge`](Self::charge), unless that exceeds the bound of the address.
+    pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        self.take(bytes, false)?;
+        self.held.fetch_add(bytes, Relaxed);
+        Some(Charge { bytes, account: Arc::clone(self) })
+    }
+
+    /// Counts `bytes` as used in the pool, unless that exceeds the bound of the address. Returns the bytes that were
+    /// used before.
+    fn take(&self, bytes: usize, overdraw: bool) -> Option<usize> {
+        let bound = self.bound(bytes);
+        // Bytes that are refused must not count even for a moment: many at once would keep each other from the last
+        // bytes.
+        let more = |used| (overdraw || used + bytes <= bound).then_some(used + bytes);
+        self.pool.used.fetch_update(Relaxed, Relaxed, more).ok()
     }
 
     /// Counts `bytes` held outside the pool's own buffers until the charge is dropped.

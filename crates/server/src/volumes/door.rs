@@ -1,13 +1,14 @@
 //! The NBD door of a server: the volumes for clients on TCP and Unix sockets.
 
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use forebay_block::{Config, Door, Error as DoorError};
+use forebay_block::{Config, Door, Error as DoorError, Refusal};
 use forebay_config::Settings;
 use forebay_control::{EventLog, Severity};
 use forebay_rpc::{Contenders, StartError};
@@ -101,9 +102,11 @@ impl NbdDoor {
 }
 
 /// Tries to open the door once. An event and [`Volumes::troubles`] say why that fails, and when it works at last.
-fn attempt(config: &Config, volumes: &Arc<Volumes>, events: &EventLog) -> Option<Door> {
+fn attempt(config: &Config, volumes: &Arc<Volumes>, events: &Arc<EventLog>) -> Option<Door> {
     let before = volumes.door_trouble.lock().clone();
-    match Door::start(config, volumes.clone()) {
+    let log = events.clone();
+    let tell = Box::new(move |why, address| tell_refused(&log, why, address));
+    match Door::start(config, volumes.clone(), tell) {
         Ok(door) => {
             let socket = config.sockets.first().map(|path| path.display().to_string());
             let address = socket.or_else(|| door.local_addrs().first().map(ToString::to_string));
@@ -125,6 +128,23 @@ fn attempt(config: &Config, volumes: &Arc<Volumes>, events: &EventLog) -> Option
             None
         }
     }
+}
+
+/// Tells of a client that was refused.
+fn tell_refused(events: &EventLog, why: Refusal, address: Option<IpAddr>) {
+    let client = address.map_or_else(|| "of a Unix socket".to_owned(), |address| address.to_string());
+    let (reason, sentence) = match why {
+        Refusal::Crowded if address.is_none() => {
+            ("crowded", "the Unix sockets have as many connections as they may have; end some of them")
+        }
+        Refusal::Crowded => {
+            ("crowded", "its address has as many connections as one address may have; end some of them")
+        }
+        Refusal::Full => ("full", "NBD has as many connections as it may have; end some of them"),
+    };
+    let message = format!("NBD client {client} was refused: {sentence}");
+    let fields: [(&str, &dyn ToString); 2] = [("client", &client), ("reason", &reason)];
+    events.add(Severity::Warning, "client-refused", message, &fields);
 }
 
 /// Returns the reason why the door is shut, with the remedy.
