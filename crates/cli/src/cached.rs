@@ -1,10 +1,10 @@
 //! `forebay cached` and `forebay invalidate`: show and drop the cached data of a path.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use forebay_config::format_size;
 use forebay_control::CachedFiles;
 
-use crate::data_args::{InvalidateArgs, PathArgs};
+use crate::data_args::{InvalidateArgs, PathArgs, absolute};
 use crate::{Exit, control, output, policy};
 
 /// Runs `forebay cached`.
@@ -44,8 +44,7 @@ pub(crate) fn invalidate(args: &InvalidateArgs) -> anyhow::Result<Exit> {
 
 /// Asks the server about the cached data below a path. With `drop` the server destages and drops the data first.
 fn ask(args: &PathArgs, drop: bool) -> anyhow::Result<CachedFiles> {
-    let path = std::fs::canonicalize(&args.path)
-        .with_context(|| format!("cannot look at {}", args.path.display()))?;
+    let path = absolute(&args.path)?;
     Ok(control::find(&args.target)?.cached(&path, drop)?)
 }
 

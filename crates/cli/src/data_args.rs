@@ -1,7 +1,8 @@
 //! Arguments of the verbs about files: their cached data, data that was set aside, and adopted file systems.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueHint};
 
 use crate::args::Target;
@@ -9,6 +10,12 @@ use crate::args::Target;
 /// Returns the absolute path of a device, or the URL of an NBD export as it is.
 pub(crate) fn device(path: PathBuf) -> std::io::Result<PathBuf> {
     if forebay_config::NbdUrl::is_meant(&path) { Ok(path) } else { std::path::absolute(path) }
+}
+
+/// Returns the absolute form of a path. The server resolves symbolic links: if the file system does not answer, the
+/// server gives up, but a process that has asked the file system cannot even be killed.
+pub(crate) fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("cannot look at {}", path.display()))
 }
 
 #[derive(Debug, Args)]

@@ -1,13 +1,11 @@
 //! `forebay policy`: what is cached how.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::Context;
 use forebay_config::format_size;
 use forebay_control::{
     Chosen, PolicyInForce, PolicyReport, PolicyRequest, PolicyRule, PolicySource, ShareInForce,
 };
 
+use crate::data_args::absolute;
 use crate::output::{self, Align, Table, printable};
 use crate::policy_args::{Common, PolicyCommand};
 use crate::{Exit, control};
@@ -27,12 +25,6 @@ pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<Exit> {
             show(&common, &ask(&common, PolicyRequest::Unset { path: absolute(&path)? })?)
         }
     }
-}
-
-/// Returns the absolute form of a path. The server resolves symbolic links: if the file system does not answer, the
-/// server gives up, but a process that has asked the file system cannot even be killed.
-fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
-    std::path::absolute(path).with_context(|| format!("cannot look at {}", path.display()))
 }
 
 fn ask(common: &Common, request: PolicyRequest) -> anyhow::Result<PolicyReport> {

@@ -3,21 +3,19 @@
 use std::io::{IsTerminal, Write as _};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use forebay_config::format_size;
 use forebay_control::WarmReport;
 
-use crate::data_args::WarmArgs;
+use crate::data_args::{WarmArgs, absolute};
 use crate::{Exit, control, output};
 
 /// Runs `forebay warm`.
 pub(crate) fn warm(args: &WarmArgs) -> anyhow::Result<Exit> {
-    let path = args.path.as_ref().map(|path| {
-        std::fs::canonicalize(path).with_context(|| format!("cannot look at {}", path.display()))
-    });
+    let path = args.path.as_deref().map(absolute).transpose()?;
     let client = control::find(&args.target)?;
     let (terminal, begun) = (std::io::stderr().is_terminal(), Instant::now());
-    let warmed = client.warm(path.transpose()?.as_deref(), |report| {
+    let warmed = client.warm(path.as_deref(), |report| {
         if terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K{}", progress(&report, begun.elapsed()));
         }

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_config::{Entry, Mode};
+use rustix::io::retry_on_intr;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::activity::Activity;
 use crate::advice::Advice;
@@ -22,6 +25,11 @@ use crate::socket::short_path;
 use crate::status::Status;
 use crate::trace::TraceBatch;
 use crate::volume::{VolumeRequest, VolumeStatus};
+
+/// Longest wait for each line of an answer that a sound server gives at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Wait for a line of an answer that may take long, before the client looks whether the server answers at all.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +66,12 @@ pub enum ClientError {
         "the server with the state directory {0} does not answer; see its log, and whether its process runs or is stopped"
     )]
     Silent(PathBuf),
+    /// The server has accepted a request that may take long, and answers no other request either.
+    #[error(
+        "the server with the state directory {0} does not answer; see its log, and whether its process runs or is stopped (it \
+         may carry the command out when it goes on)"
+    )]
+    Stopped(PathBuf),
     /// The answer is not a response of this protocol version. The server may be of another version.
     #[error("the server's answer is not understood ({0}); use the forebay of the server's version")]
     Protocol(String),
@@ -307,8 +321,8 @@ impl Client {
         }
     }
 
-    /// Returns how much is cached of the files at or below `path`, which is absolute and without symbolic links. With
-    /// `drop` the server counts first, then destages the dirty blocks of the files and drops all their blocks.
+    /// Returns how much is cached of the files at or below `path`, which is absolute. With `drop` the server counts
+    /// first, then destages the dirty blocks of the files and drops all their blocks.
     ///
     /// # Errors
     /// [`ClientError`] says why there is no answer.
@@ -347,25 +361,32 @@ impl Client {
         request: Request,
         mut step: impl FnMut(Response) -> ControlFlow<()>,
     ) -> Result<Response, ClientError> {
-        let failed = |source: io::Error| {
-            let path = self.state_dir.clone();
-            match source.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Silent(path),
-                _ => ClientError::Connection { path, source },
-            }
-        };
+        let is_quick = is_quick(&request);
         let mut stream = self.connect()?;
-        stream.set_read_timeout(patience(&request)).map_err(failed)?;
+        let failed = |source| self.failed(source);
+        stream.set_read_timeout(Some(if is_quick { PATIENCE } else { LOOK })).map_err(failed)?;
         let call = Call { version: PROTOCOL_VERSION, request };
         let mut line = serde_json::to_vec(&call).map_err(|error| ClientError::Protocol(error.to_string()))?;
         line.push(b'\n');
         // A server that refuses a client at once may close the socket before the request is written. Its answer gives
         // the reason, so it is read even if the write failed.
         let written = stream.write_all(&line);
-        for line in BufReader::new(stream).lines() {
-            let line = line.map_err(failed)?;
+        let mut stream = BufReader::new(stream);
+        line.clear();
+        loop {
+            // A timeout leaves what has arrived in `line`.
+            match stream.read_until(b'\n', &mut line) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if is_late(&error) && !is_quick => {
+                    self.require_answers()?;
+                    continue;
+                }
+                Err(error) => return Err(failed(error)),
+            }
             let response =
-                serde_json::from_str(&line).map_err(|error| ClientError::Protocol(error.to_string()))?;
+                serde_json::from_slice(&line).map_err(|error| ClientError::Protocol(error.to_string()))?;
+            line.clear();
             match response {
                 Response::Error { message } => return Err(ClientError::Refused(message)),
                 response if response.is_final() => return Ok(response),
@@ -380,15 +401,34 @@ impl Client {
         Err(failed(io::ErrorKind::UnexpectedEof.into()))
     }
 
+    /// Checks that the server answers another request. The answer to a request that takes long may be a long time in
+    /// coming, and a server that is stopped never gives one.
+    fn require_answers(&self) -> Result<(), ClientError> {
+        match self.mode(None) {
+            Err(ClientError::Silent(path)) => Err(ClientError::Stopped(path)),
+            // The request's own connection tells everything else.
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the error for a connection that failed.
+    fn failed(&self, source: io::Error) -> ClientError {
+        let path = self.state_dir.clone();
+        match is_late(&source) {
+            true => ClientError::Silent(path),
+            false => ClientError::Connection { path, source },
+        }
+    }
+
     /// Connects to the control socket. The error tells whether no server runs in the state directory, or access is
     /// denied.
     fn connect(&self) -> Result<UnixStream, ClientError> {
         use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound, PermissionDenied};
-        let connected = short_path(&self.state_dir).and_then(|(path, _directory)| UnixStream::connect(path));
+        let connected = short_path(&self.state_dir).and_then(|(path, _directory)| connect_within(&path));
         connected.map_err(|source| match source.kind() {
             NotFound | ConnectionRefused | NotADirectory => self.not_listening(),
             PermissionDenied => ClientError::Denied(self.state_dir.clone()),
-            _ => ClientError::Connection { path: self.state_dir.clone(), source },
+            _ => self.failed(source),
         })
     }
 
@@ -402,11 +442,24 @@ impl Client {
     }
 }
 
-/// Returns how long the client waits for each line of an answer. A sound server answers Status, Sample and Mode
-/// quickly. Any other request may take as long as the disks need, so it has no limit.
-fn patience(request: &Request) -> Option<Duration> {
-    let quick = matches!(request, Request::Status | Request::Sample | Request::Config | Request::Mode);
-    quick.then_some(Duration::from_secs(10))
+/// Connects to a socket within [`PATIENCE`]. Without a bound the system waits for room in the queue of a server that
+/// accepts nobody.
+fn connect_within(path: &Path) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    let address = SocketAddrUnix::new(path)?;
+    retry_on_intr(|| connect(&socket, &address))?;
+    Ok(UnixStream::from(socket))
+}
+
+/// Returns true for requests that a sound server answers at once. Any other request may take as long as the disks need.
+fn is_quick(request: &Request) -> bool {
+    matches!(request, Request::Status | Request::Sample | Request::Config | Request::Mode)
+}
+
+/// Returns true for the error of a time limit of a socket.
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// Returns the error for an answer that does not belong to the request. It names the kind of the answer.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_config::{DirtyTime, Keep, Mode, Policy, Priority, Streams};
 use serde::{Deserialize, Serialize};
 
-/// A request about policies. Paths are absolute, without symbolic links.
+/// A request about policies. Paths are absolute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]
 pub enum PolicyRequest {

@@ -91,7 +91,7 @@ pub enum Request {
     /// Brings files to the cache devices. The answer is [`Response::Warming`]s, then one [`Response::Warmed`]. The
     /// warming ends when the client disconnects.
     Warm {
-        /// File or directory: absolute path without symbolic links. Absent means the files that clients have read most.
+        /// File or directory: absolute path. Absent means the files that clients have read most.
         #[serde(default)]
         path: Option<PathBuf>,
     },
@@ -108,7 +108,7 @@ pub enum Request {
     Reload,
     /// Asks how much is cached of a file, or of all files below a directory. The answer is one [`Response::Cached`].
     Cached {
-        /// Absolute path without symbolic links.
+        /// Absolute path.
         path: PathBuf,
         /// True to destage the dirty blocks of the files and drop all their blocks. The answer counts the blocks
         /// before that.

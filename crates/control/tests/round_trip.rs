@@ -9,6 +9,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use forebay_common::lock::Mutex;
@@ -28,6 +30,7 @@ struct Plain {
     status: Status,
     sample: StatSample,
     flush_gate: Mutex<()>,
+    asked_for_mode: AtomicUsize,
 }
 
 impl Plain {
@@ -36,7 +39,8 @@ impl Plain {
         (1..=100).for_each(|micros| recorder.record(Duration::from_micros(micros)));
         let read = OperationSample { errors: 1, bytes: 409_600, latency: recorder.snapshot() };
         let sample = StatSample { time_ns: 5, uptime_ns: 7, read, ..StatSample::default() };
-        Arc::new(Self { events: EventLog::new(4), status: status(), sample, flush_gate: Mutex::new(()) })
+        let (flush_gate, asked_for_mode) = Default::default();
+        Arc::new(Self { events: EventLog::new(4), status: status(), sample, flush_gate, asked_for_mode })
     }
 }
 
@@ -92,6 +96,7 @@ impl Handler for Plain {
     }
 
     fn mode(&self) -> Mode {
+        self.asked_for_mode.fetch_add(1, SeqCst);
         Mode::PassThrough
     }
 
@@ -432,7 +437,40 @@ fn a_state_directory_with_a_very_long_path_works() {
 fn a_server_that_does_not_answer_is_silent() {
     let dir = TempDir::new().unwrap();
     let _listener = UnixListener::bind(socket_path(dir.path())).unwrap();
-    assert!(matches!(Client::new(dir.path()).status(), Err(ClientError::Silent(_))));
+    let client = Client::new(dir.path());
+    let (flushed, status) = std::thread::scope(|scope| {
+        let flush = scope.spawn(|| client.flush(|_| {}));
+        let status = client.status();
+        (flush.join().unwrap(), status)
+    });
+    assert!(matches!(status, Err(ClientError::Silent(_))), "{status:?}");
+    assert!(matches!(flushed, Err(ClientError::Stopped(_))), "{flushed:?}");
+}
+
+/// A server that is stopped accepts nobody, and the connections of clients that gave up stay in its queue.
+#[test]
+fn a_server_whose_queue_is_full_is_silent() {
+    let dir = TempDir::new().unwrap();
+    let listener = UnixListener::bind(socket_path(dir.path())).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let _waiting = UnixStream::connect(socket_path(dir.path())).unwrap();
+    let flushed = Client::new(dir.path()).flush(|_| {});
+    assert!(matches!(flushed, Err(ClientError::Silent(_))), "{flushed:?}");
+}
+
+#[test]
+fn an_answer_that_takes_long_is_waited_for_as_long_as_the_server_answers_at_all() {
+    let site = Site::new();
+    let gate = site.handler.flush_gate.lock();
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| site.client().flush(|_| {}));
+        while site.handler.asked_for_mode.load(SeqCst) == 0 {
+            assert!(!flush.is_finished());
+            std::thread::yield_now();
+        }
+        drop(gate);
+        flush.join().unwrap().unwrap();
+    });
 }
 
 #[test]

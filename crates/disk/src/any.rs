@@ -34,6 +34,14 @@ impl CacheDevice {
         NbdDevice::open(&url).map(CacheDevice::Nbd)
     }
 
+    /// Creates the file of a device ([`FileDevice::make`]).
+    ///
+    /// # Errors
+    /// A sentence that says what to do.
+    pub fn make(path: &Path, size: u64, step: &dyn Fn()) -> Result<Self, OpenError> {
+        FileDevice::make(path, size, step).map(CacheDevice::Local)
+    }
+
     /// Returns true for a regular file of this host.
     pub fn is_file(&self) -> bool {
         matches!(self, CacheDevice::Local(device) if device.is_file())

@@ -53,7 +53,20 @@ impl FileDevice {
     /// A sentence that says what to do. Causes are a directory or character device, a size below
     /// [`MIN_SIZE`](crate::MIN_SIZE), a device in use, no space, or no permission.
     pub fn open_or_create(path: &Path, size: u64) -> Result<Self, OpenError> {
-        let Opened { file, size, is_file, direct } = open::open_or_create(path, size)?;
+        open::open_or_create(path, size).map(|opened| Self::of(path, opened))
+    }
+
+    /// Creates the file at `path` as [`FileDevice::open_or_create`] does, and calls `step` after each MiB that is
+    /// filled.
+    ///
+    /// # Errors
+    /// A sentence that says what to do. A path that exists by then counts as in use.
+    pub fn make(path: &Path, size: u64, step: &dyn Fn()) -> Result<Self, OpenError> {
+        open::create(path, size, step).map(|opened| Self::of(path, opened))
+    }
+
+    fn of(path: &Path, opened: Opened) -> Self {
+        let Opened { file, size, is_file, direct } = opened;
         let name = path.display().to_string();
         if !direct {
             tracing::warn!(
@@ -66,7 +79,7 @@ impl FileDevice {
         let shared =
             Shared { path: path.to_owned(), target, size, is_file, gone: AtomicBool::new(false), barrier };
         let traffic = TrafficCounters::default();
-        Ok(FileDevice { name, shared: Arc::new(shared), direct, discarder, traffic })
+        FileDevice { name, shared: Arc::new(shared), direct, discarder, traffic }
     }
 
     /// Returns the operations that the device was asked for since it was opened.

@@ -108,7 +108,7 @@ pub(crate) struct Opened {
 pub(crate) fn open_or_create(path: &Path, size: u64) -> Result<Opened, OpenError> {
     match rustix::fs::stat(path) {
         Ok(_) => open(path),
-        Err(Errno::NOENT) => create(path, size),
+        Err(Errno::NOENT) => create(path, size, &|| ()),
         Err(errno) => Err(system("open", path, errno)),
     }
 }
@@ -136,8 +136,9 @@ fn open(path: &Path) -> Result<Opened, OpenError> {
     Ok(Opened { file, size, is_file, direct })
 }
 
-/// Creates the file under a temporary name, so that a file with the right name is complete.
-fn create(path: &Path, size: u64) -> Result<Opened, OpenError> {
+/// Creates the file under a temporary name, so that a file with the right name is complete. Calls `step` after each MiB
+/// that is filled.
+pub(crate) fn create(path: &Path, size: u64, step: &dyn Fn()) -> Result<Opened, OpenError> {
     let size = whole(path, size)?;
     let Some(name) = path.file_name() else {
         return Err(OpenError::Unsuitable { path: path.to_owned(), what: "not the name of a file" });
@@ -152,7 +153,7 @@ fn create(path: &Path, size: u64) -> Result<Opened, OpenError> {
         // Another process has just completed the file, and uses it.
         return Err(OpenError::InUse { path: path.to_owned() });
     }
-    let made = allocate(path, &file, size).and_then(|()| publish(&temporary, path, &file));
+    let made = allocate(path, &file, size, step).and_then(|()| publish(&temporary, path, &file));
     if let Err(error) = made {
         let _ = std::fs::remove_file(&temporary);
         return Err(error);
@@ -225,24 +226,25 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 /// Empties a file, and gives it `size` bytes with all of their blocks, so that no later write lacks space.
-fn allocate(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
+fn allocate(path: &Path, file: &File, size: u64, step: &dyn Fn()) -> Result<(), OpenError> {
     // The remains of an earlier attempt that crashed are discarded.
     file.set_len(0).map_err(|error| from_io("make", path, &error))?;
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
         Ok(()) if size > FILL_MAX => Ok(()),
-        Ok(()) | Err(Errno::OPNOTSUPP) => fill(file, size).map_err(|errno| no_room(path, size, errno)),
+        Ok(()) | Err(Errno::OPNOTSUPP) => fill(file, size, step).map_err(|errno| no_room(path, size, errno)),
         Err(errno) => Err(no_room(path, size, errno)),
     }
 }
 
-/// Writes zeros over the whole file.
-fn fill(file: &File, size: u64) -> Result<(), Errno> {
+/// Writes zeros over the whole file. Calls `step` after each MiB.
+fn fill(file: &File, size: u64, step: &dyn Fn()) -> Result<(), Errno> {
     let zeros = Buffer::zeroed(256);
     let mut offset = 0;
     while offset < size {
         let len = (size - offset).min(zeros.len() as u64);
         file.write_all_at(&zeros[..len as usize], offset).map_err(|error| errno_of(&error))?;
         offset += len;
+        step();
     }
     Ok(())
 }

@@ -23,12 +23,13 @@ use crate::devices::{self, Missing, Start, is_missing, shared_disks};
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};
 use crate::identity::Identities;
+use crate::in_time::{ASK_AGAIN, in_time};
 use crate::in_use::InUse;
 use crate::placement::Rules;
 use crate::policies::Policies;
 use crate::pool_work::Progress;
 use crate::roster::Roster;
-use crate::side_by_side::open_beside_others;
+use crate::side_by_side::{make_beside_others, open_beside_others};
 use crate::ublk_control::UblkDriver;
 use crate::under_way::UnderWay;
 use crate::volumes::Volumes;
@@ -37,7 +38,7 @@ use crate::volumes::Volumes;
 pub(crate) struct Cache {
     pub(crate) engine: Arc<Engine>,
     pub(crate) watch: Arc<CacheMonitor>,
-    rules: Rules,
+    rules: Arc<Rules>,
     /// The UUID of the pool.
     pub(crate) pool: u128,
     /// Bytes of memory for cached blocks, at most.
@@ -166,7 +167,7 @@ pub(crate) fn open(
         }
         return Ok(None);
     };
-    let (roster, rules) = (Roster::open(&settings.state_dir)?, Rules::of(settings));
+    let (roster, rules) = (Roster::open(&settings.state_dir)?, Arc::new(Rules::of(settings)));
     let start = Start { settings, in_use: &in_use, roster: &roster, rules: &rules, events, under_way };
     let opened = start.open(&paths, retry)?;
     notices.extend(opened.notices);
@@ -312,12 +313,9 @@ impl Cache {
         if others.iter().any(|other| other == path) {
             return Err(format!("{} is a cache device already", path.display()));
         }
-        let before = self.watch.roster.member(path);
-        self.rules.check(path, &others, before.as_ref()).map_err(|error| error.to_string())?;
-        let make = is_missing(path);
+        let make = self.check_new(path, others)?;
         let opened = match make {
-            // To fill a new file may take long.
-            true => devices::device(path, self.size, BusyRetry::new()),
+            true => make_beside_others(path, self.size, BusyRetry::new()),
             false => open_beside_others(path, self.size, BusyRetry::new()),
         };
         let device = opened.map_err(|error| error.to_string())?;
@@ -337,6 +335,19 @@ impl Cache {
         self.watch.add(device);
         self.monitor.iter().for_each(Monitor::look);
         Ok(())
+    }
+
+    /// Checks that a path may become a cache device beside `others`. Returns true if its file has to be made.
+    ///
+    /// # Errors
+    /// A sentence: the rules refuse the path, or its file system does not answer.
+    fn check_new(&self, path: &Path, others: Vec<PathBuf>) -> Result<bool, String> {
+        let before = self.watch.roster.member(path);
+        let (rules, place) = (self.rules.clone(), path.to_owned());
+        in_time(&path.display().to_string(), ASK_AGAIN, move || {
+            rules.check(&place, &others, before.as_ref()).map_err(|error| error.to_string())?;
+            Ok(is_missing(&place))
+        })?
     }
 
     /// Takes a device out of use. Data that only this device and its mirror have is destaged first.

@@ -35,7 +35,7 @@ use crate::cache::{Cache, config_mode, engine_mode};
 use crate::event_report::directories;
 use crate::front::{Started, refusal};
 use crate::host::Host;
-use crate::in_time::{RELOAD_AGAIN, in_time};
+use crate::in_time::{RELOAD_AGAIN, in_time, real, walk_in_time};
 use crate::live_exports::LiveExports;
 use crate::notify::Notifier;
 use crate::pool::{counters, destage};
@@ -515,12 +515,21 @@ impl Handler for Control {
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {
-        let found = match drop {
-            true => self.parts.vfs.drop_cached(path),
-            false => self.parts.vfs.holdings(path),
-        };
-        let found = found.map(cached_files).map_err(|error| error.to_string())?;
-        let policy = self.cache().filter(|_| !drop).map(|cache| cache.policies.in_force(path)).transpose()?;
-        Ok(CachedFiles { policy, ..found })
+        let (vfs, asked) = (self.parts.vfs.clone(), path.to_owned());
+        let policies = self.cache().filter(|_| !drop).map(|cache| cache.policies.clone());
+        walk_in_time(
+            &path.display().to_string(),
+            |_| (),
+            move |walk| {
+                let path = real(&asked)?;
+                let found = match drop {
+                    true => vfs.drop_cached(&path, walk),
+                    false => vfs.holdings(&path, walk),
+                };
+                let found = found.map(cached_files).map_err(|error| error.to_string())?;
+                let policy = policies.map(|policies| policies.in_force(&path)).transpose()?;
+                Ok(CachedFiles { policy, ..found })
+            },
+        )?
     }
 }

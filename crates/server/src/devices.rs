@@ -150,6 +150,18 @@ pub(crate) fn device(path: &Path, size: u64, retry: BusyRetry) -> Result<Arc<Cac
     retry.take(&path.display().to_string(), busy, open)
 }
 
+/// Makes the file of a device, with the retries of [`device`]. Calls `step` as long as the making goes on.
+pub(crate) fn make(
+    path: &Path,
+    size: u64,
+    retry: BusyRetry,
+    step: &dyn Fn(),
+) -> Result<Arc<CacheDevice>, DeviceError> {
+    let busy = |error: &DeviceError| matches!(error, DeviceError::InUse { .. });
+    let make = || CacheDevice::make(path, size, step).map(Arc::new);
+    retry.take(&path.display().to_string(), busy, make)
+}
+
 fn dynamic(devices: &[Arc<CacheDevice>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
 }
@@ -236,7 +248,8 @@ impl Start<'_> {
     ) -> Result<Opened, Error> {
         self.roster.require(&pool)?;
         let mut notices: Vec<_> = unusable.iter().map(ToString::to_string).collect();
-        notices.extend(devices.iter().filter_map(|device| self.other_size(device)));
+        let is_used = |device: &&Arc<CacheDevice>| pool.present().any(|(_, it)| it.name() == device.name());
+        notices.extend(devices.iter().filter(is_used).filter_map(|device| self.other_size(device)));
         let mut missed: Vec<_> = Vec::new();
         let mut to_make = Vec::new();
         for path in missing {
@@ -260,7 +273,9 @@ impl Start<'_> {
                     let is_named = |path: &PathBuf| {
                         record.as_ref().is_some_and(|record| record.path == path.display().to_string())
                     };
-                    if !missing.iter().any(is_named) {
+                    let is_there =
+                        || record.as_ref().is_some_and(|record| is_left_out(&record.path, &pool.notices));
+                    if !missing.iter().any(is_named) && !is_there() {
                         let name = record
                             .as_ref()
                             .map_or_else(|| format!("UUID {uuid}"), |known| known.path.clone());
@@ -316,6 +331,15 @@ impl Start<'_> {
         let (to_make, missing) = Default::default();
         Ok(Opened { pool, devices, to_make, missing, fresh: true, made, notices })
     }
+}
+
+/// Returns true if a member with this name is there, and the pool does without it. It counts as lost, not as missing.
+fn is_left_out(name: &str, notices: &[Notice]) -> bool {
+    notices.iter().any(|notice| match notice {
+        Notice::Stale(device) | Notice::Damaged(device) | Notice::Silent(device) => device == name,
+        Notice::Shrunk { device, .. } | Notice::Unreadable { device, .. } => device == name,
+        Notice::Missing { .. } | Notice::NotMember(_) | Notice::Unfinished(_) => false,
+    })
 }
 
 /// Returns true if the path does not exist. A path that cannot be examined, and an NBD server that cannot be reached,

@@ -24,13 +24,13 @@ use rustix::io::Errno;
 use self::configured::{Configured, Wanted};
 use self::file::{Record, read, write};
 use crate::cache::{config_mode, engine_mode};
-use crate::in_time::in_time;
+use crate::in_time::{ASK_AGAIN, in_time, walk_in_time};
 
 /// The highest number of shares since the start, and one more.
 const MOST_SHARES: u16 = forebay_engine::Policy::SHARES;
 
-/// The advice for a command if a file system does not answer.
-const ASK_AGAIN: &str = "run the command again once it answers";
+/// The place of a look at the paths of all rules.
+const RULED: &str = "a path with a rule";
 
 /// The policies of a server with a cache.
 pub(crate) struct Policies {
@@ -128,8 +128,7 @@ impl Policies {
     pub(crate) fn answer(self: &Arc<Self>, request: PolicyRequest) -> Result<PolicyReport, String> {
         match request {
             PolicyRequest::Show { path } => {
-                let place =
-                    path.as_ref().map_or("a path with a rule".into(), |path| path.display().to_string());
+                let place = path.as_ref().map_or(RULED.into(), |path| path.display().to_string());
                 let policies = self.clone();
                 in_time(&place, ASK_AGAIN, move || match path {
                     Some(path) => policies.show(&policies.named(&path).map_err(|error| error.to_string())?.0),
@@ -158,7 +157,7 @@ impl Policies {
         })?;
         self.tell(&format!("the policy of {} is {} now", path.display(), described(rule)));
         self.apply(&root, path)?;
-        self.show(path)
+        self.show_in_time(path)
     }
 
     /// Removes the rule of a path, durably, also if the path is gone. Fails if the rule comes from the configuration.
@@ -185,9 +184,19 @@ impl Policies {
         self.tell(&format!("the policy of {} is removed", path.display()));
         if let Some(root) = root.filter(|root| removed.as_ref() == Some(root)) {
             self.apply(&root, path)?;
-            return self.show(path);
+            return self.show_in_time(path);
         }
-        Ok(self.report(self.all(), None))
+        let policies = self.clone();
+        in_time(RULED, ASK_AGAIN, move || policies.report(policies.all(), None))
+    }
+
+    /// Returns the result of [`Policies::show`].
+    ///
+    /// # Errors
+    /// A sentence: the path is not served, or the file system does not answer.
+    fn show_in_time(self: &Arc<Self>, path: &Path) -> Result<PolicyReport, String> {
+        let (policies, asked) = (self.clone(), path.to_owned());
+        in_time(&path.display().to_string(), ASK_AGAIN, move || policies.show(&asked))?
     }
 
     /// Returns a path without symbolic links, and the directories whose rules hold for it, the nearest first.
@@ -233,7 +242,13 @@ impl Policies {
 
     /// Tells the engine about the files below a rule that changed.
     fn apply(&self, root: &PolicyRoot, path: &Path) -> Result<(), String> {
-        self.vfs.apply_policies(root).map_err(|error| {
+        let (vfs, root) = (self.vfs.clone(), root.clone());
+        let applied = walk_in_time(
+            &path.display().to_string(),
+            |_| (),
+            move |walk| vfs.apply_policies(&root, walk).map_err(|error| error.to_string()),
+        );
+        applied.and_then(|applied| applied).map_err(|error| {
             format!(
                 "the rule for {} is in force, but not all files could be looked at: {error}; they follow when they are used",
                 path.display()

@@ -3,13 +3,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use forebay_disk::{CacheDevice, OpenError};
 
 use crate::busy_retry::BusyRetry;
-use crate::devices::device;
+use crate::devices::{device, make};
+use crate::in_time::while_it_goes_on;
+
+/// The time within which the making of a file has to go on. The last step is a sync of the whole file.
+const MAKING: Duration = Duration::from_secs(60);
 
 /// The time between two checks after the deadline.
 const LOOK: Duration = Duration::from_millis(200);
@@ -45,6 +51,28 @@ pub(crate) fn open_side_by_side(
 pub(crate) fn open_beside_others(path: &Path, size: u64, retry: BusyRetry) -> Answer {
     let mut answers = open_until(vec![path.to_owned()], size, retry, deadline(), |_, _| true);
     answers.pop().unwrap_or_else(|| Err(silent(path.to_owned(), deadline())))
+}
+
+/// Makes the file of a device that is to be added to a pool in service. That may take long, as long as it goes on.
+///
+/// # Errors
+/// [`OpenError::Silent`] after [`MAKING`] without progress, and no file is left when the file system answers again;
+/// every other reason why the file cannot be made.
+pub(crate) fn make_beside_others(path: &Path, size: u64, retry: BusyRetry) -> Answer {
+    let steps = Arc::new(AtomicU64::new(0));
+    let (counted, place, late) = (steps.clone(), path.to_owned(), path.to_owned());
+    let work = move || {
+        make(&place, size, retry, &|| {
+            counted.fetch_add(1, Relaxed);
+        })
+    };
+    let unwanted = move |made: Answer| {
+        if made.is_ok() {
+            let _ = std::fs::remove_file(late);
+        }
+    };
+    let made = while_it_goes_on(MAKING, || steps.load(Relaxed), work, unwanted);
+    made.unwrap_or_else(|_| Err(silent(path.to_owned(), MAKING)))
 }
 
 fn silent(path: PathBuf, after: Duration) -> OpenError {

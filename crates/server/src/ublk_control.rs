@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use forebay_block::ublk::{Control, Description, Driver, Order};
@@ -29,6 +29,9 @@ const CONTROL: &str = "/dev/ublk-control";
 
 /// The time that the server waits until the kernel has forgotten a device. Afterwards the kernel goes on by itself.
 const FORGETTING: Duration = Duration::from_secs(1);
+
+/// The time that a command may take. A command for a device whose requests are not answered may not end.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The error after the end of the process.
 const ENDED: &str = "the process for ublk has ended; restart the server";
@@ -48,6 +51,7 @@ pub(crate) struct UblkDriver {
     process: Child,
     line: Mutex<UnixStream>,
     waiting: Arc<Mutex<Waiting>>,
+    patience: Duration,
 }
 
 /// The orders that are not answered yet.
@@ -92,7 +96,7 @@ impl UblkDriver {
     }
 
     fn new(process: Child, line: UnixStream) -> Self {
-        UblkDriver { process, line: Mutex::new(line), waiting: Arc::default() }
+        UblkDriver { process, line: Mutex::new(line), waiting: Arc::default(), patience: PATIENCE }
     }
 
     /// Sends an order. The thread that reads the answers starts with the first order: by then the server has given up
@@ -125,7 +129,7 @@ fn read_answers(line: UnixStream, waiting: &Mutex<Waiting>) {
         let Ok(Answer(number, answer)) = serde_json::from_str(&answer) else { break };
         let sender = waiting.lock().answers.remove(&number);
         if let Some(sender) = sender {
-            // The thread that waits gives up only with the process.
+            // The thread that waited may have given up.
             let _ = sender.send(answer);
         }
     }
@@ -138,7 +142,13 @@ impl Driver for UblkDriver {
     fn carry_out(&self, order: Order) -> io::Result<Option<Description>> {
         let (send, answer) = channel();
         self.send(order, send)?;
-        let answer = answer.recv().map_err(|_| io::Error::other(ENDED))?;
+        let answer = answer.recv_timeout(self.patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the ublk driver has not carried out a command within {:?}", self.patience),
+            ),
+            RecvTimeoutError::Disconnected => io::Error::other(ENDED),
+        })?;
         answer.map_err(io::Error::from_raw_os_error)
     }
 }
@@ -275,6 +285,29 @@ mod tests {
             answer.send(()).unwrap();
             assert_eq!(stopping.join().unwrap().unwrap(), None);
         });
+        drop(driver);
+        answering.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn an_order_that_does_not_end_is_given_up_and_the_next_one_is_answered() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (end, silent) = channel::<()>();
+        let silent = Mutex::new(silent);
+        let answering = std::thread::spawn(move || {
+            answer_all(theirs, move |order| match order {
+                Order::Start(..) => Ok(silent.lock().recv().map_or(None, |()| None)),
+                _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+            })
+        });
+        let mut driver = UblkDriver::new(Command::new("true").spawn().unwrap(), ours);
+        driver.patience = Duration::from_millis(50);
+        let late = driver.carry_out(Order::Start(0, 1)).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        assert!(late.to_string().contains("has not carried out a command"), "{late}");
+        end.send(()).unwrap();
+        driver.patience = PATIENCE;
+        assert_eq!(driver.carry_out(Order::Stop(0)).unwrap_err().raw_os_error(), Some(libc::EBUSY));
         drop(driver);
         answering.join().unwrap().unwrap();
     }

@@ -1,26 +1,27 @@
 //! Warming for the control socket: files are brought into the cache in the background of clients.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use forebay_common::lock::Mutex;
 use forebay_control::WarmReport;
 use forebay_nfs::Nfs;
 use forebay_runtime::block_on;
-use forebay_vfs::{Vfs, Warming};
+use forebay_vfs::{Vfs, WalkProgress, Warming};
 
 use crate::cache::Cache;
+use crate::in_time::{real, walk_in_time};
 use crate::usual_reads::UsualReads;
 
-/// The time between two reports.
-const REPORT: Duration = Duration::from_millis(200);
 /// The longest pause for clients.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The choice of files.
-enum Chosen<'a> {
+enum Chosen {
     /// The files at and below a path.
-    Path(&'a Path),
+    Path(PathBuf),
     /// The files with these handles.
     Handles(Vec<Vec<u8>>),
 }
@@ -29,9 +30,9 @@ enum Chosen<'a> {
 /// returns false. While clients read and write, half of the time is left to them.
 ///
 /// # Errors
-/// A sentence: the path is not served, or nothing that is read is cached.
+/// A sentence: the path is not served, its file system does not answer, or nothing that is read is cached.
 pub(crate) fn warm(
-    (nfs, vfs, cache): (&Nfs, &Vfs, &Cache),
+    (nfs, vfs, cache): (&Arc<Nfs>, &Arc<Vfs>, &Cache),
     reads: Option<&UsualReads>,
     path: Option<&Path>,
     progress: &mut dyn FnMut(WarmReport) -> bool,
@@ -39,37 +40,70 @@ pub(crate) fn warm(
     if cache.engine.mode() == forebay_engine::Mode::PassThrough {
         return Err("reads are not cached in mode pass-through; `forebay mode` changes that".to_owned());
     }
-    let served = || {
-        let stats = nfs.stats();
-        stats.bytes_read.load(Relaxed) + stats.bytes_written.load(Relaxed)
-    };
-    let chosen =
-        path.map_or_else(|| usual(nfs, reads).map(Chosen::Handles), |path| Ok(Chosen::Path(path)))?;
-    let total = match &chosen {
-        Chosen::Path(path) => vfs.measure(path).map_err(|error| error.to_string())?,
-        Chosen::Handles(handles) => Warming { files: handles.len() as u64, ..Warming::default() },
+    let place =
+        path.map_or_else(|| "a file that clients usually read".to_owned(), |path| path.display().to_string());
+    let (chosen, total) = match path {
+        Some(path) => measured(vfs, &place, path)?,
+        None => {
+            let handles = usual(nfs, reads)?;
+            let total = Warming { files: handles.len() as u64, ..Warming::default() };
+            (Chosen::Handles(handles), total)
+        }
     };
     // Until all clean segments are loaded, the room is not known.
     block_on(cache.engine.warmed());
+    let latest = Arc::new(Mutex::new(Warming::default()));
+    let (nfs, vfs, reached) = (nfs.clone(), vfs.clone(), latest.clone());
+    let work = move |walk: &WalkProgress| {
+        let mut pause = pause_for_clients(nfs);
+        let mut step = |warming: Warming| {
+            *reached.lock() = warming;
+            pause();
+            walk.step()
+        };
+        match &chosen {
+            Chosen::Path(path) => vfs.warm(path, walk, &mut step).map_err(|error| error.to_string()),
+            Chosen::Handles(handles) => Ok(vfs.warm_handles(handles, walk, &mut step)),
+        }
+    };
+    let mut told = Warming::default();
+    let mut look = |walk: &WalkProgress| {
+        let now = *latest.lock();
+        if now != told && !progress(report(total, now)) {
+            walk.give_up();
+        }
+        told = now;
+    };
+    Ok(report(total, walk_in_time(&place, &mut look, work)??))
+}
+
+/// Returns the files at and below `path`, and their number and bytes.
+fn measured(vfs: &Arc<Vfs>, place: &str, path: &Path) -> Result<(Chosen, Warming), String> {
+    let (vfs, path) = (vfs.clone(), path.to_owned());
+    walk_in_time(
+        place,
+        |_| (),
+        move |walk| {
+            let path = real(&path)?;
+            let total = vfs.measure(&path, walk).map_err(|error| error.to_string())?;
+            Ok((Chosen::Path(path), total))
+        },
+    )?
+}
+
+/// Returns a function that pauses as long as the work since its last call took, if clients read or wrote meanwhile.
+fn pause_for_clients(nfs: Arc<Nfs>) -> impl FnMut() {
+    let served = move || {
+        let stats = nfs.stats();
+        stats.bytes_read.load(Relaxed) + stats.bytes_written.load(Relaxed)
+    };
     let (mut before, mut begun) = (served(), Instant::now());
-    let mut told = begun;
-    let mut step = |warming: Warming| {
-        let now = served();
-        if now != before {
+    move || {
+        if served() != before {
             std::thread::sleep(begun.elapsed().min(PAUSE));
         }
         (before, begun) = (served(), Instant::now());
-        let due = told.elapsed() >= REPORT;
-        if due {
-            told = begun;
-        }
-        !due || progress(report(total, warming))
-    };
-    let warmed = match &chosen {
-        Chosen::Path(path) => vfs.warm(path, &mut step).map_err(|error| error.to_string())?,
-        Chosen::Handles(handles) => vfs.warm_handles(handles, &mut step),
-    };
-    Ok(report(total, warmed))
+    }
 }
 
 /// Returns the handles of the files that clients usually read, the most read ones first.

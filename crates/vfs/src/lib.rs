@@ -79,7 +79,7 @@ pub use ops::xattr::{AclBytes, SetAcls, XattrMust};
 pub use question::{Answer, Question};
 pub use rustix::fs::FileType;
 pub use rustix::io::Errno;
-pub use service::inspect::{Holdings, InspectError};
+pub use service::inspect::{Holdings, InspectError, WalkProgress};
 pub use service::mount_watch::MountWatch;
 pub use service::policy::PolicyRoot;
 pub use service::served::ServedFilesystem;

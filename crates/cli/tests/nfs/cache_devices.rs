@@ -114,6 +114,34 @@ fn a_cache_file_cut_short_in_service_costs_nothing() {
     lose(4, |path| File::options().write(true).open(path).unwrap().set_len(1 << 20).unwrap());
 }
 
+/// The end of the device is gone, the superblock at its front is whole.
+#[test]
+fn a_cache_file_cut_short_while_no_server_ran_is_a_lost_device() {
+    let mut server = cached();
+    let mut copies = Copies::new(6);
+    copies.change(&mut server.connect(), 100);
+    server.kill();
+    let [_, cut] = server.caches();
+    File::options().write(true).open(&cut).unwrap().set_len(48 << 20).unwrap();
+    let before = std::fs::read(&cut).unwrap();
+    server.start();
+    assert_eq!(server.status()["effective_mode"], "write-through");
+    assert!(events(&server).contains("has shrunk to 50331648 bytes"), "{}", events(&server));
+    let faults = reasons(&server);
+    assert!(faults.contains("caches/b") && faults.contains("was lost"), "{faults}");
+    assert!(!faults.contains("is missing"), "{faults}");
+    copies.check(&mut server.connect());
+    copies.change(&mut server.connect(), 50);
+    server.flush();
+    copies.check_directory(&server.data);
+    assert!(std::fs::read(&cut).unwrap() == before, "nothing is written to it");
+    std::fs::remove_file(&cut).unwrap();
+    server.ask(&["pool", "add", cut.to_str().unwrap()]);
+    wait_for(|| server.status()["health"]["state"] == "OK");
+    server.restart();
+    copies.check(&mut server.connect());
+}
+
 #[test]
 fn an_only_device_that_dies_is_done_without_and_what_comes_back_with_it_does_not_count() {
     let home = tempfile::tempdir().unwrap();

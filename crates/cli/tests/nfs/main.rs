@@ -85,6 +85,7 @@ mod renaming;
 mod retransmit;
 mod rpc_errors;
 mod shared_flush;
+mod silent_commands;
 mod silent_volumes;
 mod slow_start;
 mod ssd_reads;

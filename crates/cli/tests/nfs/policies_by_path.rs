@@ -10,7 +10,7 @@ use crate::harness::*;
 const SIZE: usize = 64 << 10;
 
 /// Returns a configuration with an export and further tables.
-fn toml(more: &str) -> String {
+pub(crate) fn toml(more: &str) -> String {
     format!(
         "[[export]]\npath = \"@/data\"\nname = \"/\"\n[[export.client]]\nnetworks = [\"127.0.0.1\"]\nsquash = \"none\"\n{more}"
     )

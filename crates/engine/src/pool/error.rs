@@ -139,9 +139,10 @@ pub enum PoolError {
         /// The bits of the unknown features.
         bits: u64,
     },
-    /// The device has shrunk: not all of its segments fit any more.
+    /// The device has shrunk: not all of its segments fit any more. The other devices are not enough.
     #[error(
-        "{device} has shrunk to {size} bytes, but its pool uses {needed}; give it back its size, or leave it out"
+        "{device} has shrunk to {size} bytes, but its pool uses {needed}, and the pool cannot be used without it; give it \
+         back its size and contents, or connect the missing devices"
     )]
     Shrunk {
         /// The device's name.
@@ -228,6 +229,19 @@ pub enum Notice {
         "{0} is not used, since both its superblocks are damaged; replace it, or add it again after wiping it"
     )]
     Damaged(String),
+    /// The device has shrunk: not all of its segments fit any more.
+    #[error(
+        "{device} is not used, since it has shrunk to {size} bytes, and its pool uses {needed}; replace it, or add it again \
+         with `forebay pool add`"
+    )]
+    Shrunk {
+        /// The device's name.
+        device: String,
+        /// The current size of the device in bytes.
+        size: u64,
+        /// The bytes that the device's segments need.
+        needed: u64,
+    },
     /// The adding of the device, or the formatting of a pool with it, was cut short.
     #[error("{0} is not used, since a crash interrupted its adding; add it again with `forebay pool add`")]
     Unfinished(String),

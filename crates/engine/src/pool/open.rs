@@ -16,7 +16,7 @@
 //! | O12 | a member that the table no longer names, or names as removed | go on without it |
 //! | O13 | a member that the table names as lost | go on without it: stale |
 //! | O14 | an active member older than the newest epoch in use | go on without it: stale |
-//! | O15 | an active member smaller than its segments | refuse |
+//! | O15 | an active member smaller than its segments | go on without it; refuse if the others are not enough |
 //! | O16 | a damaged, unfinished or unreadable device beside good members | go on without it |
 //! | O17 | one active member missing (or dropped by O12 to O16) | go on, degraded |
 //! | O18 | more than one active member missing | refuse |
@@ -95,7 +95,7 @@ pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
             Err(notice) => notices.push(notice),
         }
     }
-    notices.extend(missing(&superblock, &devices)?);
+    notices.extend(missing(&superblock, &devices, &notices)?);
     superblock.epoch = highest(&found, |superblock| superblock.epoch);
     superblock.generation = highest(&found, |superblock| superblock.generation);
     Ok(Decision { superblock, devices, notices })
@@ -183,24 +183,34 @@ fn member(found: &PoolDevice<'_>, newest: &PoolDevice<'_>) -> Result<Result<usiz
         // An epoch comes into use when all active members carry it, so this member fell back since.
         State::Active if own.epoch < table.in_use => Ok(Err(Notice::Stale(name))),
         State::Active if segments(found.size, table.segment_size) < entry.segments => {
-            Err(PoolError::Shrunk {
-                device: name,
-                size: found.size,
-                needed: size_for(entry.segments, table.segment_size),
-            })
+            let needed = size_for(entry.segments, table.segment_size);
+            Ok(Err(Notice::Shrunk { device: name, size: found.size, needed }))
         }
         State::Active => Ok(Ok(index)),
     }
 }
 
-/// Applies rows O17 to O19.
-fn missing(superblock: &Superblock, devices: &[Option<usize>]) -> Result<Option<Notice>, PoolError> {
+/// Applies rows O17 to O19, and the refusal of O15. `found` are the findings about the devices that are there.
+fn missing(
+    superblock: &Superblock,
+    devices: &[Option<usize>],
+    found: &[Notice],
+) -> Result<Option<Notice>, PoolError> {
     let missing: Vec<_> = (0..)
         .zip(&superblock.members)
         .zip(devices)
         .filter(|((_, entry), device)| entry.state == State::Active && device.is_none())
         .map(|((index, entry), _)| (index, Uuid(entry.uuid)))
         .collect();
+    let shrunk = found.iter().find_map(|notice| match notice {
+        Notice::Shrunk { device, size, needed } => Some((device.clone(), *size, *needed)),
+        _ => None,
+    });
+    if let Some((device, size, needed)) = shrunk
+        && (missing.len() > 1 || devices.iter().all(Option::is_none))
+    {
+        return Err(PoolError::Shrunk { device, size, needed });
+    }
     match missing[..] {
         [] => Ok(None),
         [(index, uuid)] => Ok(Some(Notice::Missing { index, uuid })),

@@ -296,12 +296,22 @@ impl Volumes {
 }
 
 /// Opens a block device for this process alone, and writes what the kernel has of it in memory. Returns `None` if there
-/// is no such device. Fails if the write takes longer than [`PATIENCE`](patience::PATIENCE).
+/// is no such device. Fails if that takes longer than [`PATIENCE`](patience::PATIENCE): the opening as well waits for
+/// another program that is closing the device.
 fn claim(path: &Path) -> Result<Option<File>, String> {
+    let place = path.to_owned();
+    let claimed = in_time(patience::PATIENCE, move || claim_now(&place));
+    claimed.unwrap_or_else(|| {
+        let seconds = patience::PATIENCE.as_secs();
+        Err(unflushed(path, &format!("the backing device does not answer within {seconds} seconds")))
+    })
+}
+
+/// Carries out [`claim`], and waits as long as the device needs.
+fn claim_now(path: &Path) -> Result<Option<File>, String> {
     use rustix::fs::{CWD, Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-    let claimed = rustix::fs::openat(CWD, path, flags, Mode::empty()).map(File::from);
-    let claimed = match claimed {
+    let claimed = match rustix::fs::openat(CWD, path, flags, Mode::empty()).map(File::from) {
         Ok(claimed) => claimed,
         Err(Errno::NOENT | Errno::NXIO) => return Ok(None),
         Err(Errno::BUSY) => {
@@ -309,12 +319,12 @@ fn claim(path: &Path) -> Result<Option<File>, String> {
         }
         Err(errno) => return Err(unopened(path, &errno.into())),
     };
-    let synced = in_time(patience::PATIENCE, move || claimed.sync_all().map(|()| claimed));
-    let failed = |reason: String| format!("{} cannot be flushed: {reason}", path.display());
-    let silent = || {
-        failed(format!("the backing device does not answer within {} seconds", patience::PATIENCE.as_secs()))
-    };
-    synced.ok_or_else(silent)?.map(Some).map_err(|error| failed(error.to_string()))
+    claimed.sync_all().map_err(|error| unflushed(path, &error.to_string()))?;
+    Ok(Some(claimed))
+}
+
+fn unflushed(path: &Path, reason: &str) -> String {
+    format!("{} cannot be flushed: {reason}", path.display())
 }
 
 /// Returns the message about a volume for which no block device can be made.

@@ -7,7 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use forebay_common::lock::Mutex;
 use forebay_engine::CachedObject as Cached;
 use forebay_runtime::block_on;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -59,6 +62,35 @@ pub enum InspectError {
     Dirty(String, Error),
 }
 
+/// How far a walk over files has come, as a thread that waits for the walk sees it. That thread can end the walk: a
+/// file system may not answer.
+#[derive(Debug, Default)]
+pub struct WalkProgress {
+    steps: AtomicU64,
+    is_given_up: AtomicBool,
+    /// The file that is being destaged.
+    destaged: Mutex<Option<Arc<Cached>>>,
+}
+
+impl WalkProgress {
+    /// Returns a value that changes as long as the walk goes on.
+    pub fn mark(&self) -> (u64, u64) {
+        let dirty = self.destaged.lock().as_ref().map_or(0, |file| file.usage().dirty_blocks);
+        (self.steps.load(Relaxed), dirty)
+    }
+
+    /// Has the walk end at its next step.
+    pub fn give_up(&self) {
+        self.is_given_up.store(true, Relaxed);
+    }
+
+    /// Counts a step. Returns false if the walk is to end.
+    pub fn step(&self) -> bool {
+        self.steps.fetch_add(1, Relaxed);
+        !self.is_given_up.load(Relaxed)
+    }
+}
+
 /// The number of attempts with a file that clients write to.
 const TRIES: usize = 8;
 
@@ -71,25 +103,38 @@ struct Walk<'a> {
     found: Holdings,
     /// Files of which something is cached, if that is to be dropped.
     cached: Option<Vec<(String, Arc<Cached>)>>,
+    progress: &'a WalkProgress,
 }
 
 impl Vfs {
     /// Returns the cache's contents of the file at `path`, or of all files below the directory. `path` is absolute,
     /// without symbolic links.
-    pub fn holdings(&self, path: &Path) -> std::result::Result<Holdings, InspectError> {
+    pub fn holdings(
+        &self,
+        path: &Path,
+        progress: &WalkProgress,
+    ) -> std::result::Result<Holdings, InspectError> {
         if self.cache.get().is_none() {
             return Err(InspectError::NoCache);
         }
-        self.walk(path, false).map(|walk| walk.found)
+        self.walk(path, false, progress).map(|walk| walk.found)
     }
 
     /// Forgets names and attributes of the inode at `path`, and of all inodes below a directory. Destages the dirty
     /// blocks of these files, then drops all their cached blocks, durably when this returns. Returns the cache's
     /// contents from before.
-    pub fn drop_cached(&self, path: &Path) -> std::result::Result<Holdings, InspectError> {
-        let Walk { fs, linked, mut found, cached, .. } = self.walk(path, true)?;
+    pub fn drop_cached(
+        &self,
+        path: &Path,
+        progress: &WalkProgress,
+    ) -> std::result::Result<Holdings, InspectError> {
+        let Walk { fs, linked, mut found, cached, .. } = self.walk(path, true, progress)?;
         let Some(linked) = linked else { return Ok(found) };
         for (name, cached) in cached.unwrap_or_default() {
+            if !progress.step() {
+                return Err(InspectError::System(name, Error::Os(Errno::CANCELED)));
+            }
+            *progress.destaged.lock() = Some(cached.clone());
             match drop_file(fs, linked, &cached) {
                 // A file that is gone has nothing to drop.
                 Ok(true) | Err(Error::Stale) => {}
@@ -101,13 +146,18 @@ impl Vfs {
     }
 
     /// Walks the files at and below a path. With `list`, lists the cached ones and forgets their attributes.
-    fn walk(&self, path: &Path, list: bool) -> std::result::Result<Walk<'_>, InspectError> {
+    fn walk<'a>(
+        &'a self,
+        path: &Path,
+        list: bool,
+        progress: &'a WalkProgress,
+    ) -> std::result::Result<Walk<'a>, InspectError> {
         let shown = || path.display().to_string();
         let (export, rest) = self.export_of(path).ok_or_else(|| InspectError::NotServed(shown()))?;
         let fs = &*export.fs;
         let cached = list.then(Vec::new);
-        let mut walk =
-            Walk { fs, linked: fs.linked(), seen: HashSet::new(), found: Holdings::default(), cached };
+        let (linked, seen, found) = (fs.linked(), HashSet::new(), Holdings::default());
+        let mut walk = Walk { fs, linked, seen, found, cached, progress };
         let root = export.root.path();
         let looked = open(root, &rest).and_then(|fd| {
             if let Some(parent) = rest.parent().filter(|_| list) {
@@ -119,12 +169,10 @@ impl Vfs {
         Ok(walk)
     }
 
-    /// Returns the export that contains `path`, and the way from its root.
+    /// Returns the export that contains `path`, and the way from its root. No file system is asked: that of another
+    /// export may not answer. The settings have the paths of exports without symbolic links.
     pub(super) fn export_of(&self, path: &Path) -> Option<(&Arc<Export>, std::path::PathBuf)> {
-        let below = |export: &Arc<Export>| {
-            let root = std::fs::canonicalize(&export.path).ok()?;
-            path.strip_prefix(root).ok().map(Path::to_owned)
-        };
+        let below = |export: &Arc<Export>| path.strip_prefix(&export.path).ok().map(Path::to_owned);
         let found = self.exports().iter().filter_map(|export| Some((export, below(export)?)));
         found.min_by_key(|(_, rest)| rest.components().count())
     }
@@ -133,6 +181,9 @@ impl Vfs {
 impl Walk<'_> {
     /// Counts a file, or the files of a directory.
     fn visit(&mut self, fd: &OwnedFd, path: &Path) -> Result<()> {
+        if !self.progress.step() {
+            return Err(Error::Os(Errno::CANCELED));
+        }
         let (kernel, attr) = self.fs.identify(fd)?;
         if self.cached.is_some() {
             self.fs.forget_known(&kernel);

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::export::Export;
 use crate::export::filesystem::Filesystem;
 use crate::export::vfs::Vfs;
-use crate::service::inspect::{InspectError, open};
+use crate::service::inspect::{InspectError, WalkProgress, open};
 use crate::service::shown_path::host_path;
 use crate::sys::KernelHandle;
 
@@ -132,12 +132,12 @@ impl Vfs {
     ///
     /// # Errors
     /// A directory cannot be read. The files that were not met get their policies when clients use them.
-    pub fn apply_policies(&self, root: &PolicyRoot) -> Result<()> {
+    pub fn apply_policies(&self, root: &PolicyRoot, progress: &WalkProgress) -> Result<()> {
         if self.engine().is_some_and(|engine| engine.warming().is_some()) {
             self.queue_policies(root);
             return Ok(());
         }
-        self.policy_place(root).map_or(Ok(()), |(fs, kernel)| apply_below(fs, &kernel))
+        self.policy_place(root).map_or(Ok(()), |(fs, kernel)| apply_below(fs, &kernel, progress))
     }
 
     /// Starts the threads that tell the engine the policies of files below the rules, now and after renames. Called
@@ -168,7 +168,7 @@ fn follow(fs: &Weak<Filesystem>, moved: &Receiver<KernelHandle>) {
             // Before that, objects of clean blocks are not all in the index.
             block_on(linked.cache.engine.warmed());
         }
-        if let Err(error) = apply_below(&fs, &root)
+        if let Err(error) = apply_below(&fs, &root, &WalkProgress::default())
             && error != Error::Stale
         {
             tracing::warn!("policies are not in force yet for all files that nobody uses: {error}");
@@ -177,10 +177,10 @@ fn follow(fs: &Weak<Filesystem>, moved: &Receiver<KernelHandle>) {
 }
 
 /// Tells the engine the policy of a file, or of each file below a directory.
-fn apply_below(fs: &Arc<Filesystem>, root: &KernelHandle) -> Result<()> {
+fn apply_below(fs: &Arc<Filesystem>, root: &KernelHandle, progress: &WalkProgress) -> Result<()> {
     let object = fs.resolve(root, true)?;
     if object.is_dir() {
-        return visit(fs, &object);
+        return visit(fs, &object, progress);
     }
     // The directory of a file is known from the walk that found the rule, or else the rule counts alone.
     let dir = fs.policies.dir_of(root).and_then(|dir| fs.resolve(&dir, true).ok());
@@ -190,13 +190,16 @@ fn apply_below(fs: &Arc<Filesystem>, root: &KernelHandle) -> Result<()> {
 }
 
 /// Records the place of each file below a directory, and tells the engine its policy.
-fn visit(fs: &Arc<Filesystem>, dir: &Inode) -> Result<()> {
+fn visit(fs: &Arc<Filesystem>, dir: &Inode, progress: &WalkProgress) -> Result<()> {
     let policy = fs.dir_policy(dir);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let entries = rustix::fs::Dir::new(rustix::fs::openat(dir.path(), c".", flags, Mode::empty())?)?;
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
+        if !progress.step() {
+            return Err(Error::Os(Errno::CANCELED));
+        }
         if name == c"." || name == c".." || fs.is_private(&dir.kernel, name.to_bytes()) {
             continue;
         }
@@ -205,7 +208,7 @@ fn visit(fs: &Arc<Filesystem>, dir: &Inode) -> Result<()> {
                 fs.tell_policy(&file, fs.policies.rule(&file).map_or(policy, |rule| rule.over(policy)));
             }),
             FileType::Directory | FileType::Unknown => match fs.child(dir, name.to_bytes(), false) {
-                Ok((child, _)) if child.is_dir() => visit(fs, &child),
+                Ok((child, _)) if child.is_dir() => visit(fs, &child, progress),
                 Ok((child, _)) => {
                     fs.tell_policy(&child.kernel, policy);
                     Ok(())

@@ -15,7 +15,7 @@ use crate::error::{Error, Result, from_cache};
 use crate::export::external_change::refresh;
 use crate::export::vfs::Vfs;
 use crate::export::{Export, Target};
-use crate::service::inspect::{InspectError, open};
+use crate::service::inspect::{InspectError, WalkProgress, open};
 use crate::wait::Wait;
 
 /// Bytes that are brought at once.
@@ -46,9 +46,13 @@ impl Vfs {
     ///
     /// # Errors
     /// The path is not served, or a directory cannot be read.
-    pub fn measure(&self, path: &Path) -> std::result::Result<Warming, InspectError> {
+    pub fn measure(
+        &self,
+        path: &Path,
+        progress: &WalkProgress,
+    ) -> std::result::Result<Warming, InspectError> {
         let mut found = Warming::default();
-        self.each_below(path, &mut |_, attr| {
+        self.each_below(path, progress, &mut |_, attr| {
             found.files += 1;
             found.bytes += attr.size;
             true
@@ -60,17 +64,27 @@ impl Vfs {
     ///
     /// # Errors
     /// The path is not served, or a directory cannot be read.
-    pub fn warm(&self, path: &Path, step: WarmingStep<'_>) -> std::result::Result<Warming, InspectError> {
+    pub fn warm(
+        &self,
+        path: &Path,
+        progress: &WalkProgress,
+        step: WarmingStep<'_>,
+    ) -> std::result::Result<Warming, InspectError> {
         let mut warming = Warming::default();
-        self.each_below(path, &mut |target, attr| warming.file(target, attr, step))?;
+        self.each_below(path, progress, &mut |target, attr| warming.file(target, attr, step))?;
         Ok(warming)
     }
 
     /// Brings the files with these handles to the cache devices, in this order, as far as there is unused space. A
     /// handle that leads to no file is passed over.
-    pub fn warm_handles(&self, handles: &[Vec<u8>], step: WarmingStep<'_>) -> Warming {
+    pub fn warm_handles(
+        &self,
+        handles: &[Vec<u8>],
+        progress: &WalkProgress,
+        step: WarmingStep<'_>,
+    ) -> Warming {
         let mut warming = Warming::default();
-        for handle in handles {
+        for handle in handles.iter().take_while(|_| progress.step()) {
             let Ok(target) = self.target(handle, Wait::Yes) else { continue };
             let Ok(attr) = target.attr() else { continue };
             if attr.kind == FileType::RegularFile && !warming.file(&target, &attr, step) {
@@ -84,6 +98,7 @@ impl Vfs {
     fn each_below(
         &self,
         path: &Path,
+        progress: &WalkProgress,
         each: &mut dyn FnMut(&Target, &Attr) -> bool,
     ) -> std::result::Result<(), InspectError> {
         let shown = || path.display().to_string();
@@ -93,19 +108,23 @@ impl Vfs {
         }
         let mut begin = || {
             let (object, attr) = export.fs.adopt(open(export.root.path(), &rest)?)?;
-            visit(export, object, &attr, each).map(drop)
+            visit(export, object, &attr, progress, each).map(drop)
         };
         begin().map_err(|error| InspectError::System(shown(), error))
     }
 }
 
-/// Calls `each` with the files at and below an inode. Returns false if `each` did.
+/// Calls `each` with the files at and below an inode. Returns false if `each` did, or the walk is to end.
 fn visit(
     export: &Arc<Export>,
     object: Arc<Inode>,
     attr: &Attr,
+    progress: &WalkProgress,
     each: &mut dyn FnMut(&Target, &Attr) -> bool,
 ) -> Result<bool> {
+    if !progress.step() {
+        return Ok(false);
+    }
     match attr.kind {
         FileType::RegularFile => return Ok(each(&Target { export: export.clone(), object }, attr)),
         FileType::Directory => {}
@@ -122,7 +141,7 @@ fn visit(
         let visited = export
             .fs
             .child(&object, name.to_bytes(), false)
-            .and_then(|(child, attr)| visit(export, child, &attr, each));
+            .and_then(|(child, attr)| visit(export, child, &attr, progress, each));
         match visited {
             Ok(true) => {}
             Ok(false) => return Ok(false),

@@ -217,9 +217,24 @@ fn o14_an_active_member_fell_back() {
 fn o15_shrunk() {
     let [a, b] = used();
     let (size, needed) = (64 * MIB - BLOCK as u64, 64 * MIB);
-    let small = b.copy("b", size);
-    let expected = PoolError::Shrunk { device: name(&b), size, needed };
-    assert_eq!(refused(&[a.clone(), small]), expected);
+    let [small, too] = [&a, &b].map(|whole| whole.copy(whole.name(), size));
+    let mut pool = open(&[a.clone(), too.clone()]).unwrap();
+    assert_eq!(present(&pool), ["a"]);
+    let missing = Notice::Missing { index: 1, uuid: Uuid(3) };
+    assert_eq!(pool.notices, [Notice::Shrunk { device: name(&b), size, needed }, missing]);
+    let cut = too.image();
+    block_on(pool.open_epoch()).unwrap();
+    assert!(cut == too.image(), "nothing is written to a device that has shrunk");
+    assert_eq!(superblock(&a).members[1].state, State::Lost);
+    let whole_again = open(&[a.clone(), b.clone()]).unwrap();
+    assert_eq!(
+        (present(&whole_again), &whole_again.notices[..]),
+        (vec!["a"], &[Notice::Stale("b".into())][..])
+    );
+    let expected = |device: &Arc<Ram>| PoolError::Shrunk { device: name(device), size, needed };
+    assert_eq!(refused(std::slice::from_ref(&too)), expected(&b), "the other one is not there");
+    assert_eq!(refused(&[small.clone(), too]), expected(&small), "no device is whole");
+    let [a, b] = used();
     let larger = b.copy("b", 100 * MIB);
     assert_eq!(open(&[a, larger]).unwrap().members[1].segments, 62, "more room is not used");
 }
