@@ -8,11 +8,7 @@ use crate::{Exit, output};
 
 /// Runs `forebay adopt`.
 pub(crate) fn adopt(args: &AdoptArgs) -> anyhow::Result<Exit> {
-    let path =
-        std::fs::canonicalize(&args.dir).with_context(|| format!("cannot look at {}", args.dir.display()))?;
-    if !path.is_dir() {
-        bail!("{} is not a directory; name one that the server is to serve", path.display());
-    }
+    let path = forebay_server::real_directory(&args.dir).map_err(anyhow::Error::msg)?;
     let state_dir = match &args.state_dir {
         Some(dir) => dir.clone(),
         None => state_base()
@@ -25,13 +21,19 @@ pub(crate) fn adopt(args: &AdoptArgs) -> anyhow::Result<Exit> {
             state_dir.display()
         );
     }
-    let there = forebay_server::adopt(&state_dir, &path, args.same)
-        .with_context(|| format!("cannot record the file system in {}", state_dir.display()))?;
+    let adopted = forebay_server::adopt(&state_dir, &path, args.same).map_err(anyhow::Error::msg)?;
     let rest = if args.same {
         "writes to it what the cache holds"
     } else {
         "sets aside what the cache holds for another one"
     };
-    output::note(&format!("The next start serves {there} at {}, and {rest}.", path.display()));
+    let (path, there) = (path.display(), adopted.described);
+    if !adopted.is_known {
+        output::note(&format!(
+            "Note: this server has not exported {path} yet, unless the export has an `id` in the configuration. A directory \
+             that the next start does not export is not served, and this command then has no effect."
+        ));
+    }
+    output::note(&format!("The next start serves {there} at {path}, and {rest}."));
     Ok(Exit::Done)
 }

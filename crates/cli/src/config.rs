@@ -50,24 +50,23 @@ fn show(file: Option<PathBuf>, target: &Target, json: bool) -> anyhow::Result<Ex
     Ok(Exit::Done)
 }
 
-/// Prints the mistakes in a configuration file, with exit status 2 if there is one. Asks no server.
+/// Prints the mistakes in a configuration file and in the files that it names, with exit status 2 if there is one. Asks
+/// no server.
 fn check(file: &Path, json: bool) -> anyhow::Result<Exit> {
-    let resolved = resolve(&flags_of(file));
-    let exit = if resolved.is_ok() { Exit::Done } else { Exit::Usage };
+    let (notices, mistakes) = match resolve(&flags_of(file)) {
+        Ok(resolved) => (resolved.notices, forebay_server::check_files(&resolved.settings)),
+        Err(problems) => (Vec::new(), problems.0.iter().map(ToString::to_string).collect()),
+    };
     if json {
-        let mistakes: Vec<String> =
-            resolved.err().iter().flat_map(|problems| &problems.0).map(ToString::to_string).collect();
         output::json(&json!({ "file": file, "mistakes": mistakes }))?;
-        return Ok(exit);
-    }
-    match resolved {
-        Ok(resolved) => {
-            resolved.notices.iter().for_each(|notice| output::note(&format!("Note: {notice}.")));
+    } else {
+        notices.iter().for_each(|notice| output::note(&format!("Note: {notice}.")));
+        mistakes.iter().for_each(|mistake| output::error(mistake));
+        if mistakes.is_empty() {
             output::note(&format!("No mistakes found in {}.", file.display()));
         }
-        Err(problems) => drop(serve::refuse(&problems)),
     }
-    Ok(exit)
+    Ok(if mistakes.is_empty() { Exit::Done } else { Exit::Usage })
 }
 
 /// Changes one setting in a file, if the result has no mistakes. Tells the differences.

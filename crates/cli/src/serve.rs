@@ -26,6 +26,11 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     notices.iter().for_each(|notice| output::note(&format!("Note: {notice}.")));
     if check_only {
         output::result(&describe(&settings.entries(), false))?;
+        let mistakes = forebay_server::check_files(&settings);
+        mistakes.iter().for_each(|mistake| output::error(mistake));
+        if !mistakes.is_empty() {
+            return Ok(Exit::Usage);
+        }
         output::note("No mistakes found.");
         return Ok(Exit::Done);
     }

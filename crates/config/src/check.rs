@@ -230,8 +230,8 @@ fn complete_exports(
     done.into_iter().map(|export| export.value).collect()
 }
 
-/// Returns the id that file handles of a directory carry if none is configured.
-fn derived_id(directory: &Path) -> u32 {
+/// Returns the id that file handles of an exported directory carry if none is configured.
+pub fn derived_id(directory: &Path) -> u32 {
     fold32(fnv1a(&[directory.as_os_str().as_bytes()]))
 }
 

@@ -32,6 +32,7 @@ mod users;
 mod volume;
 
 pub use cache::{CacheSettings, inside_export};
+pub use check::derived_id;
 pub use client_rule::{Access, ClientRule, Flavor, PrivilegedPort, Squash};
 pub use clients::{Certificate, Clients, anyone, loopback, parse_clients, parse_networks};
 pub use edit::set_in_text;

@@ -21,4 +21,4 @@ mod web;
 pub use gathered::Gathering;
 pub use metrics::{Format, render};
 pub use server::Listener;
-pub use web::Web;
+pub use web::{Web, token};

@@ -103,7 +103,7 @@ impl Web {
     /// # Errors
     /// The token cannot be used; the error names its file and the remedy.
     pub(crate) fn door(&self, settings: &Http, address: SocketAddr) -> Result<Door, String> {
-        let read = settings.token_file.as_deref().map(token).transpose();
+        let read = token(settings);
         *self.token.lock() = read.map_err(|reason| format!("HTTP is not served: {reason}"))?;
         let token = self.token.clone();
         let mut hosts = settings.hosts.clone();
@@ -120,7 +120,7 @@ impl Web {
         let is_listening = self.state.lock().address.is_some();
         let file_of = |settings: Option<&Http>| settings.and_then(|settings| settings.token_file.clone());
         let file = file_of(self.settings.as_ref()).filter(|_| is_listening);
-        file.filter(|file| file_of(settings).as_ref() == Some(file)).as_deref().map(token).transpose()
+        file.filter(|file| file_of(settings).as_ref() == Some(file)).as_deref().map(read_token).transpose()
     }
 
     /// Has all further requests bear this token. Returns true if it differs from the one before.
@@ -132,8 +132,16 @@ impl Web {
     }
 }
 
+/// Returns the token that requests must bear; `None` if the settings name no file with one.
+///
+/// # Errors
+/// The token cannot be used; the error names its file and the remedy.
+pub fn token(settings: &Http) -> Result<Option<String>, String> {
+    settings.token_file.as_deref().map(read_token).transpose()
+}
+
 /// Reads a token.
-fn token(path: &Path) -> Result<String, String> {
+fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let failed = |error: std::io::Error| {
         format!(
@@ -170,15 +178,15 @@ mod tests {
         let held = |text: &str, mode| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            token(&path)
+            read_token(&path)
         };
         assert_eq!(held("0123456789abcdef\n", 0o640), Ok("0123456789abcdef".into()));
         assert!(held("0123456789abcdef\n", 0o644).unwrap_err().contains("chmod o="));
         assert!(held("short", 0o600).unwrap_err().contains("openssl"));
         assert!(held("0123456789 0123456789", 0o600).is_err());
-        assert!(token(&dir.path().join("none")).unwrap_err().contains("cannot be read"));
+        assert!(read_token(&dir.path().join("none")).unwrap_err().contains("cannot be read"));
         // The rights of a device are not the administrator's to change.
-        let told = token(Path::new("/dev/null")).unwrap_err();
+        let told = read_token(Path::new("/dev/null")).unwrap_err();
         assert!(told.contains("it is a device") && !told.contains("chmod"), "{told}");
     }
 

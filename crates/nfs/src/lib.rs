@@ -46,7 +46,7 @@ pub use nlm::LockConfig;
 pub use portmap::Ports;
 pub use refusals::{Refusal, Refusals, Tell};
 pub use reply_cache::{CacheLimits, CacheUse};
-pub use secured::KerberosError;
+pub use secured::{KerberosError, check_kerberos};
 pub use service::{Nfs, NfsConfig};
 pub use stats::{ProcedureStats, Stats};
 

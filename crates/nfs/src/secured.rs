@@ -47,8 +47,7 @@ impl Secured {
     /// Opens the keytab, and starts the threads that verify calls. Their number is that of the CPU cores, from 2 to
     /// 64. Fails if Kerberos is not usable with these settings.
     fn new(settings: &Settings, shared: &Arc<Shared>, pools: &Pools) -> Result<Self, KerberosError> {
-        let ids = |name: &str| Ok(user_called(name)?.map(|user| (user.number, user.group)));
-        let gss = forebay_gss::Server::open(settings, Box::new(ids))?;
+        let gss = open(settings)?;
         // Clients take the name of their realm, in lower case, for the domain of their users.
         shared.owners.know(gss.realms().to_vec());
         let verifier = Arc::new(Verifier { gss, shared: shared.clone(), pools: pools.clone() });
@@ -136,6 +135,20 @@ impl Verifier {
         header.encode(reply.head());
         self.shared.send(ticket, reply);
     }
+}
+
+/// Opens the keytab, with the user database of this host.
+fn open(settings: &Settings) -> Result<forebay_gss::Server, Load> {
+    let ids = |name: &str| Ok(user_called(name)?.map(|user| (user.number, user.group)));
+    forebay_gss::Server::open(settings, Box::new(ids))
+}
+
+/// Finds out whether Kerberos can be served with these settings.
+///
+/// # Errors
+/// The library is not installed, or the keytab cannot be used.
+pub fn check_kerberos(settings: &Settings) -> Result<(), KerberosError> {
+    Ok(open(settings).map(drop)?)
 }
 
 /// Returns a ticket whose reply is signed or encrypted before it is sent.

@@ -12,6 +12,7 @@ mod payload;
 mod process;
 mod target;
 
+pub use deliver::check;
 pub use message::{Order, Report, is_own_kind};
 pub use process::run;
 pub use target::Policy;

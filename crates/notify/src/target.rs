@@ -124,9 +124,7 @@ impl Target {
     /// Sends notifications until the end.
     pub(crate) fn run(&self) {
         if let Some(problem) = deliver::check(&self.settings()) {
-            self.tell(Severity::Warning, "notify-config", |name| {
-                format!("notifications to {name} will fail: {problem}")
-            });
+            self.tell(Severity::Warning, "notify-config", |_| problem);
         }
         while let Some(notice) = self.next() {
             self.deliver(notice);

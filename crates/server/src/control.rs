@@ -22,7 +22,7 @@ use forebay_engine::Usage;
 use forebay_http::Web;
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
-use forebay_tls::{Credentials, Keyring, LoadError};
+use forebay_tls::{Credentials, Keyring};
 use forebay_vfs::{MountWatch, Question, Vfs};
 use forebay_wire::nfs3::Procedure;
 use forebay_wire::nfs4::Opcode;
@@ -37,6 +37,7 @@ use crate::front::{Started, refusal};
 use crate::host::Host;
 use crate::in_time::{RELOAD_AGAIN, in_time, real, walk_in_time};
 use crate::live_exports::LiveExports;
+use crate::named_files::credentials;
 use crate::notify::Notifier;
 use crate::pool::{counters, destage};
 use crate::rates::Rates;
@@ -189,13 +190,14 @@ impl Control {
     /// Reads the configuration again; an event reports the result too.
     pub(crate) fn reload(&self) -> ReloadReport {
         // The certificate and the token may be new ones under the names of the old ones.
-        let host = self.parts.host.clone();
-        let read = in_time("the paths of the configuration", RELOAD_AGAIN, move || host.settings());
-        let read = read.unwrap_or_else(|silent| Err(vec![silent])).and_then(|new| {
+        let (host, web) = (self.parts.host.clone(), self.parts.web.clone());
+        let read = in_time("the paths of the configuration", RELOAD_AGAIN, move || {
+            let new = host.settings()?;
             let credentials = credentials(&new).map_err(|error| vec![error.to_string()])?;
-            let token = self.parts.web.new_token(new.http.as_ref()).map_err(|error| vec![error])?;
+            let token = web.new_token(new.http.as_ref()).map_err(|error| vec![error])?;
             Ok((new, credentials, token))
         });
+        let read = read.unwrap_or_else(|silent| Err(vec![silent]));
         let report = match read {
             Ok((new, credentials, token)) => self.put_in_force(&new, credentials, token),
             Err(mistakes) => ReloadReport { mistakes, ..ReloadReport::default() },
@@ -223,9 +225,9 @@ impl Control {
         };
         let found = reloaded(&now, new, &prepared, self.cache().is_some(), self.parts.notifier.is_some());
         if found.settings.takes_kerberos()
-            && let Err(error) = self.parts.nfs.serve_kerberos(&kerberos_settings(new))
+            && let Err(error) = self.serve_kerberos(new)
         {
-            report.mistakes.push(crate::Error::from(error).to_string());
+            report.mistakes.push(error);
             return report;
         }
         // Last of all that can fail: the state directory remembers the identity of each export from then on.
@@ -270,21 +272,19 @@ impl Control {
         report
     }
 
+    /// Serves Kerberos with the keytab of `new`, unless it is served already.
+    fn serve_kerberos(&self, new: &Settings) -> Result<(), String> {
+        let (nfs, settings) = (self.parts.nfs.clone(), kerberos_settings(new));
+        let place = settings.keytab.display().to_string();
+        in_time(&place, RELOAD_AGAIN, move || {
+            nfs.serve_kerberos(&settings).map_err(|error| crate::Error::from(error).to_string())
+        })?
+    }
+
     /// Returns the limits in force.
     pub(crate) fn limits(&self) -> Limits {
         self.now.lock().limits.clone()
     }
-}
-
-/// Returns the credentials that the settings name, or none if TLS is not served.
-///
-/// # Errors
-/// A file is missing or unusable.
-pub(crate) fn credentials(settings: &Settings) -> Result<Option<Credentials>, LoadError> {
-    let files = settings.tls.as_ref();
-    files
-        .map(|files| Credentials::load(&files.certificate, &files.key, files.client_ca.as_deref()))
-        .transpose()
 }
 
 impl Handler for Control {

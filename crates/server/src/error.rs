@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use forebay_vfs::NotOwned;
+
 /// A failure of the server to start or to stop cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -29,9 +31,36 @@ pub enum Error {
     /// A directory is not the one that was served before. Nothing was written.
     #[error("{0}")]
     OtherDirectory(String),
-    /// Another server serves the directory.
-    #[error("{} is served by another forebay already; stop that one first", .0.display())]
-    ExportInUse(PathBuf),
+    /// Another server has the directory, one above it, or one in it.
+    #[error("{}", in_use(path, by))]
+    ExportInUse {
+        /// The directory.
+        path: PathBuf,
+        /// The use.
+        by: NotOwned,
+    },
+    /// A new state directory is in that of another server, or around it.
+    #[error(
+        "cannot use the state directory {}: {} is the state directory of another server; name one elsewhere with --state-dir",
+        path.display(), other.display()
+    )]
+    StateDirNested {
+        /// The state directory.
+        path: PathBuf,
+        /// The state directory of the other server.
+        other: PathBuf,
+    },
+    /// The state directory lies in a directory that another server serves.
+    #[error(
+        "the state directory {} lies in {}, which another forebay serves to clients; name another with --state-dir",
+        path.display(), served.display()
+    )]
+    StateDirServed {
+        /// The state directory.
+        path: PathBuf,
+        /// The served directory.
+        served: PathBuf,
+    },
     /// The directory cannot be written to.
     #[error("cannot write to {}: {reason}; serve it read-only with --read-only", path.display())]
     ReadOnlyDirectory {
@@ -178,6 +207,24 @@ pub enum Error {
     /// Data written unstable could not be made durable at the stop.
     #[error("{0} files could not be made durable at the stop; their clients will write them again")]
     Unstable(usize),
+}
+
+/// Returns the sentence about a directory to serve that another server uses.
+fn in_use(path: &Path, by: &NotOwned) -> String {
+    let path = path.display();
+    match by {
+        NotOwned::Inside(above) => format!(
+            "{path} cannot be served: it lies in {}, which another forebay serves; stop that one first, or export both \
+             directories with one server",
+            above.display()
+        ),
+        NotOwned::Around => format!(
+            "{path} cannot be served: another forebay serves a directory in it, or keeps its state there; stop that one first, \
+             or export both directories with one server"
+        ),
+        NotOwned::Taken => format!("{path} is served by another forebay already; stop that one first"),
+        NotOwned::Unusable(error) => format!("cannot serve {path}: {error}"),
+    }
 }
 
 /// Returns the message about a state directory. The error about a damaged file says what to do by itself: another

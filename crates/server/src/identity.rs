@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_config::{Access, Export as Configured, Settings};
@@ -15,6 +15,7 @@ use forebay_vfs::{
 
 use crate::error::Error;
 use crate::handle_key::HandleSecret;
+use crate::in_time::{ASK_AGAIN, in_time, real};
 use crate::under_way::UnderWay;
 
 /// The identities of the exports, as found and as recorded.
@@ -309,16 +310,55 @@ fn state_error(state_dir: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::StateDir { path: state_dir.to_owned(), source }
 }
 
-/// Has the next start of the server with this state directory serve `path` as it is now, although the export was
-/// another directory before. Returns a description of the directory.
+/// A directory that the next start accepts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Adopted {
+    /// The description of the directory as it is now.
+    pub described: String,
+    /// False if no export with the id that follows from the path was served. An export with an `id` in the
+    /// configuration may have the path all the same: the state directory has no paths.
+    pub is_known: bool,
+}
+
+/// Has the next start of the server with this state directory serve `path`, which has no symbolic links, as it is now,
+/// although the export was another directory before.
 ///
-/// # Errors The directory or the state directory cannot be used.
-pub fn adopt(state_dir: &Path, path: &Path, same: bool) -> io::Result<String> {
-    let identity = ExportIdentity::at(path).map_err(|error| io::Error::other(error.to_string()))?;
-    let how = if same { How::Same } else { How::New };
-    let described = identity.to_string();
-    Adoption { path: path.to_owned(), identity, how }.write(state_dir)?;
-    Ok(described)
+/// # Errors
+/// A sentence: the directory or the state directory cannot be used, or the file system does not answer.
+pub fn adopt(state_dir: &Path, path: &Path, same: bool) -> Result<Adopted, String> {
+    let (place, state_dir, path) = (path.display().to_string(), state_dir.to_owned(), path.to_owned());
+    in_time(&place, ASK_AGAIN, move || {
+        let how = if same { How::Same } else { How::New };
+        let identity = ExportIdentity::at(&path)
+            .map_err(|error| format!("cannot look at {}: {error}", path.display()))?;
+        let described = identity.to_string();
+        let recorded = || {
+            let known = KnownExports::read(&state_dir)?;
+            Adoption { path: path.clone(), identity, how }.write(&state_dir)?;
+            Ok(known.0.contains_key(&forebay_config::derived_id(&path)))
+        };
+        let is_known = recorded().map_err(|error: io::Error| {
+            format!("cannot record the file system in {}: {error}", state_dir.display())
+        })?;
+        Ok(Adopted { described, is_known })
+    })?
+}
+
+/// Returns a directory without symbolic links.
+///
+/// # Errors
+/// A sentence: it cannot be found, it is no directory, or its file system does not answer.
+pub fn real_directory(path: &Path) -> Result<PathBuf, String> {
+    let asked = path.to_owned();
+    in_time(&path.display().to_string(), ASK_AGAIN, move || {
+        let path = real(&asked)?;
+        match path.is_dir() {
+            true => Ok(path),
+            false => {
+                Err(format!("{} is not a directory; name one that the server is to serve", path.display()))
+            }
+        }
+    })?
 }
 
 impl std::fmt::Display for Other<'_> {

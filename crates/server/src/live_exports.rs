@@ -14,19 +14,20 @@ use std::sync::Arc;
 use forebay_common::lock::Mutex;
 use forebay_config::{Export as Configured, Settings, inside_export};
 use forebay_nfs::Nfs;
-use forebay_vfs::{Export, ExportSpec, Ownership, Recorded, Vfs, compare};
+use forebay_vfs::{DirectoryLocks, Export, ExportSpec, Ownership, Recorded, Vfs, compare};
 
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::identity;
 use crate::in_time::{RELOAD_AGAIN, in_time};
-use crate::start::{require_no_state, require_writable};
+use crate::start::{require_no_state, require_writable, take};
 
 /// The changes of the exports in service.
 pub(crate) struct LiveExports {
     vfs: Arc<Vfs>,
     nfs: Arc<Nfs>,
     state_dir: PathBuf,
+    owner: DirectoryLocks,
     /// The locks of all directories that were in service since the start. Dirty data may belong to removed exports.
     owned: Mutex<BTreeMap<PathBuf, Ownership>>,
     /// The pool's records of exports, by their ids.
@@ -50,11 +51,12 @@ impl Prepared {
 }
 
 impl LiveExports {
-    /// `owned` are the locks of the exports of the start, `recorded` the records of a pool with the UUID `pool`.
+    /// `owned` are the locks of the exports of the start, which `owner` has taken. `recorded` are the records of a pool
+    /// with the UUID `pool`.
     pub(crate) fn new(
         (vfs, nfs): (&Arc<Vfs>, &Arc<Nfs>),
         state_dir: &Path,
-        owned: Vec<(PathBuf, Ownership)>,
+        (owner, owned): (DirectoryLocks, Vec<(PathBuf, Ownership)>),
         recorded: BTreeMap<u32, Recorded>,
         pool: u128,
     ) -> Self {
@@ -63,6 +65,7 @@ impl LiveExports {
             vfs: vfs.clone(),
             nfs: nfs.clone(),
             state_dir: state_dir.to_owned(),
+            owner,
             owned,
             recorded,
             pool,
@@ -122,11 +125,7 @@ impl LiveExports {
         let is_owned = self.owned.lock().contains_key(&export.path);
         let owned = match is_owned {
             true => None,
-            false => Some(
-                Ownership::take(&export.path)
-                    .map_err(failed)?
-                    .ok_or_else(|| Error::ExportInUse(export.path.clone()))?,
-            ),
+            false => Some(take(&self.owner, &export.path)?),
         };
         if identity::is_writable(export) {
             require_writable(&export.path)?;

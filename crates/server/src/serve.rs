@@ -12,6 +12,7 @@ use forebay_control::{EventLog, Figures, HandleMode, Handler, Severity};
 use forebay_http::{Listener, Web};
 use forebay_rpc::StartError;
 use forebay_tls::Keyring;
+use forebay_vfs::DirectoryLocks;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
@@ -65,10 +66,11 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let refused = sandbox::refused();
     privileges::drop_capabilities();
     let retry = BusyRetry::new();
+    let owner = DirectoryLocks::default();
     let mut state = retry.take(
         "the state directory",
-        |error| matches!(error, Error::StateDirInUse(_)),
-        || state_dir::take(&settings.state_dir),
+        |error| matches!(error, Error::StateDirInUse(_) | Error::StateDirServed { .. }),
+        || state_dir::take(&settings.state_dir, &owner),
     )?;
     let events = Arc::new(EventLog::kept_in(&settings.state_dir));
     sandbox::tell_refused(&refused, &events);
@@ -99,6 +101,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         reports,
         front: front.clone(),
         sandbox,
+        owner,
         asker,
         ublk,
         watches,

@@ -14,12 +14,14 @@ use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
 use forebay_nfs::{GssLimits, GssSettings, LockConfig, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Contenders, Running, Server};
 use forebay_tls::Keyring;
-use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
+use forebay_vfs::{
+    Budget, DirectoryLocks, ExportSpec, HandleKey, HostWatch, MountWatch, NotOwned, Ownership, Verifier, Vfs,
+};
 use signal_hook::consts::SIGXFSZ;
 
 use crate::busy_retry::BusyRetry;
 use crate::cache;
-use crate::control::{Control, Parts, credentials};
+use crate::control::{Control, Parts};
 use crate::error::Error;
 use crate::event_report::tell_elsewhere;
 use crate::front::ControlFront;
@@ -28,10 +30,12 @@ use crate::health::Asker;
 use crate::host::Host;
 use crate::identity::Identities;
 use crate::live_exports::LiveExports;
+use crate::named_files::credentials;
 use crate::notify::Notifier;
 use crate::portmap::PortmapRole;
 use crate::reload;
 use crate::serve::{Ready, start_error};
+use crate::state_dir::is_state_dir;
 use crate::ublk_control::UblkDriver;
 use crate::udp;
 use crate::under_way::{Reports, UnderWay};
@@ -78,6 +82,8 @@ pub(crate) struct Start {
     pub(crate) reports: Reports,
     pub(crate) front: Arc<ControlFront>,
     pub(crate) sandbox: SandboxStatus,
+    /// The locks of the directories of this server.
+    pub(crate) owner: DirectoryLocks,
     pub(crate) asker: Option<Asker>,
     pub(crate) ublk: Result<UblkDriver, String>,
     pub(crate) watches: Watches,
@@ -111,7 +117,7 @@ impl Start {
         let mut identities = Identities::check(&settings.state_dir, &settings.exports, &under_way)?;
         let own = |export: &Export| {
             under_way.waits_for(&export.path);
-            Ok((export.path.clone(), own(export, retry)?))
+            Ok((export.path.clone(), own(&self.owner, export, retry)?))
         };
         let owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, Error>>()?;
         let vfs = Arc::new(open_vfs(&settings, &mut identities, self.open_files, watches, &under_way)?);
@@ -203,7 +209,8 @@ impl Start {
             MountWatch::start(&vfs, Box::new(move |export, there| tell_elsewhere(&log, export, there)))?;
         drop(self.reports);
         let pool = cache.as_ref().map_or(0, |cache| cache.pool);
-        let exports = LiveExports::new((&vfs, &nfs), &settings.state_dir, owned, recorded, pool);
+        let exports =
+            LiveExports::new((&vfs, &nfs), &settings.state_dir, (self.owner, owned), recorded, pool);
         let reads = cache.is_some().then(|| UsualReads::start(&settings.state_dir, &nfs)).transpose()?;
         control.serve(cache, mounts, exports, reads, &running);
         let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
@@ -254,27 +261,32 @@ fn flush_after_crash(vfs: &Vfs, events: &EventLog, under_way: &UnderWay) {
 
 /// Takes ownership of an export's directory, so that no second server writes to it. Tries again while a stopping
 /// server may still have it. Fails if the export is writable and the process cannot change the directory.
-fn own(export: &Export, retry: BusyRetry) -> Result<Ownership, Error> {
+fn own(owner: &DirectoryLocks, export: &Export, retry: BusyRetry) -> Result<Ownership, Error> {
     let path = &export.path;
     require_no_state(path)?;
-    let take = || match Ownership::take(path) {
-        Ok(Some(owned)) => Ok(owned),
-        Ok(None) => Err(Error::ExportInUse(path.clone())),
-        Err(error) => Err(Error::Export { path: path.clone(), reason: error.to_string() }),
-    };
-    let busy = |error: &Error| matches!(error, Error::ExportInUse(_));
-    let owned = retry.take(&path.display().to_string(), busy, take)?;
+    let busy = |error: &Error| matches!(error, Error::ExportInUse { .. });
+    let owned = retry.take(&path.display().to_string(), busy, || take(owner, path))?;
     if export.clients.iter().any(|rule| rule.access == Access::ReadWrite) {
         require_writable(path)?;
     }
     Ok(owned)
 }
 
+/// Takes ownership of the directory of an export.
+///
+/// # Errors
+/// [`Error::ExportInUse`]; the directory cannot be opened or locked.
+pub(crate) fn take(owner: &DirectoryLocks, path: &Path) -> Result<Ownership, Error> {
+    owner.take(path).map_err(|refused| match refused {
+        NotOwned::Unusable(error) => Error::Export { path: path.to_owned(), reason: error.to_string() },
+        refused => Error::ExportInUse { path: path.to_owned(), by: refused },
+    })
+}
+
 /// Returns an error if the directory is the state directory of a server, or lies in one: clients could read the secret
 /// of file handles.
 pub(crate) fn require_no_state(path: &Path) -> Result<(), Error> {
-    let is_state = |above: &&Path| above.join("handle.key").is_file() && above.join("verifier").is_file();
-    match path.ancestors().find(is_state) {
+    match path.ancestors().find(|above| is_state_dir(above)) {
         Some(state) => {
             let reason =
                 format!("{} is the state directory of a server; name a directory elsewhere", state.display());

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use forebay_vfs::{DirectoryLocks, NotOwned, Ownership};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::Error;
@@ -13,6 +14,8 @@ use crate::error::Error;
 /// [kept](StateDir::keep), it is removed with the value.
 pub(crate) struct StateDir {
     _lock: File,
+    /// Keeps other servers from serving the directory to clients.
+    place: Option<Ownership>,
     path: PathBuf,
     /// The directories that did not exist, the innermost first.
     made: Vec<PathBuf>,
@@ -38,9 +41,11 @@ impl Drop for StateDir {
     }
 }
 
-/// Makes and locks the directory.
-pub(crate) fn take(path: &Path) -> Result<StateDir, Error> {
+/// Makes and locks the directory. Fails if another server uses it, has its own in it or around it, or serves it to
+/// clients.
+pub(crate) fn take(path: &Path, owner: &DirectoryLocks) -> Result<StateDir, Error> {
     let failed = |source: io::Error| Error::StateDir { path: path.into(), source };
+    require_apart(path)?;
     let is_missing = |above: &&Path| !above.as_os_str().is_empty() && matches!(above.try_exists(), Ok(false));
     let made: Vec<_> = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
     if made.is_empty() {
@@ -52,9 +57,39 @@ pub(crate) fn take(path: &Path) -> Result<StateDir, Error> {
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path.join("lock"));
     let lock = lock.map_err(failed)?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(StateDir { _lock: lock, path: path.into(), made }),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::StateDirInUse(path.into())),
-        Err(errno) => Err(failed(errno.into())),
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::StateDirInUse(path.into())),
+        Err(errno) => return Err(failed(errno.into())),
+    }
+    let mut taken = StateDir { _lock: lock, place: None, path: path.into(), made };
+    let place = owner.keep_unserved(path).map_err(|refused| match refused {
+        NotOwned::Inside(served) => Error::StateDirServed { path: path.into(), served },
+        NotOwned::Unusable(error) => failed(io::Error::other(error.to_string())),
+        NotOwned::Taken | NotOwned::Around => Error::StateDirInUse(path.into()),
+    })?;
+    taken.place = Some(place);
+    Ok(taken)
+}
+
+/// Returns true for the state directory of a server, whether the server runs or not.
+pub(crate) fn is_state_dir(path: &Path) -> bool {
+    path.join("handle.key").is_file() && path.join("verifier").is_file()
+}
+
+/// Returns an error if a new state directory would be in that of another server, or around it. Either could remove or
+/// replace files of the other. State directories of former versions may be in one another, and stay usable.
+fn require_apart(path: &Path) -> Result<(), Error> {
+    if is_state_dir(path) {
+        return Ok(());
+    }
+    let inside = path.ancestors().skip(1).find(|above| is_state_dir(above)).map(Path::to_owned);
+    let around = || {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).find(|below| is_state_dir(below))
+    };
+    match inside.or_else(around) {
+        Some(other) => Err(Error::StateDirNested { path: path.into(), other }),
+        None => Ok(()),
     }
 }
 

@@ -48,7 +48,7 @@ pub use durability::request_journal::LoggedReply;
 pub use durability::verifier::Verifier;
 pub use error::{Error, Result};
 pub use export::file_key::FileKey;
-pub use export::owner::Ownership;
+pub use export::owner::{DirectoryLocks, NotOwned, Ownership};
 pub use export::table::Exports;
 pub use export::vfs::Vfs;
 pub use export::{Export, ExportSpec, Most, Space, Target};

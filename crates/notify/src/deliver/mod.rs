@@ -45,15 +45,18 @@ pub(crate) fn attempt(target: &Notify, event: &Event, host: &str) -> Result<(), 
     }
 }
 
-/// Returns what is wrong with a target, as far as that can be found without a notification.
-pub(crate) fn check(target: &Notify) -> Option<String> {
+/// Returns what is wrong with a target, as far as that can be found without a notification: a sentence that names the
+/// target.
+pub fn check(target: &Notify) -> Option<String> {
     let checked = match target.kind.way() {
         NotifyWay::Program => program::check(target),
         NotifyWay::Http => http::check(target),
         // The socket may come later than the server.
         NotifyWay::Socket => Ok(()),
     };
-    checked.err().map(|trouble| trouble.message)
+    let failing =
+        |trouble: Trouble| format!("notifications to {} will fail: {}", target.name, trouble.message);
+    checked.err().map(failing)
 }
 
 /// Returns the first line of a file that has a secret, without blanks around it.

@@ -27,7 +27,12 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub(super) fn check(target: &Notify) -> Result<(), Trouble> {
     let program = target.command.first().map(String::as_str).unwrap_or_default();
     let access = rustix::fs::access(Path::new(program), rustix::fs::Access::EXEC_OK);
-    access.map_err(|error| unusable(program, &error.into()))
+    access.map_err(|error| unusable(program, &error.into()))?;
+    match std::fs::metadata(program) {
+        Ok(found) if !found.is_file() => Err(unusable(program, &io::Error::other("it is not a file"))),
+        Ok(_) => Ok(()),
+        Err(error) => Err(unusable(program, &error)),
+    }
 }
 
 /// Describes a program that cannot be run. The error lasts if the administrator has to mend it.
