@@ -1,11 +1,11 @@
 # Runs after guest_units.sh, before systemd: installs the shipped unit and its configuration, and delays disks.
-# Variables: BINARY, UNIT, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ..."),
+# Variables: BINARY, UNITS, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ..."),
 # ARRAY_WAIT and STATE_WAIT (time that their mounts wait for the disks)
 
 # Not a link: the unit has a /tmp of its own, and the build may be in the one of the host.
 cp "$BINARY" /usr/bin/forebay
 mkdir -p /etc/forebay /etc/systemd/system/forebay.service.d /srv/array /var/lib/forebay
-cp "$UNIT" /etc/systemd/system/forebay.service
+cp "$UNITS"/forebay.service "$UNITS"/forebay-privileged* /etc/systemd/system/
 printf '%s\n' "$DROP_IN" > /etc/systemd/system/forebay.service.d/rig.conf
 printf '%s\n' "$LEDGER" > /run/ledger
 cat > /etc/forebay/forebay.toml << END

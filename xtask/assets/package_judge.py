@@ -64,6 +64,12 @@ def unit(name):
     return run("systemctl", "show", "forebay.service", "-p", name, "--value").strip()
 
 
+def watches(pid):
+    """Returns the file systems whose changes the kernel reports to a process."""
+    paths = glob.glob(f"/proc/{pid}/fdinfo/*")
+    return [line for path in paths for line in read(path).splitlines() if line.startswith("fanotify sdev:")]
+
+
 def status():
     return json.loads(run("forebay", "status", "--json", "--state-dir", STATE + "/main"))
 
@@ -137,6 +143,9 @@ def check(directory, files):
 def an_installation_starts_nothing_and_says_what_to_do(memory):
     # As on every machine with systemd. Otherwise the server keeps its own mount, and waits for itself when it ends.
     assert run("findmnt", "-n", "-o", "PROPAGATION", "/").strip() == "shared"
+    # As on a fresh host: an empty directory could be a mount point, so that the record of volumes would not be known.
+    if os.path.exists(STATE):
+        os.rmdir(STATE)
     memory["blocks"] = blocks()
     said = follow(memory, "apt install")
     assert "enable --now forebay" in said, said
@@ -152,6 +161,59 @@ def a_configured_server_starts_after_the_mounts_of_its_exports(memory):
     assert EXPORT in unit("RequiresMountsFor").split(), unit("RequiresMountsFor")
     assert unit("ActiveState") == "active"
     assert status()["effective_mode"] == "write-back", status()
+
+
+def the_unit_of_a_configured_server_is_confined_and_the_server_lacks_nothing(memory):
+    said = run("systemd-analyze", "security", "--no-pager", "--threshold=30", "forebay.service")
+    memory["exposure"] = re.search(r"exposure level for \S+: ([\d.]+)", said).group(1)
+    assert unit("ProtectHome") == "yes", unit("ProtectHome")
+    assert not {"cap_sys_admin", "cap_sys_rawio"} & set(unit("CapabilityBoundingSet").split()), unit("CapabilityBoundingSet")
+    # The helper has both capabilities: the kernel reports changes, and a process waits for questions about disks.
+    assert watches(unit("MainPID")), "the kernel reports no changes to the server"
+    helpers = run("systemctl", "list-units", "--plain", "--no-legend", "forebay-privileged@*.service").splitlines()
+    assert len(helpers) == 1 and "running" in helpers[0], helpers
+
+
+def a_reload_adds_what_the_unit_sees_and_refuses_what_it_hides(memory):
+    def configured(path):
+        export = f'[[export]]\npath = "{path}"\nname = "/more"\n[[export.client]]\nnetworks = ["127.0.0.0/8"]\n'
+        os.makedirs(path, exist_ok=True)
+        write_value(CONFIG, memory["config"] + "\n" + export)
+
+    def reload(status=0):
+        return run("forebay", "reload", "--state-dir", STATE + "/main", status=status)
+
+    def exports():
+        return [export["name"] for export in status()["exports"]]
+
+    configured(EXPORT + "/more")
+    reload()
+    assert "/more" in exports(), exports()
+    write_value(CONFIG, memory["config"])
+    reload()
+    os.rmdir(EXPORT + "/more")
+    before = exports()
+    configured("/home/more")
+    said = reload(status=2)
+    assert "/home/more is hidden from this server" in said and "daemon-reload" in said, said
+    assert exports() == before, exports()
+    said = run("forebay", "pool", "add", "/home/leg", "--state-dir", STATE + "/main", status=1)
+    assert "/home/leg is hidden from this server" in said, said
+    # What the sentence says: a restart would serve it.
+    run("systemctl", "daemon-reload")
+    assert unit("ProtectHome") == "no", unit("ProtectHome")
+    write_value(CONFIG, memory["config"])
+    reload()
+    os.rmdir("/home/more")
+    # An administrator's word counts more.
+    os.makedirs("/etc/systemd/system/forebay.service.d")
+    write_value("/etc/systemd/system/forebay.service.d/override.conf", "[Service]\nProtectHome=no\n")
+    run("systemctl", "daemon-reload")
+    assert unit("ProtectHome") == "no" and "50-homes.conf" in unit("DropInPaths"), unit("DropInPaths")
+    os.remove("/etc/systemd/system/forebay.service.d/override.conf")
+    os.rmdir("/etc/systemd/system/forebay.service.d")
+    run("systemctl", "daemon-reload")
+    assert unit("ProtectHome") == "yes", unit("ProtectHome")
 
 
 def the_manual_shows_the_mount_the_page_and_the_metrics(memory):
@@ -246,6 +308,7 @@ def a_removal_under_a_writing_client_leaves_whole_directories_and_the_state(memo
     assert writer.files > before, writer.error
     check(EXPORT, writer.files)
     assert os.path.exists(STATE + "/main") and not os.path.exists("/usr/bin/forebay")
+    assert run("systemctl", "list-units", "--plain", "--no-legend", "forebay*") == ""
 
 
 def a_purge_keeps_the_state_unless_it_is_told_to_remove_it(memory):
@@ -261,6 +324,8 @@ def a_purge_keeps_the_state_unless_it_is_told_to_remove_it(memory):
 CASES = [
     an_installation_starts_nothing_and_says_what_to_do,
     a_configured_server_starts_after_the_mounts_of_its_exports,
+    the_unit_of_a_configured_server_is_confined_and_the_server_lacks_nothing,
+    a_reload_adds_what_the_unit_sees_and_refuses_what_it_hides,
     the_manual_shows_the_mount_the_page_and_the_metrics,
     what_doctor_changes_is_kept_and_taken_back,
     an_upgrade_and_a_restart_under_a_writing_client_lose_nothing_and_refuse_no_connection,

@@ -265,9 +265,9 @@ fn prepare(number: u32, plan: &Plan, work: &Path, ledger: &Ledger) -> String {
     let wait = |disk: &str| if plan.appears[disk] == Appears::Missing { "5s" } else { "150s" };
     let value = |path: PathBuf| quoted(&path.to_string_lossy());
     format!(
-        "BINARY={}\nUNIT={}\nJUDGE={}\nDROP_IN={}\nLATE={}\nLEDGER={}\nARRAY_WAIT={}\nSTATE_WAIT={}\necho {number} > /run/boot\n{}{}",
+        "BINARY={}\nUNITS={}\nJUDGE={}\nDROP_IN={}\nLATE={}\nLEDGER={}\nARRAY_WAIT={}\nSTATE_WAIT={}\necho {number} > /run/boot\n{}{}",
         value(work.join("forebay")),
-        value(root().join("packaging/forebay.service")),
+        value(root().join("packaging")),
         value(asset("boot_judge.py")),
         quoted(&drop_in),
         quoted(&late),

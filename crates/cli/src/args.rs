@@ -95,9 +95,9 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all verbs to a directory
     Man(ManArgs),
-    /// Write the mounts that the unit of each configuration requires; systemd calls this at a boot
+    /// Write what the unit of each configuration requires and what it may not see; systemd calls this at a boot
     #[command(hide = true)]
-    RequiredMounts(RequiredMountsArgs),
+    UnitDropIns(UnitDropInsArgs),
 }
 
 /// The running server that a verb asks.
@@ -132,14 +132,17 @@ pub(crate) struct ManArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  forebay required-mounts /run/systemd/generator")]
-pub(crate) struct RequiredMountsArgs {
+  forebay unit-drop-ins /run/systemd/generator")]
+pub(crate) struct UnitDropInsArgs {
     /// Directory for the units' additions
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
     /// Directory of the configurations
     #[arg(long, value_name = "DIR", default_value = "/etc/forebay", value_hint = ValueHint::DirPath)]
     pub(crate) config_dir: PathBuf,
+    /// Directory of the units' state directories
+    #[arg(long, value_name = "DIR", default_value = forebay_config::STATE_BASE_OF_ROOT, value_hint = ValueHint::DirPath)]
+    pub(crate) state_base: PathBuf,
 }
 
 /// Returns the words of a command line with `--http ADDR` as `--http=ADDR`. Clap takes a value of this flag after `=`

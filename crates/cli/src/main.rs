@@ -27,7 +27,6 @@ mod policy_args;
 mod profile;
 mod profile_args;
 mod rates;
-mod required_mounts;
 mod serve;
 mod serve_args;
 mod service_manager;
@@ -37,6 +36,7 @@ mod status;
 mod support;
 mod support_args;
 mod top;
+mod unit_drop_ins;
 mod volume;
 mod volume_args;
 mod warm;
@@ -88,6 +88,7 @@ fn serve_server(verb: &std::ffi::OsStr) -> Option<std::io::Result<()>> {
     match verb.to_str()? {
         forebay_server::UBLK_VERB => Some(forebay_server::control_ublk()),
         forebay_server::HEALTH_VERB => Some(forebay_server::answer_health()),
+        forebay_server::PRIVILEGED_VERB => Some(forebay_server::answer_server()),
         forebay_server::NOTIFY_VERB => Some(forebay_server::send_notifications()),
         _ => None,
     }
@@ -122,6 +123,6 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Support(args) => support::support(&args),
         Command::Completions(args) => generate::completions(args.shell),
         Command::Man(args) => generate::man(args.dir.as_deref()),
-        Command::RequiredMounts(args) => required_mounts::required_mounts(&args),
+        Command::UnitDropIns(args) => unit_drop_ins::unit_drop_ins(&args),
     }
 }

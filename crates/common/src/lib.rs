@@ -1,7 +1,8 @@
 //! Small tools for every crate: [locks](lock), [latency counters](metrics), [planted bugs](mod@planted_bugs),
-//! [small durable files](state_file), [files that an administrator names](named_file), [users of the
-//! host](user_database) and [URLs of NBD exports](nbd_url).
+//! [small durable files](state_file), [files that an administrator names](named_file), [hidden paths](hidden), [users
+//! of the host](user_database) and [URLs of NBD exports](nbd_url).
 
+pub mod hidden;
 pub mod lock;
 pub mod metrics;
 pub mod named_file;

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use forebay_common::hidden::Hidden;
 use ipnet::IpNet;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -17,6 +18,7 @@ use crate::file::{Draft, DraftClient, DraftExport, DraftTls};
 use crate::hash::{fnv1a, fold32};
 use crate::http;
 use crate::listen::{default_listen, is_loopback, overlap};
+use crate::named::NamedPaths;
 use crate::notify::check_notify;
 use crate::path_policy::complete_policies;
 use crate::problem::{Collector, Origin};
@@ -39,6 +41,8 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         );
     }
     check_names(&draft.exports, problems);
+    let hidden = Hidden::of_this_process();
+    check_visible(&draft, &hidden, problems);
     check_volumes(&draft.volumes, problems);
     check_notify(&draft.notify, problems);
     let names: Vec<&str> = draft
@@ -54,7 +58,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
     let written = draft.exports.iter().filter_map(|export| Some(export.path.as_ref()?.value.clone()));
     let written: Vec<PathBuf> = written.collect();
-    let exports = complete_exports(&mut draft, outside, problems);
+    let exports = complete_exports(&mut draft, outside, &hidden, problems);
     let policies = complete_policies(std::mem::take(&mut draft.policies), &written, &exports, problems);
     let state_dir = state_dir(draft.state_dir.take(), &exports, problems);
     let (mode, cache) = cache::complete(&mut draft, &exports, problems);
@@ -110,6 +114,13 @@ fn check_limits(limits: &Limits, connection_memory: Option<&Origin>, problems: &
             &origin,
             "`connection_memory` is more than `memory`, the memory of all connections together",
         );
+    }
+}
+
+/// Checks that the unit of this process hides none of the paths. An export is checked with its directory.
+fn check_visible(draft: &Draft, hidden: &Hidden, problems: &mut Collector<'_>) {
+    for message in NamedPaths::of(draft).beside_exports().filter_map(|path| hidden.refusal(path)) {
+        problems.add(&Origin::flag("configuration"), message);
     }
 }
 
@@ -195,12 +206,13 @@ fn check_tls(exports: &[DraftExport], files: Option<&TlsFiles>, problems: &mut C
 fn complete_exports(
     all: &mut Draft,
     outside: Option<&Located<SocketAddr>>,
+    hidden: &Hidden,
     problems: &mut Collector<'_>,
 ) -> Vec<Export> {
     let mut done: Vec<Located<Export>> = Vec::new();
     let delegations = all.nfs4_delegations.unwrap_or(true);
     for draft in std::mem::take(&mut all.exports) {
-        let directory = draft.path.as_ref().and_then(|path| directory(path, problems));
+        let directory = draft.path.as_ref().and_then(|path| directory(path, hidden, problems));
         let name = draft.name.map_or_else(String::new, |name| name.value);
         let clients = complete_clients(&name, draft.clients, &draft.origin, outside, problems);
         let (Some(path), Some(directory)) = (draft.path, directory) else { continue };
@@ -236,7 +248,12 @@ pub fn derived_id(directory: &Path) -> u32 {
 }
 
 /// Returns the directory without symbolic links, or notes why the directory cannot be served.
-fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<PathBuf> {
+fn directory(path: &Located<PathBuf>, hidden: &Hidden, problems: &mut Collector<'_>) -> Option<PathBuf> {
+    // In place of a hidden directory this process sees an empty one.
+    if let Some(refusal) = hidden.refusal(&path.value) {
+        problems.add(&path.origin, refusal);
+        return None;
+    }
     let shown = path.value.display();
     let message = match path.value.canonicalize() {
         Ok(real) if is_directory(&real) => return Some(real),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
+use forebay_common::hidden::Hidden;
 use forebay_common::lock::Mutex;
 use forebay_config::{Export, Mode, Settings};
 use forebay_control::{EventLog, Severity};
@@ -309,6 +310,9 @@ impl Cache {
 
     /// Adds a device, and creates its file if that is missing. After an error no created file is left.
     pub(crate) fn add(&self, path: &Path, force: bool) -> Result<(), String> {
+        if let Some(refusal) = Hidden::of_this_process().refusal(path) {
+            return Err(refusal);
+        }
         let others: Vec<_> = self.devices().iter().map(|device| PathBuf::from(device.name())).collect();
         if others.iter().any(|other| other == path) {
             return Err(format!("{} is a cache device already", path.display()));

@@ -62,7 +62,7 @@ pub enum Error {
         served: PathBuf,
     },
     /// The directory cannot be written to.
-    #[error("cannot write to {}: {reason}; serve it read-only with --read-only", path.display())]
+    #[error("cannot write to {}: {reason}; serve it read-only with --read-only, or let the unit write there (ReadWritePaths=)", path.display())]
     ReadOnlyDirectory {
         /// The directory.
         path: PathBuf,

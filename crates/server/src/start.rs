@@ -33,6 +33,7 @@ use crate::live_exports::LiveExports;
 use crate::named_files::credentials;
 use crate::notify::Notifier;
 use crate::portmap::PortmapRole;
+use crate::privileged::Watcher;
 use crate::reload;
 use crate::serve::{Ready, start_error};
 use crate::state_dir::is_state_dir;
@@ -53,9 +54,10 @@ impl Watches {
         let paths: Vec<_> = settings.exports.iter().map(|export| export.path.clone()).collect();
         let under_way = under_way.clone();
         std::thread::Builder::new().name("forebay-watches".into()).spawn(move || {
+            let watcher = Watcher::new();
             let open = |path: &std::path::PathBuf| {
                 under_way.waits_for(path);
-                HostWatch::open(path).map(Arc::new)
+                watcher.open(path).map(Arc::new)
             };
             // The receiver is dropped if the start fails for another reason.
             let _ = done.send(paths.iter().map(open).collect());

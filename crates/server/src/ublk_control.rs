@@ -19,6 +19,7 @@ use forebay_common::lock::Mutex;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use serde::{Deserialize, Serialize};
 
+use crate::privileged::{Work, helper, holds};
 use crate::sandbox;
 
 /// The hidden verb of the `forebay` command that runs [`control_ublk`].
@@ -48,7 +49,8 @@ struct Answer(u64, Result<Option<Description>, i32>);
 /// device, and holds up no command for another device.
 #[derive(Debug)]
 pub(crate) struct UblkDriver {
-    process: Child,
+    /// `None` for a helper of the service manager.
+    process: Option<Child>,
     line: Mutex<UnixStream>,
     waiting: Arc<Mutex<Waiting>>,
     patience: Duration,
@@ -71,7 +73,8 @@ impl UblkDriver {
         Path::new(CONTROL).exists()
     }
 
-    /// Starts the process while the server still has its privileges.
+    /// Starts the process while the server still has its privileges. A server without the privilege has a helper of the
+    /// service manager.
     ///
     /// # Errors
     /// A sentence: this host has no ublk, or the server lacks the privilege.
@@ -82,8 +85,14 @@ impl UblkDriver {
                  ublk_drv`, and restart the server"
             ));
         }
-        if !capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_ADMIN)) {
-            return Err("ublk wants CAP_SYS_ADMIN, which this server was started without".to_owned());
+        if !holds(CapabilitySet::SYS_ADMIN) {
+            let lacks = |error| {
+                format!(
+                    "ublk wants CAP_SYS_ADMIN, which this server was started without, and there is no helper \
+                     (forebay-privileged.socket: {error}); start that socket, and restart the server"
+                )
+            };
+            return helper(Work::Ublk).map(|line| UblkDriver::new(None, line)).map_err(lacks);
         }
         let failed = |error: io::Error| format!("the process for ublk cannot be started: {error}");
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -92,10 +101,10 @@ impl UblkDriver {
         // The process must hold no descriptor of the server open, nor a directory.
         command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
         let process = command.spawn().map_err(failed)?;
-        Ok(UblkDriver::new(process, ours))
+        Ok(UblkDriver::new(Some(process), ours))
     }
 
-    fn new(process: Child, line: UnixStream) -> Self {
+    fn new(process: Option<Child>, line: UnixStream) -> Self {
         UblkDriver { process, line: Mutex::new(line), waiting: Arc::default(), patience: PATIENCE }
     }
 
@@ -157,8 +166,10 @@ impl Drop for UblkDriver {
     fn drop(&mut self) {
         // The thread that reads the answers ends as well.
         let _ = self.line.get_mut().shutdown(Shutdown::Both);
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
@@ -243,8 +254,7 @@ mod tests {
                 _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
             })
         });
-        let process = Command::new("true").spawn().unwrap();
-        let driver = UblkDriver::new(process, ours);
+        let driver = UblkDriver::new(None, ours);
         let error = |order| driver.carry_out(order).unwrap_err().raw_os_error();
         assert_eq!(driver.carry_out(Order::Describe(7)).unwrap(), Some(device));
         assert_eq!(error(Order::StartRecovery(7)), Some(libc::EBUSY));
@@ -277,7 +287,7 @@ mod tests {
                 _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
             })
         });
-        let driver = UblkDriver::new(Command::new("true").spawn().unwrap(), ours);
+        let driver = UblkDriver::new(None, ours);
         std::thread::scope(|scope| {
             let stopping = scope.spawn(|| driver.carry_out(Order::Stop(0)));
             let busy = driver.carry_out(Order::Stop(1)).unwrap_err();
@@ -300,7 +310,7 @@ mod tests {
                 _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
             })
         });
-        let mut driver = UblkDriver::new(Command::new("true").spawn().unwrap(), ours);
+        let mut driver = UblkDriver::new(None, ours);
         driver.patience = Duration::from_millis(50);
         let late = driver.carry_out(Order::Start(0, 1)).unwrap_err();
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
@@ -316,8 +326,7 @@ mod tests {
     fn a_process_that_died_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        let process = Command::new("true").spawn().unwrap();
-        let driver = UblkDriver::new(process, ours);
+        let driver = UblkDriver::new(None, ours);
         assert_eq!(driver.carry_out(Order::Stop(0)).unwrap_err().to_string(), ENDED);
     }
 }

@@ -54,7 +54,9 @@ impl Tree {
         let unit = fs::read_to_string(packaging.join("forebay.service"))?;
         tree.write("usr/lib/systemd/system/forebay.service", &unit)?;
         tree.write("usr/lib/systemd/system/forebay@.service", &of_instances(&unit))?;
-        tree.copy(&packaging.join("forebay.socket"), "usr/lib/systemd/system/forebay.socket", 0o644)?;
+        for unit in ["forebay.socket", "forebay-privileged.socket", "forebay-privileged@.service"] {
+            tree.copy(&packaging.join(unit), &format!("usr/lib/systemd/system/{unit}"), 0o644)?;
+        }
         tree.manual_pages(binary)?;
         for (shell, path) in [
             ("bash", "usr/share/bash-completion/completions/forebay".to_owned()),

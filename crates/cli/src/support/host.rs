@@ -62,7 +62,7 @@ pub(super) fn collect(status: Option<&Status>, pieces: &mut Vec<Piece>, step: &m
         true => run::output(program, args),
         false => Err("systemd does not run here".to_owned()),
     };
-    let units = ["show", "forebay.service", "forebay@*.service", "forebay.socket"];
+    let units = ["show", "forebay.service", "forebay@*.service", "forebay.socket", "forebay-privileged*"];
     add("unit.txt", "state of the units, as systemctl show", asked("systemctl", &units));
     let log = ["--unit", "forebay*", "--lines", "5000", "--no-pager", "--output", "short-iso-precise"];
     add("journal.txt", "the last messages of the units", asked("journalctl", &log));

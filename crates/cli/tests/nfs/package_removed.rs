@@ -140,7 +140,11 @@ fn a_removal_stops_a_server_that_is_still_starting_and_the_socket_first() {
     assert!(said.contains("forebay.service could not flush its cache"), "{said}");
     let calls = package.calls();
     let stops: Vec<_> = calls.lines().filter(|call| call.starts_with("stop ")).collect();
-    assert_eq!(stops, ["stop forebay.socket", "stop forebay.service"], "{calls}");
+    assert_eq!(
+        stops,
+        ["stop forebay.socket", "stop forebay.service", "stop forebay-privileged.socket"],
+        "{calls}"
+    );
 }
 
 #[test]

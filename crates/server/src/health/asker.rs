@@ -15,6 +15,7 @@ use forebay_common::lock::Mutex;
 use forebay_disk::Health;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
+use crate::privileged::{Work, helper};
 use crate::sandbox;
 
 /// The hidden verb of the `forebay` command that runs [`answer_health`].
@@ -43,7 +44,8 @@ pub(super) enum Failure {
 /// The process that may ask disks.
 #[derive(Debug)]
 pub(crate) struct Asker {
-    process: Child,
+    /// `None` for a helper of the service manager.
+    process: Option<Child>,
     line: Mutex<Line>,
 }
 
@@ -59,19 +61,19 @@ struct Line {
 }
 
 impl Asker {
-    /// Starts the process while the server still has its privileges; `None` if the server has no helpful privilege.
+    /// Starts the process while the server still has its privileges. A server without a helpful privilege has a helper
+    /// of the service manager; `None` if there is no helper either.
     pub(crate) fn start() -> Option<Self> {
         if !capabilities(None).is_ok_and(|held| held.effective.intersects(ASKING)) {
-            return None;
+            return Asker::new(None, helper(Work::Health).ok()?);
         }
         let (ours, theirs) = UnixStream::pair().ok()?;
-        ours.set_read_timeout(Some(PATIENCE)).ok()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg(HEALTH_VERB).stdin(std::os::fd::OwnedFd::from(theirs));
         // The process must hold no descriptor of the server open, nor a directory.
         command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
         match command.spawn() {
-            Ok(process) => Some(Asker::new(process, ours)),
+            Ok(process) => Asker::new(Some(process), ours),
             Err(error) => {
                 tracing::warn!("the health of the cache's disks is not known: {error}");
                 None
@@ -79,8 +81,10 @@ impl Asker {
         }
     }
 
-    fn new(process: Child, socket: UnixStream) -> Self {
-        Asker { process, line: Mutex::new(Line { socket, asked: 0, answer: [0; ANSWER], received: 0 }) }
+    fn new(process: Option<Child>, socket: UnixStream) -> Option<Self> {
+        socket.set_read_timeout(Some(PATIENCE)).ok()?;
+        let line = Line { socket, asked: 0, answer: [0; ANSWER], received: 0 };
+        Some(Asker { process, line: Mutex::new(line) })
     }
 
     /// Asks the process about a disk, and waits up to `PATIENCE`. Returns `None` if the disk tells nothing.
@@ -94,9 +98,12 @@ impl Asker {
 
 impl Drop for Asker {
     fn drop(&mut self) {
-        // A process that waits for its disk ends when the disk answers. The server does not wait for that.
-        let _ = self.process.kill();
-        let _ = self.process.try_wait();
+        // A process that waits for its disk ends when the disk answers. The server does not wait for that. A helper
+        // ends with its line.
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.try_wait();
+        }
     }
 }
 
@@ -217,7 +224,7 @@ mod tests {
         Health { life_used: Some(3), spare: Some(100), media_errors: Some(7), warnings: Some(0) };
 
     fn asker(socket: UnixStream) -> Asker {
-        Asker::new(Command::new("true").spawn().unwrap(), socket)
+        Asker::new(None, socket).unwrap()
     }
 
     #[test]
@@ -250,7 +257,6 @@ mod tests {
     #[test]
     fn a_disk_that_does_not_answer_holds_up_no_other_disk_and_no_later_question() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         let control = ours.try_clone().unwrap();
         let (hang, hanging) = channel::<()>();
         let hanging = Mutex::new(hanging);
@@ -262,6 +268,7 @@ mod tests {
             })
         });
         let asker = asker(ours);
+        control.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         assert_eq!([asker.ask("sda"), asker.ask("sda")], [Err(Failure::Silent); 2]);
         control.set_read_timeout(None).unwrap();
         assert_eq!(asker.ask("nvme0n1"), Ok(Some(WELL)));

@@ -96,35 +96,49 @@ mod tests {
         }
     }
 
+    /// Returns the calls that a unit allows.
+    fn allowed_by(unit: &str, sets: &HashMap<String, Vec<String>>) -> HashSet<String> {
+        let mut allowed = HashSet::new();
+        for line in unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")) {
+            let mut named = HashSet::new();
+            let (names, is_removal) = line.strip_prefix('~').map_or((line, false), |names| (names, true));
+            names.split_whitespace().for_each(|name| expand(name, sets, &mut named));
+            match is_removal {
+                true => allowed.retain(|name| !named.contains(name)),
+                false => allowed.extend(named),
+            }
+        }
+        allowed
+    }
+
     #[test]
-    fn the_shipped_unit_allows_every_call_of_the_server() {
+    fn the_shipped_units_allow_every_call_of_the_server_and_of_its_helpers() {
         let (Some(sets), Ok(header)) =
             (sets(), std::fs::read_to_string("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"))
         else {
             eprintln!("not run: it needs systemd-analyze and the kernel's headers");
             return;
         };
-        let unit = include_str!("../../../../packaging/forebay.service");
-        let mut allowed = HashSet::new();
-        let lines = unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
-        for line in lines {
-            let mut named = HashSet::new();
-            let (names, is_removal) = line.strip_prefix('~').map_or((line, false), |names| (names, true));
-            names.split_whitespace().for_each(|name| expand(name, &sets, &mut named));
-            match is_removal {
-                true => allowed.retain(|name| !named.contains(name)),
-                false => allowed.extend(named),
-            }
-        }
         let numbers = header.lines().filter_map(|line| line.strip_prefix("#define __NR_")?.split_once(' '));
         let names: HashMap<u32, &str> =
             numbers.filter_map(|(name, number)| Some((number.trim().parse().ok()?, name))).collect();
         // Calls made before the server's own filter holds: for the filter itself, and for the process that asks disks.
-        let mut wanted = vec!["seccomp", "execve", "vfork", "chdir", "setsid", "umask"];
+        let mut early = vec!["seccomp", "execve", "vfork", "chdir", "setsid", "umask"];
         // Calls of the process that sends notifications, which has no filter of its own.
-        wanted.extend(["memfd_create", "pidfd_open", "setpgid"]);
-        wanted.extend(super::allowed().iter().filter_map(|number| names.get(number).copied()));
-        wanted.retain(|name| !allowed.contains(*name));
-        assert!(wanted.is_empty(), "packaging/forebay.service forbids {wanted:?}");
+        early.extend(["memfd_create", "pidfd_open", "setpgid"]);
+        let server = include_str!("../../../../packaging/forebay.service");
+        let helper = include_str!("../../../../packaging/forebay-privileged@.service");
+        // A helper opens no file by its handle, and makes no device file.
+        let not_of_helpers =
+            ["name_to_handle_at", "open_by_handle_at", "mknod", "mknodat", "mincore", "quotactl_fd"];
+        for (unit, left_out) in [(server, &[][..]), (helper, &not_of_helpers)] {
+            let allowed = allowed_by(unit, &sets);
+            let listed = super::allowed();
+            let wanted =
+                early.iter().copied().chain(listed.iter().filter_map(|number| names.get(number).copied()));
+            let lacking: Vec<_> =
+                wanted.filter(|name| !allowed.contains(*name) && !left_out.contains(name)).collect();
+            assert!(lacking.is_empty(), "a unit of packaging/ forbids {lacking:?}");
+        }
     }
 }

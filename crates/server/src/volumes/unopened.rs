@@ -4,12 +4,16 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use forebay_common::hidden::Hidden;
 use rustix::io::Errno;
 
 use super::identity::{sys_of, text};
 
 /// Returns the sentence about a device that cannot be opened, examined or read.
 pub(crate) fn unopened(path: &Path, error: &io::Error) -> String {
+    if let Some(refusal) = Hidden::of_this_process().refusal(path) {
+        return refusal;
+    }
     let shown = path.display();
     let errno = Errno::from_io_error(error);
     match errno {

@@ -5,14 +5,14 @@
 //! and then answers from memory therefore includes every change that anyone has seen done. The exception are pages that
 //! a program has mapped: writes to them are reported when the program closes the file.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_common::lock::Mutex;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::sys::{KernelHandle, check};
@@ -72,8 +72,44 @@ impl HostWatch {
     /// Watches the file system that `path` is on. `None` where the kernel, the file system or the want of CAP_SYS_ADMIN
     /// does not allow it, and after any other error, which is logged.
     pub fn open(path: &Path) -> Option<Self> {
-        match Self::try_open(path) {
-            Ok(watch) => Some(watch),
+        Self::with_queue(path, Self::directory(path).and_then(|directory| Self::queue(directory.as_fd())))
+    }
+
+    /// Opens a directory for [`HostWatch::queue`].
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn directory(path: &Path) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::empty())
+    }
+
+    /// Opens a queue for the changes in the file system of a directory. The process needs CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// Those of fanotify_init(2) and fanotify_mark(2).
+    pub fn queue(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+        let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
+        // SAFETY: plain integers.
+        let queue = check(unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) }.into())? as i32;
+        // SAFETY: the call just returned this descriptor, and nothing else owns it.
+        let queue = unsafe { OwnedFd::from_raw_fd(queue) };
+        let mark = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+        let at = directory.as_raw_fd();
+        // SAFETY: live descriptors and plain integers; no path stands for the directory itself.
+        let marked = unsafe { libc::fanotify_mark(queue.as_raw_fd(), mark, EVENTS, at, std::ptr::null()) };
+        check(marked.into())?;
+        Ok(queue)
+    }
+
+    /// Watches the file system that `path` is on with a queue, which a helper of this process may have opened. `None`
+    /// if there is no queue. An error that does not mean the want of notifications is logged.
+    pub fn with_queue(path: &Path, queue: Result<OwnedFd, Errno>) -> Option<Self> {
+        let server = i32::try_from(std::process::id()).map_err(|_| Errno::INVAL);
+        match queue.and_then(|queue| Ok((queue, server?))) {
+            Ok((queue, server)) => {
+                Some(HostWatch { queue, reading: Mutex::default(), noticed: AtomicU64::new(0), server })
+            }
             Err(errno) => {
                 if !is_absent(errno) {
                     tracing::warn!(
@@ -85,23 +121,6 @@ impl HostWatch {
                 None
             }
         }
-    }
-
-    /// Opens a fanotify queue with a mark on the whole file system.
-    fn try_open(path: &Path) -> Result<Self, Errno> {
-        let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-        let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
-        // SAFETY: plain integers.
-        let queue = check(unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) }.into())? as i32;
-        // SAFETY: the call just returned this descriptor, and nothing else owns it.
-        let queue = unsafe { OwnedFd::from_raw_fd(queue) };
-        let mark = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
-        // SAFETY: a live descriptor, plain integers and a C string.
-        let marked =
-            unsafe { libc::fanotify_mark(queue.as_raw_fd(), mark, EVENTS, libc::AT_FDCWD, path.as_ptr()) };
-        check(marked.into())?;
-        let server = i32::try_from(std::process::id()).map_err(|_| Errno::INVAL)?;
-        Ok(HostWatch { queue, reading: Mutex::default(), noticed: AtomicU64::new(0), server })
     }
 
     /// Returns the number of notifications of external changes that were read.
