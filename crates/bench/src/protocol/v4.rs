@@ -2,7 +2,7 @@
 
 use forebay_wire::nfs3::StableHow;
 use forebay_wire::nfs4::*;
-use forebay_wire::{Decode as _, Encode as _, Opaque, Reader};
+use forebay_wire::{Decode, Encode, Opaque, Reader};
 
 use super::Handle;
 use super::answer::{self, Fault, Made, Status, Written};
@@ -42,12 +42,22 @@ impl Writer<'_> {
         self.compound.push(self.out, operation);
     }
 
-    fn at(&mut self, handle: &Handle) {
-        self.push(&Op::Putfh(HandleArgs { object: Opaque(handle.as_bytes()) }));
+    /// Appends an operation by its number and its arguments: faster than [`push`](Self::push), which moves them.
+    #[inline]
+    fn add(&mut self, number: Opcode, arguments: &impl Encode) {
+        number.encode(self.out);
+        arguments.encode(self.out);
+        self.compound.counted(self.out);
     }
 
+    #[inline]
+    fn at(&mut self, handle: &Handle) {
+        self.add(Opcode::Putfh, &HandleArgs { object: Opaque(handle.as_bytes()) });
+    }
+
+    #[inline]
     fn getattr(&mut self) {
-        self.push(&Op::Getattr(GetattrArgs { request: ATTRIBUTES }));
+        self.add(Opcode::Getattr, &GetattrArgs { request: ATTRIBUTES });
     }
 
     /// Appends the operations that ask for the handle and the attributes of the current object.
@@ -86,7 +96,7 @@ pub(super) fn encode<'c>(
     let out = connection.begin_call(xid, PROC_COMPOUND);
     let compound = CompoundWriter::begin(out, b"", MINOR);
     let mut to = Writer { out, compound };
-    to.push(&Op::Sequence(session.sequence(slot, request.is_kept())));
+    to.add(Opcode::Sequence, &session.sequence(slot, request.is_kept()));
     match *request {
         Request::Null => {}
         Request::ReclaimComplete => {
@@ -120,7 +130,7 @@ pub(super) fn encode<'c>(
         }
         Request::Read { file, open, offset, count } => {
             to.at(&file);
-            to.push(&Op::Read(ReadArgs { stateid: stateid(open), offset, count }));
+            to.add(Opcode::Read, &ReadArgs { stateid: stateid(open), offset, count });
         }
         Request::Write { file, open, offset, count, stable: how } => {
             to.at(&file);
@@ -210,9 +220,12 @@ fn open(to: &mut Writer<'_>, session: &Session4, share: u32, how: OpenHow<'_>, c
 /// Returns true if the server has accepted the SEQUENCE of a request, so that the slot moves on.
 #[inline]
 pub(super) fn moves_slot(mut body: Reader<'_>) -> bool {
-    let first =
-        CompoundRes::<OpResult<'_>>::decode(&mut body).ok().and_then(|mut reply| reply.results.next());
-    matches!(first, Some(Ok(OpResult::Sequence(Ok(_)))))
+    let has_results =
+        CompoundRes::<OpResult<'_>>::decode(&mut body).is_ok_and(|reply| reply.results.left() > 0);
+    // Each result begins with its number and its status.
+    has_results
+        && Opcode::decode(&mut body) == Ok(Opcode::Sequence)
+        && Nfsstat4::decode(&mut body) == Ok(Nfsstat4::Ok)
 }
 
 /// Returns the results of a COMPOUND that has succeeded.
@@ -225,13 +238,20 @@ pub(super) fn results(mut body: Reader<'_>) -> Result<Results<'_, OpResult<'_>>,
     }
 }
 
-/// Returns the result that `pick` takes.
+/// Returns the result of the first operation `number` in the reply to a COMPOUND that has succeeded.
 #[inline]
-fn pick<'a, T>(body: Reader<'a>, pick: impl Fn(OpResult<'a>) -> Option<T>) -> Result<T, Fault> {
-    for result in results(body)? {
-        if let Some(picked) = pick(result?) {
-            return Ok(picked);
+fn result<'a, T: Decode<'a>>(mut body: Reader<'a>, number: Opcode) -> Result<T, Fault> {
+    let reply = CompoundRes::<OpResult<'_>>::decode(&mut body)?;
+    if reply.status != Nfsstat4::Ok {
+        return Err(Fault::Status(Status::Nfs4(reply.status)));
+    }
+    for _ in 0..reply.results.left() {
+        let found = Opcode::decode(&mut body)?;
+        if found == number {
+            let result = Result::<T, Nfsstat4>::decode(&mut body)?;
+            return result.map_err(|status| Fault::Status(Status::Nfs4(status)));
         }
+        OpResult::decode_body(found, &mut body)?;
     }
     Err(Fault::Missing)
 }
@@ -262,44 +282,31 @@ fn attributes_of(attributes: &Fattr<'_>) -> Result<answer::Attributes, Fault> {
 
 /// Returns the attributes from the GETATTR of a COMPOUND reply.
 pub(super) fn attributes(body: Reader<'_>) -> Result<answer::Attributes, Fault> {
-    let found = pick(body, |result| match result {
-        OpResult::Getattr(Ok(found)) => Some(found.attributes),
-        _ => None,
-    })?;
-    attributes_of(&found)
+    let found: ObjectAttributes<'_> = result(body, Opcode::Getattr)?;
+    attributes_of(&found.attributes)
 }
 
 /// Returns the bytes from the READ of a COMPOUND reply.
 #[inline]
 pub(super) fn data(body: Reader<'_>) -> Result<&[u8], Fault> {
-    pick(body, |result| match result {
-        OpResult::Read(Ok(read)) => Some(read.data),
-        _ => None,
-    })
+    result(body, Opcode::Read).map(|read: ReadOk<'_>| read.data)
 }
 
 /// Returns the result of the WRITE in a COMPOUND reply, in terms of NFSv3.
 #[inline]
 pub(super) fn written(body: Reader<'_>) -> Result<Written, Fault> {
-    pick(body, |result| match result {
-        OpResult::Write(Ok(WriteOk { count, committed, verifier })) => {
-            let committed = match committed {
-                StableHow4::Unstable => StableHow::Unstable,
-                StableHow4::DataSync => StableHow::DataSync,
-                StableHow4::FileSync => StableHow::FileSync,
-            };
-            Some(Written { count, committed, verifier })
-        }
-        _ => None,
-    })
+    let WriteOk { count, committed, verifier } = result(body, Opcode::Write)?;
+    let committed = match committed {
+        StableHow4::Unstable => StableHow::Unstable,
+        StableHow4::DataSync => StableHow::DataSync,
+        StableHow4::FileSync => StableHow::FileSync,
+    };
+    Ok(Written { count, committed, verifier })
 }
 
 /// Returns the write verifier from the COMMIT of a COMPOUND reply.
 pub(super) fn committed(body: Reader<'_>) -> Result<[u8; 8], Fault> {
-    pick(body, |result| match result {
-        OpResult::Commit(Ok(committed)) => Some(committed.verifier),
-        _ => None,
-    })
+    result(body, Opcode::Commit).map(|committed: CommitOk| committed.verifier)
 }
 
 /// Passes each entry of the READDIR in a COMPOUND reply to `each`. Returns the verifier for the next request, and
@@ -308,10 +315,7 @@ pub(super) fn listing(
     body: Reader<'_>,
     mut each: impl FnMut(u64, &[u8], Option<answer::Attributes>),
 ) -> Result<([u8; 8], bool), Fault> {
-    let listing = pick(body, |result| match result {
-        OpResult::Readdir(Ok(listing)) => Some(listing),
-        _ => None,
-    })?;
+    let listing: ReaddirOk<'_> = result(body, Opcode::Readdir)?;
     for entry in listing.entries {
         each(entry.cookie, entry.name, attributes_of(&entry.attributes).ok());
     }

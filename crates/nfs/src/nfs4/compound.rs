@@ -17,11 +17,11 @@ use forebay_rpc::{Reply, Ticket};
 use forebay_runtime::tasks;
 use forebay_vfs::{Error, SsdRead, Wait};
 use forebay_wire::nfs4::{self, CompoundReply, Nfsstat4, Op, Opcode, Operations, Position};
-use forebay_wire::xdr::{Decode, Encode, Reader};
+use forebay_wire::xdr::{Decode, DecodeError, Encode, Reader};
 
 use self::change::Pending;
 pub(super) use self::change::{Change, Commit};
-use self::classes::{has_records, is_change, is_of_version_2, kind};
+use self::classes::{has_records, is_change, kind};
 use super::callback::BackPath;
 use super::measured::Measured;
 use super::place::Current;
@@ -46,6 +46,9 @@ pub(super) struct Context<'a> {
     pub(super) now: Now,
 }
 
+/// The operations of a COMPOUND from the next arguments on.
+pub(super) type Arguments<'a> = Operations<'a, Op<'a>>;
+
 /// The reason why an operation has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
@@ -57,6 +60,12 @@ pub(super) enum Stop {
     Appended,
     /// The request repeats a running one: the reply comes when that one is complete.
     Parked,
+}
+
+impl From<DecodeError> for Stop {
+    fn from(_: DecodeError) -> Self {
+        Stop::Fail(Nfsstat4::Badxdr)
+    }
 }
 
 /// The state of a COMPOUND after a step.
@@ -116,6 +125,8 @@ pub(crate) struct Compound {
     /// True if the log has the reply.
     pub(super) is_logged: bool,
     pub(super) measured: Measured,
+    /// The time at which the event loop or the worker began or went on.
+    now: Now,
     /// The range of the READ or WRITE in execution, for the profile.
     pub(super) moved: Option<Moved>,
     /// True if the OPEN in execution has made its file, for the profile.
@@ -152,6 +163,7 @@ impl Compound {
             has_changed: false,
             is_logged: false,
             measured: Measured::begin(arrived),
+            now: 0,
             moved: None,
             has_made: false,
         })
@@ -171,21 +183,19 @@ impl Compound {
             // The request has waited for a worker.
             Wait::Yes => server.now(),
         };
+        self.now = now;
         let cx = Context { shared, server, call, wait, now };
         let mut operations = Operations::<Op<'_>>::resume(call.record, self.position);
         loop {
-            // Arguments stay where they are decoded: to move them costs more than most operations.
-            let next = operations.decode_next();
-            let Some((number, decoded)) = &next else { return Progress::Complete };
-            let mut number = *number;
+            let next = match operations.next_number() {
+                None => return Progress::Complete,
+                Some(next) => next,
+            };
             let (before, len_before) = (self.reply, reply.head().len());
-            let result = match decoded {
+            let number = next.unwrap_or(Opcode::Illegal);
+            let result = match next {
                 Err(_) => Err(Stop::Fail(Nfsstat4::Badxdr)),
-                Ok(_) if self.minor_version < 2 && is_of_version_2(number) => {
-                    number = Opcode::Illegal;
-                    Err(Stop::Fail(Nfsstat4::OpIllegal))
-                }
-                Ok(op) => self.step(&cx, op, operations, reply),
+                Ok(_) => self.step(&cx, number, &mut operations, reply),
             };
             match result {
                 Ok(change) => {
@@ -222,16 +232,17 @@ impl Compound {
         }
     }
 
-    /// Executes one operation, whose result it appends. Returns the change that the reply has to wait for.
+    /// Executes the operation `number`, whose arguments are next, and appends its result. Returns the change that the
+    /// reply has to wait for.
     fn step(
         &mut self,
         cx: &Context<'_>,
-        op: &Op<'_>,
-        rest: Operations<'_, Op<'_>>,
+        number: Opcode,
+        arguments: &mut Arguments<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
-        self.is_in_order(op)?;
-        let is_change = is_change(op);
+        self.is_in_order(number)?;
+        let is_change = is_change(number, *arguments);
         if is_change {
             if self.reply.room(reply.head()) < SMALL_RESULT {
                 return Err(Stop::Fail(self.too_big()));
@@ -239,34 +250,34 @@ impl Compound {
             self.wait_for_pending(cx, reply)?;
         }
         // The records may have to wait for room in the log. An event loop without tasks cannot wait.
-        if has_records(op) && cx.shared.vfs.logs_state() && !tasks::attached() {
+        if has_records(number) && cx.shared.vfs.logs_state() && !tasks::attached() {
             super::place::may_wait(cx)?;
         }
-        let result = self.execute(cx, op, rest, reply);
+        let result = self.execute(cx, number, arguments, reply);
         self.has_changed |= is_change && !matches!(result, Err(Stop::Later));
         result
     }
 
     /// Checks the place of an operation (RFC 8881 sections 2.10.2 and 18.46.3).
-    fn is_in_order(&self, op: &Op<'_>) -> Result<(), Stop> {
+    fn is_in_order(&self, number: Opcode) -> Result<(), Stop> {
         let Position { index, count, .. } = self.position;
         let fail = |status| Err(Stop::Fail(status));
-        match op {
-            Op::Sequence(_) if index > 0 => fail(Nfsstat4::SequencePos),
-            Op::Sequence(_) => Ok(()),
-            Op::BindConnToSession(_) if count > 1 => fail(Nfsstat4::NotOnlyOp),
+        match number {
+            Opcode::Sequence if index > 0 => fail(Nfsstat4::SequencePos),
+            Opcode::Sequence => Ok(()),
+            Opcode::BindConnToSession if count > 1 => fail(Nfsstat4::NotOnlyOp),
             _ if self.slot.is_some() => Ok(()),
-            Op::ExchangeId(_) | Op::CreateSession(_) | Op::DestroySession(_) | Op::DestroyClientid(_)
+            Opcode::ExchangeId | Opcode::CreateSession | Opcode::DestroySession | Opcode::DestroyClientid
                 if count > 1 =>
             {
                 fail(Nfsstat4::NotOnlyOp)
             }
-            Op::ExchangeId(_)
-            | Op::CreateSession(_)
-            | Op::DestroySession(_)
-            | Op::DestroyClientid(_)
-            | Op::BindConnToSession(_) => Ok(()),
-            Op::Illegal(()) => fail(Nfsstat4::OpIllegal),
+            Opcode::ExchangeId
+            | Opcode::CreateSession
+            | Opcode::DestroySession
+            | Opcode::DestroyClientid
+            | Opcode::BindConnToSession => Ok(()),
+            Opcode::Illegal => fail(Nfsstat4::OpIllegal),
             _ => fail(Nfsstat4::OpNotInSession),
         }
     }
@@ -309,6 +320,11 @@ impl Compound {
     /// Returns the minor version.
     pub(super) fn minor(&self) -> u32 {
         self.minor_version
+    }
+
+    /// Returns the time at which the event loop or the worker began or went on.
+    pub(super) fn now(&self) -> Now {
+        self.now
     }
 
     pub(super) fn xid(&self) -> u32 {

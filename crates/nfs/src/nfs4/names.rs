@@ -34,8 +34,9 @@ impl Compound {
         Ok(&mut current.place)
     }
 
-    pub(super) fn set_place(&mut self, place: Place) {
-        self.current = Some(Current::new(place));
+    /// Makes a place the current one.
+    pub(super) fn set_place(&mut self, place: Place) -> &mut Place {
+        &mut self.current.insert(Current::new(place)).place
     }
 
     /// Carries out GETFH: appends the current file handle.

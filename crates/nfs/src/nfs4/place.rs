@@ -61,21 +61,24 @@ impl Place {
         }
     }
 
-    /// Returns the place of a handle from the client. With `asks`, the next operation asks for the flavours, so any
-    /// flavour and any protection will do (RFC 8881 section 2.6.3.1.1.8).
-    pub(super) fn from_wire(cx: &Context<'_>, wire: &[u8], asks: bool) -> Result<Self, Stop> {
+    /// Returns the place that a handle from the client names. It is not reached yet.
+    pub(super) fn named(cx: &Context<'_>, wire: &[u8]) -> Result<Self, Stop> {
         if Pseudo::is_handle(wire)
             && let Some(number) = cx.server.pseudo().find(wire)
         {
             return Ok(Place::Above(number));
         }
         let wire = FileHandle::new(wire).ok_or(Stop::Fail(Nfsstat4::Badhandle))?;
-        let mut place = Place::Inode(wire, Reached::Not);
-        match place.reach(cx) {
-            Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => {}
-            reached => reached?,
+        Ok(Place::Inode(wire, Reached::Not))
+    }
+
+    /// Reaches the place. With `asks`, the next operation asks for the flavours, so any flavour and any protection will
+    /// do (RFC 8881 section 2.6.3.1.1.8).
+    pub(super) fn reach_unless_it_asks(&mut self, cx: &Context<'_>, asks: bool) -> Result<(), Stop> {
+        match self.reach(cx) {
+            Err(Stop::Fail(Nfsstat4::Wrongsec)) if asks => Ok(()),
+            reached => reached,
         }
-        Ok(place)
     }
 
     /// Returns the flavours by which the client may use the place, best first. The directories above the exports take
@@ -106,21 +109,24 @@ impl Place {
     }
 
     /// Returns the inode with the caller. Directories above the exports have none: nothing in them can be changed.
+    #[inline]
     pub(super) fn resolve(&mut self, cx: &Context<'_>) -> Result<&At, Stop> {
-        match self {
-            Place::Above(_) => Err(Stop::Fail(Nfsstat4::Rofs)),
-            Place::Inode(wire, reached) => {
-                if !matches!(reached, Reached::Open(_)) {
-                    let target = cx.shared.vfs.target(wire.as_bytes(), cx.wait)?;
-                    let caller = admit(cx, target.export.id)?;
-                    *reached = Reached::Open(At { target, caller });
-                }
-                match reached {
-                    Reached::Open(at) => Ok(at),
-                    _ => Err(Stop::Fail(Nfsstat4::Serverfault)),
-                }
-            }
+        if !matches!(self, Place::Inode(_, Reached::Open(_))) {
+            self.open(cx)?;
         }
+        match self {
+            Place::Inode(_, Reached::Open(at)) => Ok(at),
+            _ => Err(Stop::Fail(Nfsstat4::Serverfault)),
+        }
+    }
+
+    /// Finds the inode in the inode cache, or opens it, and applies the export's rules to the caller.
+    fn open(&mut self, cx: &Context<'_>) -> Result<(), Stop> {
+        let Place::Inode(wire, reached) = self else { return Err(Stop::Fail(Nfsstat4::Rofs)) };
+        let target = cx.shared.vfs.target(wire.as_bytes(), cx.wait)?;
+        let caller = admit(cx, target.export.id)?;
+        *reached = Reached::Open(At { target, caller });
+        Ok(())
     }
 
     /// Prepares an operation that needs no more than the attribute cache has. An event loop uses that cache for an

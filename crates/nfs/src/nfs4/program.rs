@@ -66,7 +66,8 @@ impl Shared {
         let is_complete = progress == Progress::Complete;
         if is_complete && (!compound.has_to_commit(self) || compound.log_loosely(self, server, reply.head()))
         {
-            compound.complete(self, reply.head()).into_iter().for_each(recent::give_session);
+            let now = compound.now();
+            compound.complete(self, server, reply.head(), now).into_iter().for_each(recent::give_session);
             return Outcome::Done(());
         }
         if let Some(InSlot { session, .. }) = &compound.slot {
@@ -102,7 +103,9 @@ impl Shared {
         let Begun { mut compound, reply: head, .. } = begun;
         reply.head().extend_from_slice(&head);
         compound.end_read(self, &request.call(), client, &mut reply, out);
-        compound.complete(self, reply.head());
+        if let Some(server) = &self.nfs4 {
+            compound.complete(self, server, reply.head(), server.now());
+        }
         self.send(request.ticket, reply);
         None
     }

@@ -371,10 +371,6 @@ impl Server {
 
     /// Returns the tickets and the transaction numbers of retransmissions that wait.
     pub(super) fn take_waiting(&self, waiters: &[Waiter]) -> Vec<(Ticket, u32)> {
-        // Nearly no request has a retransmission, and the lock is shared by all requests.
-        if waiters.is_empty() {
-            return Vec::new();
-        }
         let mut waiting = self.waiting.lock();
         waiters.iter().filter_map(|waiter| waiting.remove(waiter)).collect()
     }

@@ -8,13 +8,13 @@ use forebay_rpc::Reply;
 use forebay_vfs::Wait;
 use forebay_wire::nfs4::{
     BindConnArgs, BindConnOk, ChannelAttrs, ChannelDirFromClient, ChannelDirFromServer, CreateSessionArgs,
-    CreateSessionOk, ExchangeIdArgs, ExchangeIdOk, Nfsstat4, Op, Opcode, Operations, SequenceArgs,
-    SequenceOk, ServerOwner, StateProtectArgs, StateProtectRes, exchange_id,
+    CreateSessionOk, ExchangeIdArgs, ExchangeIdOk, Nfsstat4, Opcode, SequenceArgs, SequenceOk, ServerOwner,
+    StateProtectArgs, StateProtectRes, exchange_id,
 };
 use forebay_wire::{Opaque, xdr::Encode};
 
 use super::callback::security;
-use super::compound::{Compound, Context, InSlot, Stop, put};
+use super::compound::{Arguments, Compound, Context, InSlot, Stop, put};
 use super::place::may_wait;
 use super::recent;
 use crate::caller::admit_anywhere;
@@ -193,7 +193,7 @@ impl Compound {
         &mut self,
         cx: &Context<'_>,
         args: &SequenceArgs,
-        rest: Operations<'_, Op<'_>>,
+        rest: Arguments<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
         let id = SessionId(args.sessionid);

@@ -131,35 +131,47 @@ impl<'a, O: Operation<'a>> Operations<'a, O> {
         if self.left() == 0 { None } else { Self::read_number(&mut input, self.minor_version).ok() }
     }
 
-    /// Decodes the next operation, and returns it behind its number. After an error there are no further operations. If
-    /// the number itself is missing, it is that of the illegal operation.
+    /// Reads the number of the next operation. The caller decodes the arguments behind it by
+    /// [`arguments`](Self::arguments): so they are decoded where they are used, and never moved.
     ///
-    /// The iterator gives the operations in another form, for which each is copied.
+    /// # Errors
+    /// [`DecodeError`] if the message ends early.
     #[inline]
-    pub fn decode_next(&mut self) -> Option<(O::Number, Result<O, DecodeError>)> {
+    pub fn next_number(&mut self) -> Option<Result<O::Number, DecodeError>> {
         if self.left() == 0 {
             return None;
         }
         self.index += 1;
-        let (number, decoded) = match Self::read_number(&mut self.input, self.minor_version) {
-            Ok(number) => (number, O::decode_arguments(number, &mut self.input)),
-            Err(error) => (O::ILLEGAL, Err(error)),
-        };
-        if decoded.is_err() {
-            self.count = self.index;
-        }
-        Some((number, decoded))
+        Some(Self::read_number(&mut self.input, self.minor_version))
+    }
+
+    /// Decodes the arguments of the operation whose number was read last. `T` is the type of its arguments.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the arguments are malformed. The operations behind them cannot be found then.
+    #[inline]
+    pub fn arguments<T: Decode<'a>>(&mut self) -> Result<T, DecodeError> {
+        T::decode(&mut self.input)
     }
 }
 
 impl<'a, O: Operation<'a>> Iterator for Operations<'a, O> {
     type Item = Result<O, BadOperation<O::Number>>;
 
-    /// Decodes the next operation as [`Operations::decode_next`] does.
+    /// Decodes the next operation. After an error there are no further operations. If the number itself is missing, it
+    /// is that of the illegal operation.
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let (number, decoded) = self.decode_next()?;
-        Some(decoded.map_err(|error| BadOperation { number, error }))
+        let decoded = match self.next_number()? {
+            Ok(number) => {
+                O::decode_arguments(number, &mut self.input).map_err(|error| BadOperation { number, error })
+            }
+            Err(error) => Err(BadOperation { number: O::ILLEGAL, error }),
+        };
+        if decoded.is_err() {
+            self.count = self.index;
+        }
+        Some(decoded)
     }
 }
 

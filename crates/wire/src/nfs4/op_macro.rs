@@ -93,11 +93,25 @@ macro_rules! operations {
             }
         }
 
-        impl<$res_lt> $crate::xdr::Decode<$res_lt> for $res<$res_lt> {
-            fn decode(input: &mut $crate::xdr::Reader<$res_lt>) -> Result<Self, $crate::xdr::DecodeError> {
-                match <$number as $crate::xdr::Decode>::decode(input)? {
+        impl<$res_lt> $res<$res_lt> {
+            /// Decodes the status and the body of a result of `number`.
+            ///
+            /// # Errors
+            /// [`DecodeError`](crate::xdr::DecodeError) if they are malformed.
+            pub fn decode_body(
+                number: $number,
+                input: &mut $crate::xdr::Reader<$res_lt>,
+            ) -> Result<Self, $crate::xdr::DecodeError> {
+                match number {
                     $($number::$op => $crate::xdr::Decode::decode(input).map(Self::$op),)*
                 }
+            }
+        }
+
+        impl<$res_lt> $crate::xdr::Decode<$res_lt> for $res<$res_lt> {
+            fn decode(input: &mut $crate::xdr::Reader<$res_lt>) -> Result<Self, $crate::xdr::DecodeError> {
+                let number = $crate::xdr::Decode::decode(input)?;
+                Self::decode_body(number, input)
             }
         }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use forebay_clientstate::{Durability, Effects, REPLY_MAX, Session};
+use forebay_clientstate::{Durability, Effects, Now, REPLY_MAX, Session, Waiter};
 use forebay_rpc::OwnedReply;
 use forebay_wire::nfs4::{CompoundReply, Nfsstat4, Op, Opcode, Operations};
 
 use super::{Compound, InSlot};
+use crate::nfs4::server::Server;
 use crate::result::success;
 use crate::shared::Shared;
 
@@ -29,7 +30,9 @@ impl Compound {
 
     /// Answers through the ticket.
     pub(super) fn answer(mut self: Box<Self>, shared: &Shared, mut reply: OwnedReply) {
-        self.complete(shared, reply.head());
+        if let Some(server) = shared.serves_nfs4() {
+            self.complete(shared, server, reply.head(), server.now());
+        }
         match self.ticket.take() {
             Some(ticket) => shared.send(ticket, reply),
             None => shared.done(),
@@ -41,32 +44,43 @@ impl Compound {
 
     /// Ends the request in its slot, and answers its retransmissions. `head` is the reply up to a payload. Returns the
     /// session of the request.
-    pub(crate) fn complete(&mut self, shared: &Shared, head: &[u8]) -> Option<Arc<Session>> {
-        let server = shared.serves_nfs4()?;
-        let now = server.at(self.measured.now());
-        let body = head.get(self.body_at..).unwrap_or_default();
+    pub(crate) fn complete(
+        &mut self,
+        shared: &Shared,
+        server: &Server,
+        head: &[u8],
+        now: Now,
+    ) -> Option<Arc<Session>> {
         let in_slot = self.slot.take();
         if let Some(InSlot { session, slot, .. }) = &in_slot {
             let logged = self.is_logged.then_some(Durability::Loose);
             // Its record is in the log already.
             let fx = &mut Effects::default();
             let waiters = session.complete(*slot, self.kept_reply(head), logged, now, fx);
-            for (ticket, xid) in server.take_waiting(&waiters) {
-                let mut again = ticket.reply();
-                success(again.head(), xid);
-                if self.has_payload {
-                    let reply = &mut CompoundReply::begin(again.head(), 0, &[]);
-                    reply.push_failure(again.head(), Opcode::Sequence, Nfsstat4::Delay);
-                } else {
-                    again.head().extend_from_slice(body);
-                }
-                shared.send(ticket, again);
+            // Nearly no request has a retransmission.
+            if !waiters.is_empty() {
+                self.answer_again(shared, server, head, &waiters);
             }
         }
         self.measured.finish(&shared.stats, false);
         server.act(&mut self.effects);
         server.tick(&shared.vfs, now);
         in_slot.map(|in_slot| in_slot.session)
+    }
+
+    /// Answers retransmissions of the request.
+    fn answer_again(&self, shared: &Shared, server: &Server, head: &[u8], waiters: &[Waiter]) {
+        for (ticket, xid) in server.take_waiting(waiters) {
+            let mut again = ticket.reply();
+            success(again.head(), xid);
+            if self.has_payload {
+                let reply = &mut CompoundReply::begin(again.head(), 0, &[]);
+                reply.push_failure(again.head(), Opcode::Sequence, Nfsstat4::Delay);
+            } else {
+                again.head().extend_from_slice(head.get(self.body_at..).unwrap_or_default());
+            }
+            shared.send(ticket, again);
+        }
     }
 
     /// Returns the results that the slot keeps, of a reply up to its payload.

@@ -1,33 +1,33 @@
 //! Classes of operations: which change anything, which have records, and which workers carry them out.
 
-use forebay_wire::nfs4::{self, Op, Opcode};
+use forebay_wire::nfs4::{Opcode, OpenArgs, OpenHow};
 
+use super::Arguments;
 use crate::program::Kind;
 
-/// Returns true for operations that change names, attributes or data.
-pub(super) fn is_change(op: &Op<'_>) -> bool {
-    match op {
-        Op::Write(_) | Op::Commit(_) | Op::Setattr(_) | Op::Create(_) => true,
-        Op::Remove(_) | Op::Rename(_) | Op::Link(_) => true,
-        Op::Setxattr(_) | Op::Removexattr(_) => true,
-        Op::Allocate(_) | Op::Deallocate(_) | Op::Copy(_) | Op::Clone(_) => true,
-        Op::Open(open) => matches!(open.how, nfs4::OpenHow::Create(_)),
+/// Returns true for operations that change names, attributes or data. An OPEN does so if it may make a file.
+pub(super) fn is_change(number: Opcode, mut arguments: Arguments<'_>) -> bool {
+    match number {
+        Opcode::Write | Opcode::Commit | Opcode::Setattr | Opcode::Create => true,
+        Opcode::Remove | Opcode::Rename | Opcode::Link => true,
+        Opcode::Setxattr | Opcode::Removexattr => true,
+        Opcode::Allocate | Opcode::Deallocate | Opcode::Copy | Opcode::Clone => true,
+        Opcode::Open => {
+            arguments.arguments::<OpenArgs<'_>>().is_ok_and(|open| matches!(open.how, OpenHow::Create(_)))
+        }
         _ => false,
     }
 }
 
-/// Returns true for the operations that minor version 2 has added.
-pub(super) fn is_of_version_2(number: Opcode) -> bool {
-    (Opcode::Allocate as u32..=Opcode::Removexattr as u32).contains(&(number as u32))
-}
-
 /// Returns true for operations that change the state of clients: the log gets records of them.
-pub(super) fn has_records(op: &Op<'_>) -> bool {
-    let of_client = matches!(op, Op::ExchangeId(_) | Op::CreateSession(_) | Op::ReclaimComplete(_))
-        || matches!(op, Op::DestroySession(_) | Op::DestroyClientid(_));
-    let of_file = matches!(op, Op::Open(_) | Op::OpenDowngrade(_) | Op::Close(_) | Op::Delegreturn(_))
-        || matches!(op, Op::Lock(_) | Op::Locku(_) | Op::FreeStateid(_))
-        || matches!(op, Op::Copy(_) | Op::OffloadCancel(_));
+pub(super) fn has_records(number: Opcode) -> bool {
+    use Opcode::{Close, Copy, CreateSession, Delegreturn, DestroyClientid, DestroySession, ExchangeId};
+    use Opcode::{FreeStateid, Lock, Locku, OffloadCancel, Open, OpenDowngrade, ReclaimComplete};
+    let of_client = matches!(number, ExchangeId | CreateSession | ReclaimComplete)
+        || matches!(number, DestroySession | DestroyClientid);
+    let of_file = matches!(number, Open | OpenDowngrade | Close | Delegreturn)
+        || matches!(number, Lock | Locku | FreeStateid)
+        || matches!(number, Copy | OffloadCancel);
     of_client || of_file
 }
 
