@@ -219,8 +219,8 @@ fn in_use(path: &Path, by: &NotOwned) -> String {
             above.display()
         ),
         NotOwned::Around => format!(
-            "{path} cannot be served: another forebay serves a directory in it, or keeps its state there; stop that one first, \
-             or export both directories with one server"
+            "{path} cannot be served: another forebay serves a directory in it, or keeps its state or cache there; stop that one \
+             first, or name another directory"
         ),
         NotOwned::Taken => format!("{path} is served by another forebay already; stop that one first"),
         NotOwned::Unusable(error) => format!("cannot serve {path}: {error}"),

@@ -3,7 +3,7 @@
 //! | row | the path | decision |
 //! |---|---|---|
 //! | D1 | lies in an exported directory | refuse: clients could delete it |
-//! | D2 | lies in the state directory of another server | refuse |
+//! | D2 | lies in the state directory of another server, or is a file in a directory that another one serves | refuse |
 //! | D3 | is the same device or file as one that is in use already | refuse |
 //! | D4 | is a file in /dev | refuse: it would be in memory |
 //! | D5 | is missing, in /dev | refuse: a device is not there |
@@ -16,13 +16,15 @@
 //! | D12 | is the URL of another NBD export | accept; the export is examined when it is opened |
 //! | D13 | anything else | accept |
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use forebay_common::lock::RwLock;
+use forebay_common::lock::{Mutex, RwLock};
 use forebay_common::nbd_url::NbdUrl;
 use forebay_config::{Export, Nbd, Settings, inside_export};
 use forebay_disk::whereabouts;
+use forebay_vfs::{DirectoryLocks, NotOwned, Ownership};
 
 use crate::roster::Record;
 
@@ -41,6 +43,8 @@ pub(crate) struct Rules {
     pub(crate) in_memory: bool,
     /// The places where this server serves volumes over NBD.
     pub(crate) nbd: Nbd,
+    /// The directories of accepted cache files. No other server may serve them as long as this one runs.
+    pub(crate) places: Mutex<BTreeMap<PathBuf, Ownership>>,
 }
 
 /// Why a path may not be a cache device.
@@ -56,6 +60,11 @@ pub(crate) enum Refusal {
         path.display(), state_dir.display()
     )]
     OtherState { path: PathBuf, state_dir: PathBuf },
+    #[error(
+        "the cache device {} lies in {}, which another forebay serves to clients; name one outside",
+        path.display(), served.display()
+    )]
+    Served { path: PathBuf, served: PathBuf },
     #[error("{} and {} are the same cache device; name it once", path.display(), other.display())]
     Same { path: PathBuf, other: PathBuf },
     #[error("the cache device {} is a volume of this server itself; name another device", .0.display())]
@@ -97,6 +106,7 @@ impl Rules {
             state_dir: settings.state_dir.clone(),
             in_memory: settings.cache.in_memory,
             nbd: settings.nbd.clone(),
+            places: Mutex::default(),
         }
     }
 
@@ -149,7 +159,21 @@ impl Rules {
         if in_memory && !self.in_memory {
             return Err(Refusal::InMemory(owned()));
         }
-        if missing { may_be_made(path, directory, before) } else { Ok(()) }
+        if missing {
+            may_be_made(path, directory, before)?;
+        }
+        self.keep_unserved(path, real)
+    }
+
+    /// Keeps other servers from serving the directory of a cache file. A directory that cannot be opened is left to the
+    /// opening of the file.
+    fn keep_unserved(&self, path: &Path, directory: PathBuf) -> Result<(), Refusal> {
+        match DirectoryLocks::default().keep_unserved(&directory) {
+            Ok(kept) => drop(self.places.lock().insert(directory, kept)),
+            Err(NotOwned::Inside(served)) => return Err(Refusal::Served { path: path.to_owned(), served }),
+            Err(NotOwned::Taken | NotOwned::Around | NotOwned::Unusable(_)) => {}
+        }
+        Ok(())
     }
 
     /// Returns the state directory of another server that `directory` is, or lies in.
@@ -224,7 +248,8 @@ mod tests {
             };
             let nbd = Nbd { sockets: vec!["/run/own".into()], ..Nbd::default() };
             let exports = RwLock::new(vec![export]);
-            let rules = Rules { exports, state_dir: real.join("state"), in_memory: false, nbd };
+            let (state_dir, places) = (real.join("state"), Mutex::default());
+            let rules = Rules { exports, state_dir, in_memory: false, nbd, places };
             Rig { home, rules }
         }
 

@@ -80,7 +80,7 @@ fn state_is_kept_apart_from_other_servers_and_their_clients() {
     first.stop();
     served.start();
     let said = first.refusal();
-    assert!(said.contains("or keeps its state there"), "{said}");
+    assert!(said.contains("or keeps its state or cache there"), "{said}");
     served.kill();
     let below = first.state.join("below");
     let said = with_state(&below).refusal();
@@ -88,4 +88,22 @@ fn state_is_kept_apart_from_other_servers_and_their_clients() {
     assert!(!below.exists());
     let said = with_state(first.state.parent().unwrap()).refusal();
     assert!(said.contains("is the state directory of another server"), "{said}");
+}
+
+#[test]
+fn cache_files_are_kept_apart_from_the_clients_of_other_servers() {
+    let (_home, outer, inner) = nested();
+    let cache = inner.join("cache");
+    let flags = ["--mode", "write-back", "--cache", cache.to_str().unwrap(), "--cache-size", "64MiB"];
+    let mut first = serve(&outer).start();
+    let mut second = Serve::new().flags(&flags).prepared();
+    let said = second.refusal();
+    assert!(said.contains(&format!("lies in {}, which another forebay serves", outer.display())), "{said}");
+    assert!(!cache.exists(), "nothing is left in the directory of the other server");
+    first.stop();
+    second.start();
+    let said = first.refusal();
+    assert!(said.contains("or keeps its state or cache there"), "{said}");
+    second.kill();
+    first.start();
 }

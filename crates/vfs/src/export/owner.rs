@@ -8,7 +8,7 @@
 //! |---|---|
 //! | exclusive, on the directory | the server that owns it |
 //! | shared, on the directories above it | that server |
-//! | shared, on a state directory and those above it | the server that keeps its state there |
+//! | shared, on a directory and those above it | the server that keeps its state or cache files there |
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
