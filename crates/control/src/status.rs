@@ -67,6 +67,10 @@ pub struct Status {
     pub encrypted_in_kernel: u64,
     /// Requests in flight.
     pub inflight: u64,
+    /// How often a connection was not read since the start, because its address had too many requests in flight beside
+    /// a less busy client of an export or of a volume.
+    #[serde(default)]
+    pub held_back: u64,
     /// Memory in use for requests and replies.
     pub memory: MemoryStatus,
     /// Threads for requests that wait for a disk.

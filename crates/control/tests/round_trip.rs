@@ -182,6 +182,7 @@ fn status() -> Status {
         encrypted: 1,
         encrypted_in_kernel: 1,
         inflight: 5,
+        held_back: 3,
         memory: MemoryStatus::default(),
         workers: WorkerStatus::default(),
         durability: DurabilityStatus::default(),

@@ -320,6 +320,7 @@ impl Handler for Control {
             encrypted: transport.encrypted,
             encrypted_in_kernel: transport.encrypted_in_kernel,
             inflight: stats.deferred.load(Relaxed),
+            held_back: transport.held_back,
             memory: MemoryStatus {
                 used_bytes: transport.memory,
                 limit_bytes: limits.memory,

@@ -148,6 +148,7 @@ impl ControlFront {
             encrypted: 0,
             encrypted_in_kernel: 0,
             inflight: 0,
+            held_back: 0,
             memory: MemoryStatus {
                 limit_bytes: limits.memory,
                 resident_bytes: resident_bytes(),

@@ -173,20 +173,22 @@ impl Volume {
         self.engine.changed_outside(&self.object, self.device()?.size(), 0).await
     }
 
-    /// Takes over a larger size of the backing device. Must not be given up before its end.
+    /// Takes over a larger size of the backing device. Returns the sizes before and after that; `None` if the volume
+    /// has the size already. Must not be given up before its end.
     ///
     /// # Errors
     /// The log takes no records.
-    pub async fn grown(&self) -> Result<(), Error> {
+    pub async fn grown(&self) -> Result<Option<(u64, u64)>, Error> {
         // Of two at once, the later one to be carried out could have the smaller size, and cut the volume.
         let is_free = || (!self.growing.swap(true, Ordering::SeqCst)).then_some(());
         self.grew.until(is_free).await;
         let _growing = Growing(self);
-        let size = self.device()?.size();
-        if size <= self.object.size() {
-            return Ok(());
+        let (before, size) = (self.object.size(), self.device()?.size());
+        if size <= before {
+            return Ok(None);
         }
-        self.engine.truncate(&self.object, size, forebay_engine::io::Time::default()).await
+        self.engine.truncate(&self.object, size, forebay_engine::io::Time::default()).await?;
+        Ok(Some((before, size)))
     }
 
     /// Waits until the backing device has not answered a request for ten seconds, which may be never.

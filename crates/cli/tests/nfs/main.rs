@@ -99,6 +99,7 @@ mod two_servers;
 mod unprivileged;
 mod volumes;
 mod volumes_on_devices;
+mod volumes_under_load;
 mod write_verifier;
 mod wrong_names;
 mod xattrs;

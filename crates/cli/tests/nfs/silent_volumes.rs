@@ -131,6 +131,7 @@ fn a_resize_does_not_wait_for_a_silent_file_system() {
     rig.refused(&["resize", "scratch"], "when its backing device answers");
     drop(frozen);
     wait_for(|| rig.open().unwrap().size == 8 << 20);
+    wait_for(|| rig.server.ask(&["events"]).contains("volume-resized"));
     assert!(rig.open().unwrap().read(0, 2 * BLOCK) == [[1; BLOCK], [7; BLOCK]].concat());
     rig.volume(&["remove", "scratch"]);
 }

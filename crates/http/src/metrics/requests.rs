@@ -34,6 +34,8 @@ pub(super) fn encode(out: &mut Out<'_>, status: &Status, sample: &StatSample) ->
     let about = "Open connections with TLS that the kernel encrypts.";
     out.gauge("connections_encrypted_in_kernel", about, None, status.encrypted_in_kernel)?;
     out.gauge("requests_in_flight", "Requests in flight.", None, status.inflight)?;
+    let about = "Waits of connections whose address had too many requests in flight beside a less busy one.";
+    out.counter("connections_held_back", about, None, status.held_back)?;
     out.gauge("workers", "Threads for requests that wait for a disk.", None, status.workers.threads)?;
     out.gauge("workers_busy", "Workers that are busy.", None, status.workers.busy)?;
     out.gauge("requests_queued", "Requests that wait for a worker.", None, status.workers.queued)?;

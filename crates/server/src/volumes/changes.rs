@@ -14,6 +14,7 @@ use forebay_engine::buffer::{BLOCK, Buffer};
 use forebay_engine::pool::Ends;
 use forebay_runtime::{block_on, block_on_apart};
 use forebay_volume::device::BackingDevice as _;
+use forebay_volume::volume::Volume;
 
 use super::device::resolved;
 use super::identity::Identity;
@@ -221,7 +222,7 @@ impl Volumes {
 
     /// Grows a volume to `size` bytes, or to the present size of its backing device. Only a file is grown; a volume
     /// never becomes smaller. Records the size durably.
-    fn resize(&self, name: String, size: Option<u64>) -> Result<String, String> {
+    fn resize(self: &Arc<Self>, name: String, size: Option<u64>) -> Result<String, String> {
         let _change = self.changing.begin(&name)?;
         let Served { entry, volume, device } = self.served(&name)?;
         let cannot = |error: String| format!("volume {name} keeps its size: {error}");
@@ -234,23 +235,43 @@ impl Volumes {
         let before = entry.record.identity.size;
         self.update(&name, |record| record.identity.size = size).map_err(cannot)?;
         // A record with the larger size is right at the next start, since the device has that size.
-        let (before, now) = (format_size(before), format_size(size));
-        match in_time(PATIENCE, move || block_on(volume.grown())) {
-            Some(Ok(())) => {}
+        let (volumes, grown) = (self.clone(), name.clone());
+        match in_time(PATIENCE, move || volumes.take_size_over(&grown, &volume)) {
+            Some(Ok(())) => Ok(name),
             Some(Err(error)) => {
-                let _ = self.update(&name, |record| record.identity.size = entry.record.identity.size);
-                return Err(cannot(error.to_string()));
+                let _ = self.update(&name, |record| record.identity.size = before);
+                Err(cannot(error))
             }
-            None => {
-                let seconds = PATIENCE.as_secs();
-                return Err(format!(
-                    "volume {name} gets its size of {now} when its backing device answers, which it has not done within \
-                     {seconds} seconds"
-                ));
+            None => Err(format!(
+                "volume {name} gets its size of {} when its backing device answers, which it has not done within {} seconds",
+                format_size(size),
+                PATIENCE.as_secs()
+            )),
+        }
+    }
+
+    /// Has a volume take over the size of its backing device. An event tells of the new size, however late it is in
+    /// force.
+    fn take_size_over(&self, name: &str, volume: &Volume) -> Result<(), String> {
+        let grown = block_on(volume.grown());
+        match &grown {
+            Ok(Some(sizes)) => {
+                let (before, now) = (format_size(sizes.0), format_size(sizes.1));
+                self.tell(
+                    "volume-resized",
+                    name,
+                    format!("volume {name} has {now} now, before it had {before}"),
+                );
+            }
+            Ok(None) => {}
+            // A volume may be removed meanwhile.
+            Err(_) if self.find(name).is_none() => {}
+            Err(error) => {
+                let message = format!("volume {name} keeps its size: {error}; repeat the resize");
+                self.events.add(Severity::Warning, "volume-resize-failed", message, &[("volume", &name)]);
             }
         }
-        self.tell("volume-resized", &name, format!("volume {name} has {now} now, before it had {before}"));
-        Ok(name)
+        grown.map(drop).map_err(|error| error.to_string())
     }
 
     /// Sets the cache mode of a volume, durably. `None` means the mode of the server.
