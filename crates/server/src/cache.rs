@@ -15,7 +15,7 @@ use forebay_engine::pool::{PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine};
 use forebay_nfs::Nfs;
 use forebay_runtime::{Threads, block_on, block_on_apart};
-use forebay_vfs::Vfs;
+use forebay_vfs::{DirectoryLocks, Vfs};
 
 use crate::busy_retry::BusyRetry;
 use crate::cache_start::{Claimed, Context};
@@ -156,7 +156,7 @@ pub(crate) fn open(
     identities: &mut Identities,
     events: &Arc<EventLog>,
     (asker, ublk): (Option<Asker>, Result<UblkDriver, String>),
-    retry: BusyRetry,
+    (retry, owner): (BusyRetry, &DirectoryLocks),
     under_way: &Arc<UnderWay>,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
     let in_use = InUse::new(&settings.state_dir);
@@ -168,7 +168,7 @@ pub(crate) fn open(
         }
         return Ok(None);
     };
-    let (roster, rules) = (Roster::open(&settings.state_dir)?, Arc::new(Rules::of(settings)));
+    let (roster, rules) = (Roster::open(&settings.state_dir)?, Arc::new(Rules::of(settings, owner)));
     let start = Start { settings, in_use: &in_use, roster: &roster, rules: &rules, events, under_way };
     let opened = start.open(&paths, retry)?;
     notices.extend(opened.notices);

@@ -45,6 +45,8 @@ pub(crate) struct Rules {
     pub(crate) nbd: Nbd,
     /// The directories of accepted cache files. No other server may serve them as long as this one runs.
     pub(crate) places: Mutex<BTreeMap<PathBuf, Ownership>>,
+    /// The locks of the directories of this server, which may serve the directory itself once the file is gone.
+    pub(crate) owner: DirectoryLocks,
 }
 
 /// Why a path may not be a cache device.
@@ -100,13 +102,14 @@ pub(crate) enum Refusal {
 
 impl Rules {
     /// Returns the rules for a server with these settings.
-    pub(crate) fn of(settings: &Settings) -> Self {
+    pub(crate) fn of(settings: &Settings, owner: &DirectoryLocks) -> Self {
         Rules {
             exports: RwLock::new(settings.exports.clone()),
             state_dir: settings.state_dir.clone(),
             in_memory: settings.cache.in_memory,
             nbd: settings.nbd.clone(),
             places: Mutex::default(),
+            owner: owner.clone(),
         }
     }
 
@@ -168,7 +171,7 @@ impl Rules {
     /// Keeps other servers from serving the directory of a cache file. A directory that cannot be opened is left to the
     /// opening of the file.
     fn keep_unserved(&self, path: &Path, directory: PathBuf) -> Result<(), Refusal> {
-        match DirectoryLocks::default().keep_unserved(&directory) {
+        match self.owner.keep_unserved(&directory) {
             Ok(kept) => drop(self.places.lock().insert(directory, kept)),
             Err(NotOwned::Inside(served)) => return Err(Refusal::Served { path: path.to_owned(), served }),
             Err(NotOwned::Taken | NotOwned::Around | NotOwned::Unusable(_)) => {}
@@ -249,7 +252,8 @@ mod tests {
             let nbd = Nbd { sockets: vec!["/run/own".into()], ..Nbd::default() };
             let exports = RwLock::new(vec![export]);
             let (state_dir, places) = (real.join("state"), Mutex::default());
-            let rules = Rules { exports, state_dir, in_memory: false, nbd, places };
+            let owner = DirectoryLocks::default();
+            let rules = Rules { exports, state_dir, in_memory: false, nbd, places, owner };
             Rig { home, rules }
         }
 

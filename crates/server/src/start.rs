@@ -172,7 +172,7 @@ impl Start {
             &mut identities,
             &events,
             (self.asker, self.ublk),
-            retry,
+            (retry, &self.owner),
             &under_way,
         )?;
         let (cache, said) = opened.unzip();
