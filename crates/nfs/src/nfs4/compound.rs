@@ -179,7 +179,8 @@ impl Compound {
         wait: Wait,
     ) -> Progress {
         let now = match wait {
-            Wait::No => server.at(self.measured.now()),
+            // The event loop begins a COMPOUND at its arrival.
+            Wait::No => server.at(self.measured.last()),
             // The request has waited for a worker.
             Wait::Yes => server.now(),
         };

@@ -19,16 +19,8 @@ impl Measured {
         Measured { mark: arrived, unfinished: None }
     }
 
-    /// Returns the present time: the end of the last operation, unless a result has waited since. To ask the clock in
-    /// each short step costs a READ several per cent.
-    pub(super) fn now(&self) -> Instant {
-        match self.unfinished {
-            None => self.mark,
-            Some(_) => Instant::now(),
-        }
-    }
-
-    /// Returns the end of the last operation, or the arrival.
+    /// Returns the end of the last operation, or the arrival. To ask the clock in each short step costs a READ several
+    /// per cent.
     pub(super) fn last(&self) -> Instant {
         self.mark
     }
