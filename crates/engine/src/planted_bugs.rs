@@ -57,6 +57,8 @@ forebay_common::planted_bugs![
     "a logged cut does not hold its segment",
     "what a power cut may take back of the backing file is cached",
     "a cut is carried out before its record is durable",
+    "a cut waits for each batch of destaging",
+    "a write past the log overtakes a cut that waits",
     "epochs are not given out",
     "blocks moved while they are destaged stay dirty",
     "a loss waits for a device that is being added",

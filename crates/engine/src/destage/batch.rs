@@ -123,7 +123,7 @@ fn gather(volume: &Volume, most: usize, turn: Turn) -> Vec<Part> {
         let short_first = left > most / 2 && parts.len() < OBJECTS / 2;
         let Some((object, since)) = volume.next(turn, short_first) else { break };
         let mut state = object.lock();
-        if state.busy != Busy::No {
+        if state.busy != Busy::No || state.owes_cut() {
             drop(state);
             busy.push((object, since));
             continue;

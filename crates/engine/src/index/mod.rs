@@ -19,3 +19,4 @@ pub(crate) mod syncs;
 pub(crate) mod unsynced;
 pub(crate) mod version_watch;
 mod versions;
+pub(crate) mod waiting_cuts;

@@ -27,6 +27,7 @@ use crate::index::share::Share;
 use crate::index::syncs::Syncs;
 use crate::index::unsynced::UnsyncedBytes;
 use crate::index::version_watch::VersionWatch;
+use crate::index::waiting_cuts::WaitingCuts;
 use crate::io::{Key, Time};
 use crate::segments::{SegmentId, Segments};
 use crate::volume::Volume;
@@ -89,6 +90,7 @@ pub(crate) struct State {
     pub(crate) moves: Moves,
     /// Number of bypass writes in flight.
     pub(crate) bypass_writes: u32,
+    pub(crate) waiting_cuts: WaitingCuts,
     pub(crate) syncs: Syncs,
     /// Unsynced bytes: a power cut may bring their old contents back.
     pub(crate) volatile: UnsyncedBytes,
@@ -346,6 +348,20 @@ impl State {
             found.extend(here.into_iter().filter(|block| range.contains(block)));
         }
         found
+    }
+
+    /// Returns true if neither a bypass write nor an earlier truncation keeps a change of size from its begin.
+    pub(crate) fn allows_cut(&self) -> bool {
+        self.bypass_writes == 0 && self.truncating.is_none()
+    }
+
+    /// Returns true if a change of size waits for nothing but the end of the destage batch in progress. No other batch
+    /// may begin before it, or a steady writer would hold it up for ever. A change that waits for more holds no batch
+    /// up: a bypass write in flight may need room in the log, which destaging makes.
+    pub(crate) fn owes_cut(&self) -> bool {
+        self.waiting_cuts.waits()
+            && self.allows_cut()
+            && !crate::planted_bugs::active("a cut waits for each batch of destaging")
     }
 
     /// Returns true if a bypass write of `range` may begin.

@@ -93,9 +93,12 @@ pub(crate) async fn begin_bypass(
     len: u64,
 ) -> Result<BypassWrite> {
     let (bytes, range) = (offset..offset + len, blocks(offset, len));
-    let refusals = object.lock().refused.parts();
+    let (refusals, cuts) = {
+        let state = object.lock();
+        (state.refused.parts(), state.waiting_cuts.last())
+    };
     loop {
-        if let Some(entered) = try_begin_bypass(core, object, &range, bytes.clone())? {
+        if let Some(entered) = try_begin_bypass(core, object, &range, bytes.clone(), cuts)? {
             let Entered { fetch, copies, mended, failed } = entered;
             let frame = if copies { void_around(core, object, &range, &mended).await } else { Ok(0) };
             let frame = match frame {
@@ -119,7 +122,7 @@ pub(crate) async fn begin_bypass(
         }
         let ready = || {
             let state = object.lock();
-            if state.gone || state.allows_bypass(&range) {
+            if state.gone || may_begin(&state, &range, cuts) {
                 return Some(Ok(()));
             }
             // A refused block may stay dirty for ever, so one more attempt decides.
@@ -137,12 +140,21 @@ pub(crate) async fn begin_bypass(
     }
 }
 
-/// Enters a bypass write of `bytes` if no other operation stands in its way.
+/// Returns true if a bypass write of `range` may begin. It lets those changes of size begin first that waited when it
+/// came, with numbers up to `cuts`.
+fn may_begin(state: &State, range: &Range<u64>, cuts: u64) -> bool {
+    let overtakes = planted_bugs::active("a write past the log overtakes a cut that waits");
+    state.allows_bypass(range) && (overtakes || !state.waiting_cuts.waits_until(cuts))
+}
+
+/// Enters a bypass write of `bytes` if no other operation stands in its way. `cuts` is the last change of size that
+/// comes first.
 fn try_begin_bypass(
     core: &Core,
     object: &CachedObject,
     range: &Range<u64>,
     bytes: Range<u64>,
+    cuts: u64,
 ) -> Result<Option<Entered>> {
     let mut state = object.lock();
     if state.gone {
@@ -157,7 +169,7 @@ fn try_begin_bypass(
         // Lost contents must not be replaced by the backing store's older contents, not even for a moment.
         return Err(Error::Damaged);
     }
-    if !state.allows_bypass(range) {
+    if !may_begin(&state, range, cuts) {
         return Ok(None);
     }
     state.bypass_writes += 1;

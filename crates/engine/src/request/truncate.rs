@@ -67,14 +67,30 @@ fn unlock(core: &Core, object: &CachedObject) {
     core.space.wake();
 }
 
-/// Waits until no other task works on the object's backing file, and keeps other tasks from it.
+/// A change of size that waits for its begin.
+struct Waiting<'a> {
+    object: &'a CachedObject,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.object.lock().waiting_cuts.end(self.number);
+        self.object.changed.wake();
+    }
+}
+
+/// Waits until no other task works on the object's backing file, and keeps other tasks from it. Bypass writes and
+/// destage batches that have not begun wait meanwhile, or a steady writer would hold the change of size up for ever.
 async fn lock_for_truncate(object: &CachedObject) -> Result<()> {
+    let number = object.lock().waiting_cuts.begin();
+    let _waiting = Waiting { object, number };
     let ready = || {
         let mut state = object.lock();
         if state.gone {
             return Some(Err(Error::Backing(BackingError::Gone)));
         }
-        let free = state.busy == Busy::No && state.bypass_writes == 0 && state.truncating.is_none();
+        let free = state.busy == Busy::No && state.allows_cut();
         free.then(|| {
             state.busy = Busy::Truncate;
             Ok(())

@@ -133,6 +133,11 @@ const FINDERS: &[(&str, fn())] = &[
         "a cut is carried out before its record is durable",
         early::a_file_is_cut_once_the_record_of_that_is_durable,
     ),
+    ("a cut waits for each batch of destaging", waiting::a_cut_waits_for_one_batch_of_destaging),
+    (
+        "a write past the log overtakes a cut that waits",
+        waiting::a_cut_waits_only_for_writes_past_the_log_that_began_before_it,
+    ),
     (
         "a logged cut does not hold its segment",
         records::r24_a_cut_is_carried_out_before_service_and_keeps_its_segment_until_then,

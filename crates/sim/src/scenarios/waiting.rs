@@ -186,3 +186,78 @@ fn a_cut_waits_for_writes_past_the_log() {
     };
     assert_eq!(world.shared.executor.block_on(LIMIT, act), Ok(()));
 }
+
+/// Writes 400 times past the log, each time for 3 ms.
+async fn write_on(engine: Arc<Engine>, shared: Arc<Shared>, offset: u64) {
+    let object = shared.objects.lock().object(1).unwrap();
+    let now = Time { sec: 1_500_000_000, nsec: 0 };
+    for _ in 0..400 {
+        let direct = engine.begin_bypass(&object, offset, 4096).await.unwrap();
+        shared.executor.sleep(Duration::from_millis(3)).await;
+        engine.end_bypass(&object, direct, None, 8192, now).await.unwrap();
+    }
+}
+
+/// Begins a cut of the only file. The result is 1 once the cut has ended.
+fn begin_cut(world: &World, engine: &Arc<Engine>) -> Arc<AtomicU64> {
+    let is_cut = Arc::new(AtomicU64::new(0));
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let (theirs, done) = (engine.clone(), is_cut.clone());
+    let cutting = async move {
+        theirs.truncate(&object, 4096, Time { sec: 1_500_000_001, nsec: 0 }).await.unwrap();
+        done.store(1, Ordering::Relaxed);
+    };
+    world.shared.executor.start("cut", Box::pin(cutting));
+    is_cut
+}
+
+/// At each moment, at least one of two clients writes past the log.
+#[test]
+pub(super) fn a_cut_waits_only_for_writes_past_the_log_that_began_before_it() {
+    let mut world = world(1, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 2);
+    let ended = Arc::new(AtomicU64::new(0));
+    let (shared, executor) = (world.shared.clone(), world.shared.executor.clone());
+    for at in [1 << 20, 2 << 20] {
+        let writing = write_on(engine.clone(), shared.clone(), at);
+        let done = ended.clone();
+        let writing = async move {
+            writing.await;
+            done.fetch_add(1, Ordering::Relaxed);
+        };
+        executor.start("past", Box::pin(writing));
+        let executor = executor.clone();
+        let a_while = async move { executor.sleep(Duration::from_millis(1)).await };
+        assert_eq!(shared.executor.block_on(LIMIT, a_while), Ok(()));
+    }
+    let cuts = [begin_cut(&world, &engine), begin_cut(&world, &engine)];
+    let are_cut = move || cuts.iter().all(|cut| cut.load(Ordering::Relaxed) == 1);
+    assert_eq!(until(&world, are_cut), Stop::Done);
+    assert_eq!(ended.load(Ordering::Relaxed), 0, "the cuts waited for the last write of a client");
+    // The writes go on behind the cuts.
+    let theirs = ended.clone();
+    assert_eq!(until(&world, move || theirs.load(Ordering::Relaxed) == 2), Stop::Done);
+}
+
+/// Each batch of destaging finds blocks of the file that a client has written meanwhile.
+#[test]
+pub(super) fn a_cut_waits_for_one_batch_of_destaging() {
+    let mut world = world_with(1, 2, |plan| plan.destage_after = Duration::ZERO);
+    let engine = world.start_through(Vec::new()).unwrap();
+    let ended = Arc::new(AtomicU64::new(0));
+    let mut client = Client::new(&world.shared, &engine, Allowed::default(), world.rng.fork());
+    let done = ended.clone();
+    let writing = async move {
+        for block in 0..2000 {
+            client.write(1, block % 100 * 4096, 4096, true).await;
+        }
+        done.store(1, Ordering::Relaxed);
+    };
+    world.shared.executor.start("log", Box::pin(writing));
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.counters().destaged > 0), Stop::Done);
+    let is_cut = begin_cut(&world, &engine);
+    assert_eq!(until(&world, move || is_cut.load(Ordering::Relaxed) == 1), Stop::Done);
+    assert_eq!(ended.load(Ordering::Relaxed), 0, "the cut waited for the last write of the client");
+}
