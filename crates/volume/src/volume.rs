@@ -183,12 +183,18 @@ impl Volume {
         let is_free = || (!self.growing.swap(true, Ordering::SeqCst)).then_some(());
         self.grew.until(is_free).await;
         let _growing = Growing(self);
-        let (before, size) = (self.object.size(), self.device()?.size());
-        if size <= before {
+        let (before, device) = (self.object.size(), self.device()?);
+        if device.size() <= before {
             return Ok(None);
         }
-        self.engine.truncate(&self.object, size, forebay_engine::io::Time::default()).await?;
-        Ok(Some((before, size)))
+        loop {
+            let size = device.size();
+            let grown = self.engine.truncate(&self.object, size, forebay_engine::io::Time::default()).await;
+            // The device may have become longer while the growth waited. It has no other size then.
+            if device.size() == size {
+                return grown.map(|()| Some((before, size)));
+            }
+        }
     }
 
     /// Waits until the backing device has not answered a request for ten seconds, which may be never.

@@ -1,6 +1,7 @@
 //! Worlds with a block volume: clients write, flush, discard and read it, through crashes and the loss of a device.
 
 pub(super) mod fua;
+mod growth;
 pub(super) mod link;
 pub(super) mod mixed;
 mod model;
@@ -37,6 +38,8 @@ const STABILITIES: [Stability; 5] =
 struct Virtual {
     store: Store,
     file: Key,
+    /// The size in bytes.
+    size: AtomicU64,
     /// True if discarded bytes read as zeros.
     zeroes: bool,
     /// The connection to the device, if it is on another host.
@@ -61,7 +64,7 @@ impl Virtual {
 
 impl BackingDevice for Virtual {
     fn size(&self) -> u64 {
-        SIZE
+        self.size.load(Ordering::Relaxed)
     }
 
     fn is_rotational(&self) -> bool {
@@ -82,7 +85,7 @@ impl BackingDevice for Virtual {
     }
 
     fn write(&self, offset: u64, data: Slice) -> Io<BackingResult<()>> {
-        assert!(offset + data.len() as u64 <= SIZE, "a write makes a device longer");
+        assert!(offset + data.len() as u64 <= self.size(), "a write makes a device longer");
         self.may_lose();
         let write = self.store.write(&self.file, offset, data);
         match &self.link {
@@ -176,9 +179,16 @@ impl Blocks {
         store.create(&file, content);
         let link = link(&mut world);
         let executor = world.shared.executor.clone();
-        let (is_mapped, asked) = (seed % 2 == 1, AtomicU64::new(0));
-        let device =
-            Arc::new(Virtual { store: store.clone(), file, zeroes, link, executor, is_mapped, asked });
+        let device = Arc::new(Virtual {
+            store: store.clone(),
+            file,
+            size: AtomicU64::new(SIZE),
+            zeroes,
+            link,
+            executor,
+            is_mapped: seed % 2 == 1,
+            asked: AtomicU64::new(0),
+        });
         let stores = AllStores::new(Arc::new(store), Vec::new());
         stores.add(UUID, "a volume", SIZE, Some(device.clone()));
         world.backing = Some(Arc::new(stores));
