@@ -4,12 +4,14 @@
 mod common;
 
 use std::net::{IpAddr, Shutdown};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use common::memory::Memory;
+use common::memory::{Memory, Set};
 use common::*;
-use forebay_block::{Config, Refusal};
+use forebay_block::{Config, Door, Refusal};
 use forebay_wire::nbd::*;
 
 const MIB: u64 = 1 << 20;
@@ -53,6 +55,22 @@ fn clients_of_the_loopback_address_take_no_places_from_those_of_the_unix_socket(
     assert_eq!(rig.client(Style::Simple).read(0, 1), [0]);
     assert_eq!(*told.lock().unwrap(), [(Refusal::Crowded, Some(IpAddr::from([127, 0, 0, 1])))]);
     rig.stop();
+}
+
+/// Another server has bound the path since.
+#[test]
+fn a_door_that_closes_leaves_the_socket_of_another_one() {
+    let rig = Rig::new(Memory::new(MIB));
+    let path = rig.socket();
+    std::fs::remove_file(&path).unwrap();
+    let config = Config { sockets: vec![path.clone()], ..Config::default() };
+    let other = Door::start(&config, Set::one(&Memory::new(MIB)), Box::new(|_, _| {})).unwrap();
+    let Rig { door, dir, .. } = rig;
+    door.unwrap().stop(Duration::from_secs(30));
+    drop(Client::begin(UnixStream::connect(&path).unwrap()));
+    other.stop(Duration::from_secs(30));
+    assert!(!path.exists());
+    drop(dir);
 }
 
 /// A request goes on when its connection ends, and needs its memory until then.

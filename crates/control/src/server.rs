@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forebay_common::socket_file::SocketFile;
+
 use crate::protocol::Response;
 use crate::socket::{short_path, socket_path};
 
@@ -49,7 +51,7 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    file: SocketFile,
     clients: Arc<Clients>,
     thread: Option<JoinHandle<()>>,
 }
@@ -72,6 +74,7 @@ impl Server {
             Err(_) => {}
         }
         let listener = UnixListener::bind(&address).map_err(failed)?;
+        let file = SocketFile::bound(&path).map_err(failed)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let clients = Arc::new(Clients::default());
         let accepting = listener.try_clone().map_err(failed)?;
@@ -80,11 +83,11 @@ impl Server {
             .name("control".to_owned())
             .spawn(move || accept_clients(&accepting, &handler, &shared))
             .map_err(failed)?;
-        Ok(Self { listener, path, clients, thread: Some(thread) })
+        Ok(Self { listener, file, clients, thread: Some(thread) })
     }
 
     /// Stops serving. Following clients get the final response. The stop waits up to 2 seconds for answers in progress,
-    /// then removes the socket.
+    /// then removes the socket, unless another server has taken its place.
     pub fn stop(self) {}
 }
 
@@ -97,7 +100,7 @@ impl Drop for Server {
             let _ = thread.join();
         }
         drop(self.clients.left.wait_while_for(self.clients.count.lock(), STOP_WAIT, |count| *count > 0));
-        let _ = std::fs::remove_file(&self.path);
+        self.file.remove();
     }
 }
 

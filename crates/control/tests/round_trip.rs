@@ -297,6 +297,18 @@ fn a_second_server_is_refused_and_a_dead_ones_socket_is_replaced() {
 }
 
 #[test]
+fn a_server_that_ends_leaves_the_socket_of_another_one() {
+    let site = Site::new();
+    let path = socket_path(site.dir.path());
+    std::fs::remove_file(&path).unwrap();
+    let second = Server::start(site.dir.path(), Plain::new()).unwrap();
+    site.server.stop();
+    assert!(Client::new(site.dir.path()).status().is_ok());
+    second.stop();
+    assert!(!path.exists());
+}
+
+#[test]
 fn a_flush_without_waiting_ends_as_an_event() {
     let site = Site::new();
     let gate = site.handler.flush_gate.lock();

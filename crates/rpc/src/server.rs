@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use forebay_common::socket_file::SocketFile;
+
 use crate::accept::{Acceptor, Listener, listen_at, listen_on, take_over};
 use crate::addresses::Addresses;
 use crate::bounds::Bounds;
@@ -47,7 +49,7 @@ pub enum StartError {
 /// A bound server that does not serve yet.
 pub struct Server<S> {
     sockets: Vec<Listener>,
-    paths: Vec<PathBuf>,
+    paths: Vec<SocketFile>,
     addrs: Vec<SocketAddr>,
     config: Arc<Config>,
     contenders: Contenders,
@@ -95,13 +97,12 @@ impl<S: Service> Server<S> {
     }
 
     /// Listens on a Unix socket at `path` as well, with the permissions `mode`. A socket there on which no process
-    /// listens is replaced. [`Running::shutdown`] removes the socket.
+    /// listens is replaced. [`Running::shutdown`] removes the socket, unless another one has taken its place.
     pub fn bind_at(&mut self, path: &Path, mode: u32) -> Result<(), StartError> {
-        let socket = listen_at(path, mode);
-        let fd =
-            socket.map_err(|errno| StartError::ListenAt { path: path.to_owned(), source: errno.into() })?;
+        let failed = |source| StartError::ListenAt { path: path.to_owned(), source };
+        let fd = listen_at(path, mode).map_err(|errno| failed(errno.into()))?;
+        self.paths.push(SocketFile::bound(path).map_err(failed)?);
         self.sockets.push(Listener { fd, is_local: true });
-        self.paths.push(path.to_owned());
         Ok(())
     }
 
@@ -158,7 +159,7 @@ impl<S: Service> Server<S> {
 pub struct Running {
     addrs: Vec<SocketAddr>,
     /// Unix sockets.
-    paths: Vec<PathBuf>,
+    paths: Vec<SocketFile>,
     counters: Counters,
     tls: Option<Arc<Tls>>,
     threads: Vec<JoinHandle<()>>,
@@ -179,12 +180,10 @@ impl Running {
     /// be answered, and their replies read, for at most `drain`.
     pub fn shutdown(self, drain: Duration) {
         let deadline = Instant::now() + drain;
+        // The loops close the sockets.
+        self.paths.iter().for_each(SocketFile::remove);
         for home in self.counters.homes.iter() {
             home.post(Post::Shutdown(deadline));
-        }
-        for path in &self.paths {
-            // Nothing is left to remove if another process has removed the socket.
-            let _ = std::fs::remove_file(path);
         }
         for thread in self.threads {
             // A loop that panicked has nothing left to drain.
