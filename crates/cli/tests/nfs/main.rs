@@ -30,6 +30,7 @@ mod durability;
 mod executed;
 mod exports;
 mod exports_in_service;
+mod failed_flushes;
 mod faults;
 mod filtered;
 mod given;

@@ -23,6 +23,20 @@ const NO_ZEROES: Words = [&["--filter=nozero"], &["zeromode=none"]];
 /// A filter that keeps writes in memory until a FLUSH.
 const FORGETFUL: Words = [&["--filter=cache"], &["cache=writeback"]];
 
+/// Another plugin, whose FLUSH may fail; see [`Export::fail_flushes`].
+pub(crate) const FAILING: Words = [&[], &["eval"]];
+/// The plugin of [`FAILING`]: commands of the shell for the file `IMAGE`.
+const SHELL: [&str; 8] = [
+    "eval",
+    "get_size=stat -c %s $IMAGE",
+    "pread=dd if=$IMAGE skip=$4 count=$3 iflag=skip_bytes,count_bytes status=none",
+    "can_write=exit 0",
+    "pwrite=dd of=$IMAGE seek=$4 oflag=seek_bytes conv=notrunc status=none",
+    "can_flush=exit 0",
+    "flush=if test -e $IMAGE.fails; then echo EIO it fails >&2; exit 1; fi",
+    "can_multi_conn=exit 0",
+];
+
 /// A nbdkit with a file, on a Unix socket.
 pub(crate) struct Export {
     home: tempfile::TempDir,
@@ -55,8 +69,13 @@ impl Export {
     fn again(&mut self) {
         let _ = std::fs::remove_file(self.socket());
         let mut command = Command::new("nbdkit");
-        command.args(["-f", "--exit-with-parent", "-U"]).arg(self.socket()).args(self.words[0]).arg("file");
-        command.arg(self.image()).args(self.words[1]).stdin(Stdio::null()).stderr(Stdio::null());
+        command.args(["-f", "--exit-with-parent", "-U"]).arg(self.socket());
+        if self.words == FAILING {
+            command.args(SHELL).env("IMAGE", self.image());
+        } else {
+            command.args(self.words[0]).arg("file").arg(self.image()).args(self.words[1]);
+        }
+        command.stdin(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("nbdkit is installed by `cargo x setup`");
         self.child = Some(child);
         wait_for(|| std::os::unix::net::UnixStream::connect(self.socket()).is_ok());
@@ -72,6 +91,12 @@ impl Export {
         };
         let tasks = || std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
         wait_for(|| signal != Signal::STOP || tasks().flatten().all(is_stopped));
+    }
+
+    /// Has each FLUSH fail with EIO from now on, or succeed again. Suits [`FAILING`] only.
+    pub(crate) fn fail_flushes(&self, fails: bool) {
+        let sign = self.home.path().join("image.fails");
+        if fails { std::fs::write(sign, "").unwrap() } else { std::fs::remove_file(sign).unwrap() }
     }
 
     fn kill(&mut self) {
