@@ -11,7 +11,6 @@ use forebay_profile::{
     FileId, Kind, Moved, NO_EXPORT, NO_USER, Operation, Profile, Snapshot, Subject, file_key,
 };
 use forebay_wire::nfs3::{FileHandle, Procedure};
-use forebay_wire::nfs4::Opcode;
 use forebay_wire::xdr::{Decode, Reader};
 
 use crate::caller::{Caller, client_address};
@@ -163,38 +162,12 @@ fn kind_of_procedure(procedure: Procedure) -> Kind {
     }
 }
 
-/// Returns the kind of an operation of NFSv4; `None` for operations that only prepare others, and those of sessions.
-pub(crate) fn kind_of_operation(operation: Opcode) -> Option<Kind> {
-    Some(match operation {
-        Opcode::Read => Kind::Read,
-        Opcode::Write => Kind::Write,
-        Opcode::Commit => Kind::Commit,
-        Opcode::Getattr | Opcode::Verify | Opcode::Nverify => Kind::Getattr,
-        Opcode::Lookup | Opcode::Lookupp | Opcode::Readlink => Kind::Lookup,
-        Opcode::Access => Kind::Access,
-        Opcode::Readdir => Kind::Readdir,
-        Opcode::Setattr | Opcode::Setxattr | Opcode::Removexattr => Kind::Setattr,
-        Opcode::Create | Opcode::Link => Kind::Create,
-        Opcode::Remove => Kind::Remove,
-        Opcode::Rename => Kind::Rename,
-        Opcode::Open | Opcode::OpenDowngrade | Opcode::Close | Opcode::Delegreturn => Kind::Open,
-        Opcode::Lock | Opcode::Lockt | Opcode::Locku => Kind::Lock,
-        Opcode::Getxattr | Opcode::Listxattrs | Opcode::Seek | Opcode::IoAdvise => Kind::Other,
-        Opcode::Allocate | Opcode::Deallocate | Opcode::Copy | Opcode::Clone => Kind::Other,
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_operations_that_stat_shows_have_a_kind_and_those_of_sessions_have_none() {
-        for session in [Opcode::Sequence, Opcode::Putfh, Opcode::Getfh, Opcode::ExchangeId, Opcode::Illegal] {
-            assert_eq!(kind_of_operation(session), None, "{}", session.name());
-        }
-        assert_eq!(kind_of_operation(Opcode::Open), Some(Kind::Open));
+    fn a_procedure_without_a_kind_of_its_own_counts_as_the_nearest() {
         assert_eq!(kind_of_procedure(Procedure::Mknod), Kind::Create);
     }
 }

@@ -17,7 +17,7 @@ pub struct ProcedureStats {
 }
 
 /// The operations of NFSv4 by their numbers. ILLEGAL has the last place.
-const OPERATIONS: usize = 77;
+pub(crate) const OPERATIONS: usize = 77;
 
 /// Counters of the operations of NFSv4.
 struct Operations([ProcedureStats; OPERATIONS]);
@@ -63,6 +63,7 @@ impl Stats {
         self.procedure(procedure).add(took, failed);
     }
 
+    #[inline]
     pub(crate) fn executed(&self, operation: Opcode, took: Duration, failed: bool) {
         self.operation(operation).add(took, failed);
     }

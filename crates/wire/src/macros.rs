@@ -1,7 +1,45 @@
 //! Macros that define an XDR type and generate its encoder and decoder from one definition.
 
-/// Declares an XDR struct. Its fields are encoded and decoded in the order written.
+/// Declares an XDR struct. Its fields are encoded and decoded in the order written. A struct whose declaration begins
+/// with `fixed` is appended in one step, and may be a field of another one.
 macro_rules! xdr_struct {
+    (fixed $(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$field_meta:meta])* pub $field:ident: $ty:ty,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(test, derive(arbitrary::Arbitrary))]
+        pub struct $name { $($(#[$field_meta])* pub $field: $ty,)* }
+
+        impl $crate::xdr::Fixed for $name {
+            const SIZE: usize = 0 $(+ <$ty as $crate::xdr::Fixed>::SIZE)*;
+
+            #[inline]
+            fn store(&self, out: &mut [u8]) {
+                $(
+                    let (own, out) = out.split_at_mut(<$ty as $crate::xdr::Fixed>::SIZE);
+                    $crate::xdr::Fixed::store(&self.$field, own);
+                )*
+                debug_assert!(out.is_empty());
+            }
+        }
+
+        impl $crate::xdr::Encode for $name {
+            #[inline]
+            fn encode(&self, out: &mut Vec<u8>) {
+                let mut bytes = [0; <Self as $crate::xdr::Fixed>::SIZE];
+                $crate::xdr::Fixed::store(self, &mut bytes);
+                out.extend_from_slice(&bytes);
+            }
+        }
+
+        impl<'de> $crate::xdr::Decode<'de> for $name {
+            #[inline]
+            fn decode(input: &mut $crate::xdr::Reader<'de>) -> Result<Self, $crate::xdr::DecodeError> {
+                Ok(Self { $($field: $crate::xdr::Decode::decode(input)?,)* })
+            }
+        }
+    };
     ($(#[$meta:meta])* pub struct $name:ident<$lt:lifetime> {
         $($(#[$field_meta:meta])* pub $field:ident: $ty:ty,)*
     }) => {
@@ -74,6 +112,15 @@ macro_rules! xdr_enum {
                     $($value => Ok(Self::$variant),)*
                     _ => Err($crate::xdr::DecodeError::UnknownValue { ty: $xdr_name, value }),
                 }
+            }
+        }
+
+        impl $crate::xdr::Fixed for $name {
+            const SIZE: usize = 4;
+
+            #[inline]
+            fn store(&self, out: &mut [u8]) {
+                $crate::xdr::Fixed::store(&(*self as u32), out);
             }
         }
 

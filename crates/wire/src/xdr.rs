@@ -37,6 +37,16 @@ pub trait Encode {
     fn encode(&self, out: &mut Vec<u8>);
 }
 
+/// A type whose XDR representation has one size. A struct of such fields is filled in on the stack and appended in one
+/// step: a field by itself costs a check of the buffer's capacity.
+pub(crate) trait Fixed {
+    /// Size of the representation in bytes, a multiple of four.
+    const SIZE: usize;
+
+    /// Writes the representation into `out`, which has [`SIZE`](Self::SIZE) bytes.
+    fn store(&self, out: &mut [u8]);
+}
+
 /// A type that can be decoded from XDR. A decoded value borrows from the message where possible.
 pub trait Decode<'a>: Sized {
     /// Decodes one value and leaves `input` just behind it. After an error the position is unspecified.
@@ -177,6 +187,16 @@ pub fn encode_opaque_fixed(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&[0; 3][..padding(bytes.len())]);
 }
 
+/// Overwrites the unsigned integer at the position `at`, which was appended before the value was known.
+///
+/// # Panics
+/// `out` ends before the integer.
+#[inline]
+pub(crate) fn overwrite(out: &mut [u8], at: usize, value: u32) {
+    let (number, _) = out[at..].as_chunks_mut::<4>();
+    number[0] = value.to_be_bytes();
+}
+
 impl Encode for () {
     #[inline]
     fn encode(&self, _out: &mut Vec<u8>) {}
@@ -193,6 +213,15 @@ impl Encode for u32 {
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_be_bytes());
+    }
+}
+
+impl Fixed for u32 {
+    const SIZE: usize = size_of::<u32>();
+
+    #[inline]
+    fn store(&self, out: &mut [u8]) {
+        out.copy_from_slice(&self.to_be_bytes());
     }
 }
 
@@ -238,6 +267,15 @@ impl Encode for u64 {
     }
 }
 
+impl Fixed for u64 {
+    const SIZE: usize = size_of::<u64>();
+
+    #[inline]
+    fn store(&self, out: &mut [u8]) {
+        out.copy_from_slice(&self.to_be_bytes());
+    }
+}
+
 impl<'a> Decode<'a> for u64 {
     #[inline]
     fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
@@ -249,6 +287,15 @@ impl Encode for bool {
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         u32::from(*self).encode(out);
+    }
+}
+
+impl Fixed for bool {
+    const SIZE: usize = 4;
+
+    #[inline]
+    fn store(&self, out: &mut [u8]) {
+        u32::from(*self).store(out);
     }
 }
 
@@ -265,6 +312,16 @@ impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Vec<u8>) {
         const { assert!(padding(N) == 0) };
         out.extend_from_slice(self);
+    }
+}
+
+impl<const N: usize> Fixed for [u8; N] {
+    const SIZE: usize = N;
+
+    #[inline]
+    fn store(&self, out: &mut [u8]) {
+        const { assert!(padding(N) == 0) };
+        out.copy_from_slice(self);
     }
 }
 

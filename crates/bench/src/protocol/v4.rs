@@ -38,11 +38,7 @@ struct Writer<'c> {
 }
 
 impl Writer<'_> {
-    fn push(&mut self, operation: &Op<'_>) {
-        self.compound.push(self.out, operation);
-    }
-
-    /// Appends an operation by its number and its arguments: faster than [`push`](Self::push), which moves them.
+    /// Appends an operation.
     #[inline]
     fn add(&mut self, number: Opcode, arguments: &impl Encode) {
         number.encode(self.out);
@@ -62,12 +58,12 @@ impl Writer<'_> {
 
     /// Appends the operations that ask for the handle and the attributes of the current object.
     fn found(&mut self) {
-        self.push(&Op::Getfh(()));
+        self.add(Opcode::Getfh, &());
         self.getattr();
     }
 
     fn access(&mut self) {
-        self.push(&Op::Access(AccessArgs { access: access::READ | access::MODIFY | access::EXTEND }));
+        self.add(Opcode::Access, &AccessArgs { access: access::READ | access::MODIFY | access::EXTEND });
     }
 }
 
@@ -100,12 +96,12 @@ pub(super) fn encode<'c>(
     match *request {
         Request::Null => {}
         Request::ReclaimComplete => {
-            to.push(&Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false }));
+            to.add(Opcode::ReclaimComplete, &ReclaimCompleteArgs { one_fs: false });
         }
         Request::Root { path } => {
-            to.push(&Op::Putrootfh(()));
+            to.add(Opcode::Putrootfh, &());
             for name in path.split('/').filter(|name| !name.is_empty()) {
-                to.push(&Op::Lookup(NameArgs { name: name.as_bytes() }));
+                to.add(Opcode::Lookup, &NameArgs { name: name.as_bytes() });
             }
             to.found();
         }
@@ -121,7 +117,7 @@ pub(super) fn encode<'c>(
         }
         Request::Lookup { dir, name } => {
             to.at(&dir);
-            to.push(&Op::Lookup(NameArgs { name }));
+            to.add(Opcode::Lookup, &NameArgs { name });
             to.found();
         }
         Request::Access { object } => {
@@ -140,17 +136,17 @@ pub(super) fn encode<'c>(
         }
         Request::Commit { file } => {
             to.at(&file);
-            to.push(&Op::Commit(CommitArgs { offset: 0, count: 0 }));
+            to.add(Opcode::Commit, &CommitArgs { offset: 0, count: 0 });
         }
         Request::Remove { dir, name } | Request::Rmdir { dir, name } => {
             to.at(&dir);
-            to.push(&Op::Remove(NameArgs { name }));
+            to.add(Opcode::Remove, &NameArgs { name });
         }
         Request::Rename { dir, from, to: new } => {
             to.at(&dir);
-            to.push(&Op::Savefh(()));
+            to.add(Opcode::Savefh, &());
             to.at(&dir);
-            to.push(&Op::Rename(RenameArgs { oldname: from, newname: new }));
+            to.add(Opcode::Rename, &RenameArgs { oldname: from, newname: new });
         }
         Request::List { dir, cookie, verifier, count } => {
             to.at(&dir);
@@ -161,7 +157,7 @@ pub(super) fn encode<'c>(
                 maxcount: count,
                 request: ATTRIBUTES | Bitmap::of(&[attr::FILEHANDLE]),
             };
-            to.push(&Op::Readdir(args));
+            to.add(Opcode::Readdir, &args);
         }
         Request::Mkdir { .. } | Request::Create { .. } => make(&mut to, session, request),
         Request::Open { dir, name } => {
@@ -174,7 +170,7 @@ pub(super) fn encode<'c>(
         }
         Request::Close { file, open } => {
             to.at(&file);
-            to.push(&Op::Close(CloseArgs { seqid: 0, open_stateid: open }));
+            to.add(Opcode::Close, &CloseArgs { seqid: 0, open_stateid: open });
         }
     }
     to.out
@@ -185,7 +181,7 @@ fn set(to: &mut Writer<'_>, object: &Handle, attributes: &Attributes<'_>) {
     let mut buffer = Vec::new();
     to.at(object);
     let attributes = Fattr::encoded(&mut buffer, attributes);
-    to.push(&Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes }));
+    to.add(Opcode::Setattr, &SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
     to.getattr();
 }
 
@@ -201,7 +197,7 @@ fn make(to: &mut Writer<'_>, session: &Session4, request: &Request<'_>) {
         Request::Create { exclusive: true, .. } => CreateHow::Guarded(attributes),
         Request::Create { .. } => CreateHow::Unchecked(attributes),
         _ => {
-            to.push(&Op::Create(CreateArgs { objtype: CreateType::Dir, name, attributes }));
+            to.add(Opcode::Create, &CreateArgs { objtype: CreateType::Dir, name, attributes });
             return to.found();
         }
     };
@@ -211,8 +207,8 @@ fn make(to: &mut Writer<'_>, session: &Session4, request: &Request<'_>) {
 /// Appends OPEN and the operations that Linux sends with it.
 fn open(to: &mut Writer<'_>, session: &Session4, share: u32, how: OpenHow<'_>, claim: OpenClaim<'_>) {
     let owner = session.owner();
-    to.push(&Op::Open(OpenArgs { seqid: 0, share_access: share, share_deny: 0, owner, how, claim }));
-    to.push(&Op::Getfh(()));
+    to.add(Opcode::Open, &OpenArgs { seqid: 0, share_access: share, share_deny: 0, owner, how, claim });
+    to.add(Opcode::Getfh, &());
     to.access();
     to.getattr();
 }
@@ -220,8 +216,12 @@ fn open(to: &mut Writer<'_>, session: &Session4, share: u32, how: OpenHow<'_>, c
 /// Returns true if the server has accepted the SEQUENCE of a request, so that the slot moves on.
 #[inline]
 pub(super) fn moves_slot(mut body: Reader<'_>) -> bool {
-    let has_results =
-        CompoundRes::<OpResult<'_>>::decode(&mut body).is_ok_and(|reply| reply.results.left() > 0);
+    let Ok(reply) = CompoundRes::<OpResult<'_>>::decode(&mut body) else { return false };
+    let has_results = reply.results.left() > 0;
+    // SEQUENCE is the first operation of each request.
+    if reply.status == Nfsstat4::Ok {
+        return has_results;
+    }
     // Each result begins with its number and its status.
     has_results
         && Opcode::decode(&mut body) == Ok(Opcode::Sequence)

@@ -300,8 +300,9 @@ impl Session {
         (slot.used, slot.may_jump, slot.logged) = (true, false, false);
         slot.reply = Reply::Running { longest, waiters: SmallVec::new(), logging: None };
         state.count_at_least(request.slot, longest.into());
-        let record = self.resize(state, request);
-        Ok(Sequenced::New(self.answer(state), record))
+        let wanted = self.wanted_slots(state);
+        let record = self.resize(state, request, wanted);
+        Ok(Sequenced::New(self.answer(state, wanted), record))
     }
 
     /// Returns the longest reply that may be kept for a new request.
@@ -347,7 +348,9 @@ impl Session {
                 Sequenced::InProgress(displaced)
             }
             Reply::Kept => Sequenced::Replay(slot.kept.as_slice().into()),
-            Reply::NotKept | Reply::Repeatable => Sequenced::NotKept(self.answer(state)),
+            Reply::NotKept | Reply::Repeatable => {
+                Sequenced::NotKept(self.answer(state, self.wanted_slots(state)))
+            }
         }
     }
 
@@ -361,8 +364,8 @@ impl Session {
 
     /// Follows the number of slots that the server wants. Slots are dropped only when the client has said that it uses
     /// none of them.
-    fn resize(&self, state: &mut State, request: &Request) -> Option<Record> {
-        let wanted = self.wanted_slots(state);
+    #[inline]
+    fn resize(&self, state: &mut State, request: &Request, wanted: u32) -> Option<Record> {
         if wanted < state.granted {
             let dropped = state.slots.get(wanted as usize..).unwrap_or_default();
             if request.highest >= wanted || dropped.iter().any(Slot::is_running) {
@@ -377,8 +380,7 @@ impl Session {
     }
 
     /// Returns the session's part of SEQUENCE: the slots, and flags for a missing back channel and revoked state.
-    fn answer(&self, state: &State) -> Answer {
-        let wanted = self.wanted_slots(state);
+    fn answer(&self, state: &State, wanted: u32) -> Answer {
         let mut flags = 0;
         let mut set = |condition: bool, flag: u32| flags |= if condition { flag } else { 0 };
         // A client that never asked for call-backs does not miss them.

@@ -21,13 +21,13 @@ use forebay_wire::xdr::{Decode, DecodeError, Encode, Reader};
 
 use self::change::Pending;
 pub(super) use self::change::{Change, Commit};
-use self::classes::{has_records, is_change, kind};
+pub(super) use self::classes::Class;
 use super::callback::BackPath;
 use super::measured::Measured;
 use super::place::Current;
 use super::server::Server;
 use crate::clients::ClientStats;
-use crate::profiled::{Done, kind_of_operation};
+use crate::profiled::Done;
 use crate::program::Kind;
 use crate::request::Call;
 use crate::result::success;
@@ -219,7 +219,7 @@ impl Compound {
                 Err(Stop::Later) => {
                     reply.head().truncate(len_before);
                     self.reply = before;
-                    return Progress::Later(kind(number));
+                    return Progress::Later(Class::of(number).workers);
                 }
                 Err(Stop::Parked) => return Progress::Parked,
                 Err(Stop::Appended) => return Progress::Complete,
@@ -243,7 +243,8 @@ impl Compound {
         reply: &mut Reply<'_>,
     ) -> Result<Option<Change>, Stop> {
         self.is_in_order(number)?;
-        let is_change = is_change(number, *arguments);
+        let class = Class::of(number);
+        let is_change = class.is_change(*arguments);
         if is_change {
             if self.reply.room(reply.head()) < SMALL_RESULT {
                 return Err(Stop::Fail(self.too_big()));
@@ -251,7 +252,7 @@ impl Compound {
             self.wait_for_pending(cx, reply)?;
         }
         // The records may have to wait for room in the log. An event loop without tasks cannot wait.
-        if has_records(number) && cx.shared.vfs.logs_state() && !tasks::attached() {
+        if class.has_records && cx.shared.vfs.logs_state() && !tasks::attached() {
             super::place::may_wait(cx)?;
         }
         let result = self.execute(cx, number, arguments, reply);
@@ -286,7 +287,7 @@ impl Compound {
     /// Counts an operation that has its result in the profile.
     pub(super) fn profile(&mut self, shared: &Shared, call: &Call<'_>, number: Opcode) {
         let (moved, has_made) = (self.moved.take(), std::mem::take(&mut self.has_made));
-        let Some(kind) = kind_of_operation(number) else { return };
+        let Some(kind) = Class::of(number).counted else { return };
         let kind = if has_made { ProfileKind::Create } else { kind };
         let done = Done { kind, failed: self.reply.status() != Nfsstat4::Ok, moved };
         let at = self.current.as_ref().and_then(|current| current.place.admitted());

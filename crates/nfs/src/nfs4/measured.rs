@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use forebay_wire::nfs4::Opcode;
 
+use super::compound::Class;
 use crate::stats::Stats;
 
 /// The times of a COMPOUND in execution.
@@ -29,11 +30,12 @@ impl Measured {
     /// the reply. An operation that only prepares another has no time of its own, which spares a look at the clock: the
     /// operation after it begins with it.
     pub(super) fn ended(&mut self, stats: &Stats, number: Opcode, failed: bool) {
-        if prepares(number) {
+        let class = Class::of(number);
+        if class.prepares {
             return stats.executed(number, Duration::ZERO, failed);
         }
         let begun = std::mem::replace(&mut self.mark, Instant::now());
-        if failed || !ends_late(number) {
+        if failed || !class.ends_late() {
             stats.executed(number, self.mark - begun, failed);
         } else if let Some((before, begun)) = self.unfinished.replace((number, begun)) {
             stats.executed(before, self.mark - begun, false);
@@ -46,25 +48,4 @@ impl Measured {
             stats.executed(number, begun.elapsed(), failed);
         }
     }
-}
-
-/// Returns true for operations that examine only memory, in front of the operation that the client wants.
-fn prepares(number: Opcode) -> bool {
-    matches!(
-        number,
-        Opcode::Sequence | Opcode::Putfh | Opcode::Putrootfh | Opcode::Savefh | Opcode::Restorefh
-    )
-}
-
-/// Returns true for operations that may wait for the log or a file system before the reply.
-fn ends_late(number: Opcode) -> bool {
-    use Opcode::{Allocate, Clone, Close, Commit, Copy, Create, CreateSession, Deallocate, Delegreturn};
-    use Opcode::{DestroyClientid, DestroySession, ExchangeId, FreeStateid, Link, Lock, Locku, Open};
-    use Opcode::{OpenDowngrade, ReclaimComplete, Remove, Removexattr, Rename, Setattr, Setxattr, Write};
-    let of_file = matches!(number, Write | Commit | Setattr | Create | Remove | Rename | Link)
-        || matches!(number, Setxattr | Removexattr | Allocate | Deallocate | Copy | Clone);
-    let of_client = matches!(number, ExchangeId | CreateSession | ReclaimComplete)
-        || matches!(number, DestroySession | DestroyClientid);
-    let of_state = matches!(number, Open | OpenDowngrade | Close | Delegreturn | Lock | Locku | FreeStateid);
-    of_file || of_client || of_state
 }

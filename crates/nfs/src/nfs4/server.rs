@@ -277,7 +277,15 @@ impl Server {
     }
 
     /// Carries out the consequences of operations.
+    #[inline]
     pub(crate) fn act(&self, effects: &mut Effects) {
+        // Few requests have any.
+        if !effects.actions.is_empty() {
+            self.act_on(effects);
+        }
+    }
+
+    fn act_on(&self, effects: &mut Effects) {
         for action in effects.actions.drain(..) {
             match action {
                 Action::ClientGone(client) => {

@@ -1,91 +1,38 @@
 //! Attributes of files, and changes of attributes (RFC 1813, section 2.5).
 
 use super::types::{Ftype3, Nfstime3, Specdata3};
-use crate::xdr::{Decode, DecodeError, Encode, Reader};
+use crate::xdr::{Decode, DecodeError, Encode, Fixed as _, Reader};
 
-/// `fattr3`: the attributes of a file (RFC 1813, section 2.5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(test, derive(arbitrary::Arbitrary))]
-pub struct Fattr3 {
-    /// Type of the file.
-    pub ftype: Ftype3,
-    /// Permission bits.
-    pub mode: u32,
-    /// Hard links.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Size in bytes.
-    pub size: u64,
-    /// Bytes of storage in use.
-    pub used: u64,
-    /// Device number of a block or character device.
-    pub rdev: Specdata3,
-    /// Identity of the file system.
-    pub fsid: u64,
-    /// Identity of the file within its file system.
-    pub fileid: u64,
-    /// Last access.
-    pub atime: Nfstime3,
-    /// Last change of the content.
-    pub mtime: Nfstime3,
-    /// Last change of the attributes.
-    pub ctime: Nfstime3,
-}
-
-impl Fattr3 {
-    /// Size of the XDR representation in bytes.
-    pub const SIZE: usize = 84;
-}
-
-impl Encode for Fattr3 {
-    // Nearly every reply has attributes, so they are filled in on the stack and appended in one step.
-    #[inline]
-    fn encode(&self, out: &mut Vec<u8>) {
-        let mut bytes = [0; Self::SIZE];
-        let mut word = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
-        word(0, self.ftype as u32);
-        word(4, self.mode);
-        word(8, self.nlink);
-        word(12, self.uid);
-        word(16, self.gid);
-        word(36, self.rdev.major);
-        word(40, self.rdev.minor);
-        word(60, self.atime.seconds);
-        word(64, self.atime.nseconds);
-        word(68, self.mtime.seconds);
-        word(72, self.mtime.nseconds);
-        word(76, self.ctime.seconds);
-        word(80, self.ctime.nseconds);
-        let mut hyper = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_be_bytes());
-        hyper(20, self.size);
-        hyper(28, self.used);
-        hyper(44, self.fsid);
-        hyper(52, self.fileid);
-        out.extend_from_slice(&bytes);
-    }
-}
-
-impl<'a> Decode<'a> for Fattr3 {
-    #[inline]
-    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        Ok(Self {
-            ftype: Ftype3::decode(input)?,
-            mode: input.u32()?,
-            nlink: input.u32()?,
-            uid: input.u32()?,
-            gid: input.u32()?,
-            size: input.u64()?,
-            used: input.u64()?,
-            rdev: Specdata3::decode(input)?,
-            fsid: input.u64()?,
-            fileid: input.u64()?,
-            atime: Nfstime3::decode(input)?,
-            mtime: Nfstime3::decode(input)?,
-            ctime: Nfstime3::decode(input)?,
-        })
+xdr_struct! {
+    fixed
+    /// `fattr3`: the attributes of a file (RFC 1813, section 2.5).
+    pub struct Fattr3 {
+        /// Type of the file.
+        pub ftype: Ftype3,
+        /// Permission bits.
+        pub mode: u32,
+        /// Hard links.
+        pub nlink: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Size in bytes.
+        pub size: u64,
+        /// Bytes of storage in use.
+        pub used: u64,
+        /// Device number of a block or character device.
+        pub rdev: Specdata3,
+        /// Identity of the file system.
+        pub fsid: u64,
+        /// Identity of the file within its file system.
+        pub fileid: u64,
+        /// Last access.
+        pub atime: Nfstime3,
+        /// Last change of the content.
+        pub mtime: Nfstime3,
+        /// Last change of the attributes.
+        pub ctime: Nfstime3,
     }
 }
 

@@ -21,6 +21,7 @@ xdr_enum! {
 }
 
 xdr_struct! {
+    fixed
     /// `specdata3`: the device number of a special file.
     #[derive(Default)]
     pub struct Specdata3 {
@@ -32,6 +33,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
+    fixed
     /// `nfstime3`: a time since 1970-01-01 00:00 UTC.
     #[derive(Default, PartialOrd, Ord)]
     pub struct Nfstime3 {

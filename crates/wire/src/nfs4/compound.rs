@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::callback::{CbOp, CbOpcode};
 use super::ops::{Op, Opcode};
-use crate::xdr::{Decode, DecodeError, Encode, Reader};
+use crate::xdr::{Decode, DecodeError, Encode, Reader, overwrite};
 
 /// Longest tag in bytes; decoding fails above it.
 pub const MAX_TAG: usize = 1024;
@@ -262,12 +262,13 @@ impl CompoundWriter {
     }
 
     /// Counts an operation that the caller has appended itself, such as a WRITE with data in another buffer.
+    #[inline]
     pub fn counted(&mut self, out: &mut [u8]) {
         self.count += 1;
         self.patch(out);
     }
 
     fn patch(&self, out: &mut [u8]) {
-        out[self.count_at..self.count_at + 4].copy_from_slice(&self.count.to_be_bytes());
+        overwrite(out, self.count_at, self.count);
     }
 }

@@ -9,6 +9,7 @@ use crate::xdr::Encode;
 pub const MAX_READ_PLUS: usize = 4096;
 
 xdr_struct! {
+    fixed
     /// `READ4args` and `READ_PLUS4args`: the arguments of READ and READ_PLUS.
     pub struct ReadArgs {
         /// The open, the locks or the delegation.
@@ -65,6 +66,7 @@ impl WriteArgs<'_> {
 }
 
 xdr_struct! {
+    fixed
     /// `WRITE4resok`: the successful result of WRITE.
     pub struct WriteOk {
         /// Bytes written.
@@ -77,6 +79,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
+    fixed
     /// `COMMIT4args`: the arguments of COMMIT.
     pub struct CommitArgs {
         /// Offset of the first byte.
@@ -87,6 +90,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
+    fixed
     /// `COMMIT4resok`: the successful result of COMMIT.
     pub struct CommitOk {
         /// Write verifier.

@@ -7,7 +7,7 @@ use super::compound::MAX_TAG;
 use super::ops::Opcode;
 use super::results::Outcome;
 use super::status::Nfsstat4;
-use crate::xdr::{Decode, DecodeError, Encode, Reader};
+use crate::xdr::{Decode, DecodeError, Encode, Reader, overwrite};
 
 /// A reply while results are appended to a buffer. The reply may have payload outside of the buffer, such as the data
 /// of READ.
@@ -36,6 +36,7 @@ impl CompoundReply {
     /// message begins in `out`: the limits of a session count from there.
     pub fn begin(out: &mut Vec<u8>, message: usize, tag: &[u8]) -> Self {
         let status_at = out.len();
+        out.reserve(3 * 4 + tag.len());
         Nfsstat4::Ok.encode(out);
         tag.encode(out);
         let count_at = out.len();
@@ -89,11 +90,11 @@ impl CompoundReply {
     }
 
     /// Begins a successful result of `number`: appends the number and NFS4_OK. The caller appends the body.
+    #[inline]
     pub fn start(&mut self, out: &mut Vec<u8>, number: Opcode) {
         self.next(out);
-        let [a, b, c, d] = (number as u32).to_be_bytes();
         // NFS4_OK is 0.
-        out.extend_from_slice(&[a, b, c, d, 0, 0, 0, 0]);
+        (u64::from(number as u32) << 32).encode(out);
         self.patch(out, Nfsstat4::Ok);
     }
 
@@ -143,10 +144,11 @@ impl CompoundReply {
     }
 
     /// Sets the status of the whole reply and the number of its results, which lie at its beginning.
+    #[inline]
     fn patch(&mut self, out: &mut [u8], status: Nfsstat4) {
         self.status = status;
-        out[self.status_at..self.status_at + 4].copy_from_slice(&(status as u32).to_be_bytes());
-        out[self.count_at..self.count_at + 4].copy_from_slice(&self.count.to_be_bytes());
+        overwrite(out, self.status_at, status as u32);
+        overwrite(out, self.count_at, self.count);
     }
 }
 

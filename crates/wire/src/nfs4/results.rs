@@ -34,10 +34,12 @@ impl<T: Encode> Encode for OpRes<T> {
 impl<'a, T: Decode<'a>> Decode<'a> for OpRes<T> {
     #[inline]
     fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        Ok(match Nfsstat4::decode(input)? {
-            Nfsstat4::Ok => Ok(T::decode(input)?),
-            status => Err(status),
-        })
+        let status = input.u32()?;
+        if status == Nfsstat4::Ok as u32 {
+            T::decode(input).map(Ok)
+        } else {
+            Nfsstat4::try_from(status).map(Err)
+        }
     }
 }
 

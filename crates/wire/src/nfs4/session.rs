@@ -347,6 +347,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
+    fixed
     /// `SEQUENCE4args`: the arguments of SEQUENCE.
     pub struct SequenceArgs {
         /// The session.
@@ -363,6 +364,7 @@ xdr_struct! {
 }
 
 xdr_struct! {
+    fixed
     /// `SEQUENCE4resok`: the successful result of SEQUENCE.
     pub struct SequenceOk {
         /// The session.

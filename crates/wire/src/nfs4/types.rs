@@ -43,6 +43,7 @@ xdr_enum! {
 }
 
 xdr_struct! {
+    fixed
     /// `stateid4`: the identity of an open, of a set of locks, of a delegation, or of a copy.
     #[derive(Hash, Default)]
     pub struct Stateid {

@@ -9,7 +9,7 @@ use crate::nfs3::{LISTING_END_SIZE, StableHow};
 use crate::rpc::{
     AUTH_SYS, Auth, AuthStat, AuthSys, CallError, CallHeader, Gids, OpaqueAuth, ReplyHeader, ReplyStatus,
 };
-use crate::xdr::{Decode, DecodeError, Encode, Reader, encode_opaque_fixed};
+use crate::xdr::{Decode, DecodeError, Encode, Fixed as _, Reader, encode_opaque_fixed};
 
 fn encoded(value: &impl Encode) -> Vec<u8> {
     let mut out = Vec::new();
