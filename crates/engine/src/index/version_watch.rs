@@ -38,14 +38,19 @@ pub struct Version {
     pub number: u64,
     /// True if the last change happened while no server watched. It counts if no version was seen before.
     pub unwatched: bool,
+    /// True if the last change happened since service began. It counts if no version was seen before, unless a change
+    /// of the owner may be the reason.
+    pub since_start: bool,
 }
 
 impl VersionWatch {
     /// Compares the backing version with the last one seen. Another one makes the object suspect.
-    pub(super) fn compare(&self, now: Option<Version>) {
+    ///
+    /// If none was seen, contents may be from before the start. The owner announces its changes, and sets `may_hide`.
+    pub(super) fn compare(&self, now: Option<Version>, own: &Own) {
         let Some(now) = now else { return };
         let seen = match self.seen.load(Ordering::Relaxed) {
-            UNSEEN if now.unwatched => SUSPECT,
+            UNSEEN if now.unwatched || now.since_start && !own.may_hide => SUSPECT,
             UNSEEN => now.number,
             seen if seen == now.number => return,
             _ => SUSPECT,
@@ -60,7 +65,7 @@ impl VersionWatch {
     pub(super) fn begin(&self, version: impl FnOnce() -> Option<Version>) -> MutexGuard<'_, Own> {
         let mut own = self.own.lock();
         if own.all == 0 && self.seen.load(Ordering::Relaxed) != SUSPECT {
-            self.compare(version());
+            self.compare(version(), &own);
         }
         own.all += 1;
         own.may_hide = true;

@@ -20,7 +20,16 @@ impl CachedObject {
     pub fn look(&self, version: impl FnOnce() -> Option<Version>) {
         let own = self.watch.own.lock();
         if own.all == 0 && !self.is_suspect() {
-            self.watch.compare(version());
+            self.watch.compare(version(), &own);
+        }
+    }
+
+    /// Takes `number` as the version seen, if none was seen. The caller has read it before the object could have
+    /// contents.
+    pub fn begin_to_look(&self, number: u64) {
+        let own = self.watch.own.lock();
+        if own.all == 0 && self.is_seen(UNSEEN) {
+            self.watch.seen.store(number, Ordering::Relaxed);
         }
     }
 
@@ -75,10 +84,10 @@ impl CachedObject {
 
     /// Handles the kernel's report, perhaps a late one, that someone else changed the contents. An external change
     /// outside the owner's changes shows in the version already, so the report is no news. An external change during
-    /// an owner's change does not show in the version.
+    /// an owner's change does not show in the version, nor does a change before the first look.
     pub fn changed_by_others(&self) {
         let own = self.watch.own.lock();
-        if own.may_hide {
+        if own.may_hide || self.is_seen(UNSEEN) {
             self.watch.seen.store(SUSPECT, Ordering::Relaxed);
             self.watch.shown.store(0, Ordering::Relaxed);
         }
@@ -104,7 +113,7 @@ mod tests {
     }
 
     fn at(number: u64) -> impl Fn() -> Option<Version> {
-        move || Some(Version { number, unwatched: false })
+        move || Some(Version { number, unwatched: false, since_start: false })
     }
 
     #[test]
@@ -127,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_changed_while_nobody_watched_is_suspect_at_the_first_look_only() {
-        let unwatched = || Some(Version { number: 5, unwatched: true });
+        let unwatched = || Some(Version { number: 5, unwatched: true, since_start: false });
         let first = object();
         first.look(unwatched);
         assert!(first.is_suspect());
@@ -138,6 +147,27 @@ mod tests {
         later.changed_unseen();
         later.look(at(9));
         assert!(later.is_seen(9), "believed as it is");
+    }
+
+    #[test]
+    fn what_changed_between_the_start_and_the_first_look_is_suspect_unless_the_owner_did_it() {
+        let since_start = || Some(Version { number: 5, unwatched: false, since_start: true });
+        let ways: [fn(&CachedObject); 3] = [|_| {}, CachedObject::changed_unseen, |new| new.begin_to_look(5)];
+        for (way, is_suspect) in ways.into_iter().zip([true, false, false]) {
+            let object = object();
+            way(&object);
+            object.look(since_start);
+            assert_eq!(object.is_suspect(), is_suspect);
+        }
+        let looked = object();
+        looked.begin_to_look(4);
+        looked.begin_to_look(5);
+        assert!(looked.is_seen(4), "the first one counts");
+        looked.look(since_start);
+        assert!(looked.is_suspect());
+        let told = object();
+        told.changed_by_others();
+        assert!(told.is_suspect(), "nobody has looked");
     }
 
     #[test]

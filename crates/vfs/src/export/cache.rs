@@ -21,10 +21,11 @@ use forebay_runtime::block_on;
 use rustix::fs::FileType;
 
 use crate::admission::room::Admission;
-use crate::attr::Attr;
+use crate::attr::{Attr, Time};
 use crate::caches::access_time::{AccessTimes, moves_access_times};
 use crate::caches::inode::Inode;
 use crate::caches::link::key;
+use crate::caches::overlay::file_time;
 use crate::caches::policies::Policies;
 use crate::coherence::downtime::Downtime;
 use crate::durability::journal::Done;
@@ -42,6 +43,8 @@ pub(crate) struct Cache {
     pub(crate) engine: Arc<Engine>,
     verifier: Arc<Verifier>,
     pub(crate) downtime: Downtime,
+    /// The begin of service by the clock of change times. Recovery has ended.
+    pub(crate) began: Time,
     pub(crate) oplog: Arc<OpLog>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) under_way: Arc<RequestJournal>,
@@ -119,6 +122,7 @@ impl Cache {
             engine,
             verifier,
             downtime,
+            began: file_time(),
             oplog,
             checkpoints,
             under_way,
@@ -269,8 +273,11 @@ impl Linked {
         if let Some(cached) = object.link.get() {
             return Ok(cached);
         }
+        // The version comes first, so that no external change stays between it and the size or the contents.
+        let version = self.version(object);
         let size = object.attr()?.size;
         let cached = self.cache.engine.object(&self.key(&object.kernel), size);
+        version.iter().for_each(|version| cached.begin_to_look(version.number));
         let cached = object.link.get_or_set(cached);
         self.policies.apply(&self.cache.engine, object, cached);
         Ok(cached)

@@ -50,10 +50,11 @@ impl Drop for Own<'_> {
 impl Linked {
     /// Returns the state of the backing file. Every change gives it another number, unless the change comes within one
     /// tick of a coarse clock.
-    fn version(&self, object: &Inode) -> Option<Version> {
+    pub(super) fn version(&self, object: &Inode) -> Option<Version> {
         let attr = object.raw_attr().ok()?;
         let unwatched = self.cache.downtime.covers(self.number(), attr.backing_ctime);
-        Some(Version { number: number(attr.backing_ctime), unwatched })
+        let since_start = attr.backing_ctime > self.cache.began;
+        Some(Version { number: number(attr.backing_ctime), unwatched, since_start })
     }
 
     /// Checks for an external change of the file, whose attributes were just read.
