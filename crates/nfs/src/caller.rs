@@ -25,6 +25,8 @@ use crate::shared::Shared;
 pub(crate) struct Caller {
     pub(crate) cred: Cred,
     pub(crate) read_only: bool,
+    /// True if the export gives delegations, so that clients may miss what programs of the host change for a moment.
+    pub(crate) delegations: bool,
     pub(crate) client: Arc<ClientStats>,
     /// The caller in the profile.
     pub(crate) subject: Subject,
@@ -145,7 +147,8 @@ impl Shared {
             }
             let exports = self.rules.now();
             let known = exports.iter().find(|known| known.id == export);
-            let rule = rule_for(known.ok_or(Stop::Fail(Nfsstat3::Stale))?, peer)
+            let known = known.ok_or(Stop::Fail(Nfsstat3::Stale))?;
+            let rule = rule_for(known, peer)
                 .and_then(|rule| if rule.sec.contains(&flavor) { Ok(rule) } else { Err(Refusal::Auth) });
             let rule = rule.map_err(|why| {
                 self.refusals.add(peer.addr.ip(), why);
@@ -164,6 +167,7 @@ impl Shared {
             let caller = Caller {
                 cred: self.vfs.creds.intern(&identity),
                 read_only: rule.access == Access::ReadOnly,
+                delegations: known.delegations,
                 client: self.clients.get(peer.addr.ip()),
                 subject: Subject::new(client_address(peer), export, identity.uid),
                 valid: Validity { export, generation, until },

@@ -15,6 +15,7 @@ use super::*;
 
 mod change_times;
 mod kept;
+mod recent;
 
 /// The file system is synced inode by inode, so that changes become durable in any order.
 struct Served {

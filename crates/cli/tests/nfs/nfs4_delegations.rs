@@ -1,9 +1,11 @@
 //! Exports without delegations, from a start on and from a reload on.
 
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
 use forebay_wire::Opaque;
 use forebay_wire::nfs4::{
     CreateHow, Delegation, Fattr, HandleArgs, NameArgs, Nfsstat4, Op, OpResult, OpenArgs, OpenClaim, OpenHow,
-    StateOwner, Stateid, StateidArgs, share,
+    ReadArgs, StateOwner, Stateid, StateidArgs, share,
 };
 
 use crate::harness::*;
@@ -113,6 +115,60 @@ fn the_setting_of_the_server_is_the_default_of_its_exports() {
     assert_eq!(client.wait(), Seen::Recall(stateid));
     give_back(&mut client, &file, stateid);
     assert!(open(&mut client, b"b").1.is_some());
+}
+
+/// Where clients have delegations, an open file may be read as it was a moment ago.
+#[test]
+fn a_read_over_an_export_without_delegations_shows_each_change_of_the_host() {
+    let server = serving(Serve::new(), &exports("", OFF, ""));
+    let path = |name: &str| server.home().join("data/a").join(name);
+    for name in ["file", "clock"] {
+        std::fs::write(path(name), [0; 8192]).unwrap();
+    }
+    let mut client = Backed::connect_as(&server, b"one", 1, 1);
+    let (handle, stateid) = open_for_read(&mut client);
+    let mut first_byte = || {
+        let file = Op::Putfh(HandleArgs { object: Opaque(&handle) });
+        client.run(&[file, Op::Read(ReadArgs { stateid, offset: 0, count: 100 })], |status, results| {
+            match *results {
+                [_, OpResult::Read(Ok(read))] => read.data[0],
+                _ => panic!("{status:?}"),
+            }
+        })
+    };
+    for byte in 1..50 {
+        // A change of the file in a new tick of the clock has another change time.
+        let tick =
+            || std::fs::metadata(path("clock")).map(|found| (found.ctime(), found.ctime_nsec())).unwrap();
+        let begun = tick();
+        while tick() == begun {
+            std::fs::write(path("clock"), [byte]).unwrap();
+        }
+        assert_eq!(first_byte(), byte - 1);
+        let file = std::fs::OpenOptions::new().write(true).open(path("file")).unwrap();
+        file.write_all_at(&[byte], 0).unwrap();
+        assert_eq!(first_byte(), byte);
+    }
+}
+
+/// Opens the file of the export `a`, which is there. Returns the handle and the state id.
+fn open_for_read(client: &mut Backed) -> (Vec<u8>, Stateid) {
+    let open = OpenArgs {
+        seqid: 0,
+        share_access: share::READ,
+        share_deny: 0,
+        owner: StateOwner { clientid: client.id, owner: Opaque(b"owner") },
+        how: OpenHow::NoCreate,
+        claim: OpenClaim::Null(b"file"),
+    };
+    let lookup = Op::Lookup(NameArgs { name: b"a" });
+    let operations = [Op::Putrootfh(()), lookup, Op::Open(open), Op::Getfh(())];
+    client.run(&operations, |status, results| match *results {
+        [_, _, OpResult::Open(Ok(open)), OpResult::Getfh(Ok(handle))] => {
+            (handle.object.0.to_vec(), open.stateid)
+        }
+        _ => panic!("{status:?}"),
+    })
 }
 
 /// The log knows the delegations of the last run.

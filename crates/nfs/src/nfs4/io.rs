@@ -121,6 +121,7 @@ impl Compound {
         self.moved = Some(Moved { offset: args.offset, len: 0, stable: false });
         let at = self.place()?.resolve(cx)?;
         let (target, by) = (&at.target, DataCaller::new(&at.caller.cred, check));
+        let by = if at.caller.delegations { by.with_recent(cx.now) } else { by };
         let (out, data) = if has_payload {
             let into = &mut crate::read::IntoReply(reply);
             (cx.shared.vfs.read(target, by, args.offset, count, cx.wait, into)?, None)

@@ -105,6 +105,23 @@ impl Inode {
     }
 }
 
+/// The number of changes of an inode through this server at a moment when none was in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment(u64);
+
+impl Inode {
+    /// Returns the present moment. Returns `None` while a change is in progress.
+    pub(crate) fn moment(&self) -> Option<Moment> {
+        self.quiet().map(Moment)
+    }
+
+    /// Returns true if no change through this server has begun since `moment`, and no client was shown a change time
+    /// later than `ctime`.
+    pub(crate) fn has_shown_none_after(&self, moment: Moment, ctime: Time) -> bool {
+        self.moment() == Some(moment) && !self.changes.shown.floor().is_after(ctime)
+    }
+}
+
 /// A change in progress; [`Change::end`] gives the attributes around it.
 pub(crate) struct Change<'a> {
     object: &'a Inode,

@@ -13,6 +13,7 @@ pub(crate) mod kept;
 pub(crate) mod link;
 pub(crate) mod overlay;
 pub(crate) mod policies;
+pub(crate) mod recent_attr;
 pub(crate) mod shown_time;
 pub(crate) mod stamp;
 pub(crate) mod streams;

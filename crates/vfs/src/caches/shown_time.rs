@@ -67,6 +67,11 @@ impl Floor {
         self.0 < nanos(time)
     }
 
+    /// Returns true if `time` is earlier than the bound.
+    pub(super) fn is_after(self, time: Time) -> bool {
+        self.0 > nanos(time)
+    }
+
     /// Returns the change time to show for `ctime`, which was read after this bound. `quiet` says that no change was in
     /// progress since.
     pub(super) fn show(self, ctime: Time, quiet: bool) -> Time {

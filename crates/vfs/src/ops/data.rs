@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::attr::{Attr, Wcc};
 use crate::caches::access_cache::want;
+use crate::caches::recent_attr;
 use crate::durability::journal::{Data, SyncRequest};
 use crate::error::{Error, Result};
 use crate::export::Target;
@@ -62,7 +63,7 @@ pub struct Wrote {
 pub(super) fn permitted(
     vfs: &Vfs,
     target: &Target,
-    DataCaller { cred, check }: DataCaller<'_>,
+    DataCaller { cred, check, .. }: DataCaller<'_>,
     attr: &Attr,
     want: u8,
     wait: Wait,
@@ -100,7 +101,10 @@ impl Vfs {
         into: &mut impl ReadInto,
     ) -> Result<Outcome<ReadOut, SsdRead>> {
         let mut read = || {
-            let mut attr = target.attr()?;
+            let mut attr = match caller.recent.filter(|_| !wait.allowed()) {
+                Some(arrived) => recent_attr::attr(target, arrived, offset.saturating_add(count as u64))?,
+                None => target.attr()?,
+            };
             permitted(self, target, caller, &attr, want::READ, wait)?;
             let there = attr.size.saturating_sub(offset);
             if there == 0 {
