@@ -2,8 +2,8 @@
 has the built tests. With `nbd:PORT:MODULE,...` as the version, they run on XFS on the volumes `test` and `scratch`, with a
 log of writes on the volume `log`.
 
-Each test prints `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY`. A test that takes longer than ten minutes is killed,
-and after MINUTES no further test is begun. SHARE/results has the output of all tests.
+Each test prints `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY`. A test that takes longer than ten minutes, and than its
+share of MINUTES, is killed. After MINUTES no further test is begun. SHARE/results has the output of all tests.
 """
 
 import os
@@ -20,7 +20,8 @@ OPTIONS = f"-o vers={VERSION},nosharecache"
 # With volumes: the word, the port, and the kernel's modules.
 NBD = VERSION.split(":") if VERSION.startswith("nbd:") else None
 USERS = {"fsgqa": 2000, "fsgqa2": 2001, "123456-fsgqa": 2002}
-LONGEST = 600
+# Seconds.
+LONGEST = max(600, int(MINUTES) * 60 // max(len(NAMES), 1))
 
 
 def must(*words):
