@@ -44,6 +44,12 @@ impl Inode {
         Attr { ctime: look.floor.show(attr.ctime, was_quiet && quiet()), ..attr }
     }
 
+    /// Returns true if clients were shown a change time later than `ctime`. They are after each change through this
+    /// server.
+    pub(crate) fn has_shown_later(&self, ctime: Time) -> bool {
+        self.changes.shown.floor().is_after(ctime)
+    }
+
     /// Goes on from the change time that clients saw before the inode left the inode cache.
     pub(crate) fn resume_shown(&self, seen: Time) {
         self.changes.shown.seen(seen);
@@ -102,23 +108,6 @@ impl Inode {
     pub(crate) fn quiet(&self) -> Option<u64> {
         let ended = self.changes.ended.load(Ordering::Acquire);
         (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
-    }
-}
-
-/// The number of changes of an inode through this server at a moment when none was in progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment(u64);
-
-impl Inode {
-    /// Returns the present moment. Returns `None` while a change is in progress.
-    pub(crate) fn moment(&self) -> Option<Moment> {
-        self.quiet().map(Moment)
-    }
-
-    /// Returns true if no change through this server has begun since `moment`, and no client was shown a change time
-    /// later than `ctime`.
-    pub(crate) fn has_shown_none_after(&self, moment: Moment, ctime: Time) -> bool {
-        self.moment() == Some(moment) && !self.changes.shown.floor().is_after(ctime)
     }
 }
 

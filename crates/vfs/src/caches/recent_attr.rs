@@ -7,15 +7,16 @@
 //! | condition | reason |
 //! |---|---|
 //! | they are at most [`RECENT`] old | an external change shows no later than that |
-//! | no change through this server has begun since | a READ shows each change that was answered before |
 //! | no client was shown a later change time | a client that knows the later time would keep older contents |
 //! | the READ ends before the end of the file | an external change may have made the file longer |
+//!
+//! Each change through this server moves the change time that is shown, before its reply. So a READ shows every change
+//! that was answered before it.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
 use crate::attr::Attr;
-use crate::caches::change::Moment;
 use crate::caches::inode::Inode;
 use crate::error::Result;
 use crate::export::Target;
@@ -32,7 +33,6 @@ struct Recent {
     inode: Weak<Inode>,
     /// The arrival of the request that has read the attributes.
     arrived: u64,
-    moment: Moment,
     attr: Attr,
 }
 
@@ -48,9 +48,8 @@ pub(crate) fn attr(target: &Target, arrived: u64, end: u64) -> Result<Attr> {
         if let Some(recent) = place.as_ref().filter(|recent| recent.holds(&target.object, arrived, end)) {
             return Ok(recent.attr);
         }
-        let moment = target.object.moment();
         let attr = target.attr()?;
-        *place = moment.map(|moment| Recent { inode: Arc::downgrade(&target.object), arrived, moment, attr });
+        *place = Some(Recent { inode: Arc::downgrade(&target.object), arrived, attr });
         Ok(attr)
     })
 }
@@ -60,7 +59,7 @@ impl Recent {
         std::ptr::eq(self.inode.as_ptr(), Arc::as_ptr(object))
             && arrived.saturating_sub(self.arrived) <= RECENT
             && end < self.attr.size
-            && object.has_shown_none_after(self.moment, self.attr.ctime)
+            && !object.has_shown_later(self.attr.ctime)
     }
 }
 
@@ -68,4 +67,31 @@ fn slot(object: &Arc<Inode>) -> usize {
     // Multiplication spreads the bits of the address into the upper ones.
     let address = Arc::as_ptr(object) as usize as u64;
     (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caches::budget::Budget;
+    use crate::caches::versions::Versions;
+    use crate::sys;
+
+    fn inode(dir: &tempfile::TempDir, name: &str) -> Arc<Inode> {
+        std::fs::write(dir.path().join(name), [0; 10]).unwrap();
+        let fd = rustix::fs::open(dir.path().join(name), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty())
+            .unwrap();
+        let (kernel, budget) = (sys::name_to_handle(&fd, c"").unwrap(), Budget::new(10, 1 << 20));
+        let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
+        let versions = Versions::new(budget.known().clone(), 0);
+        Arc::new(Inode::new(fd, kernel, &attr, &budget, &versions, &Arc::default()))
+    }
+
+    #[test]
+    fn attributes_count_for_their_file_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| inode(&dir, name));
+        let recent = Recent { inode: Arc::downgrade(&one), arrived: 0, attr: one.attr().unwrap() };
+        assert!(recent.holds(&one, 0, 9));
+        assert!(!recent.holds(&other, 0, 9), "another file in this slot");
+    }
 }
