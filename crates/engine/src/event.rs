@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::io::BackingError;
+use crate::io::{BackingError, Key};
 
 /// An event of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +67,10 @@ pub enum Event {
     },
     /// Every copy of a dirty block is bad: a read of the block fails.
     Damaged {
-        /// The object's key, in hexadecimal.
-        object: String,
+        /// The name of the object's volume.
+        volume: String,
+        /// The object.
+        object: Key,
         /// The block's offset in bytes.
         offset: u64,
     },

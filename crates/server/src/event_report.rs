@@ -9,9 +9,13 @@ use forebay_control::{EventLog, Severity};
 use forebay_engine::Event;
 use forebay_engine::buffer::BLOCK;
 use forebay_vfs::{Checkpointed, Error, Export, LostFile, ServedFilesystem, Vfs};
+use forebay_volume::key::uuid_of;
 
 use crate::cache::CacheMonitor;
 use crate::under_way::UnderWay;
+
+/// The remedy for the loss of the last cache device: no device can be added to a pool without one.
+pub(crate) const NO_DEVICE: &str = "Check the devices, and start the server again";
 
 /// Reports an engine event to the administrator and to the parts of the server that act on it.
 pub(crate) fn report(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event: &Event) {
@@ -31,9 +35,9 @@ pub(crate) fn report(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, even
             } else {
                 ""
             };
-            let message = format!(
-                "cache device {device} failed and is not used any more; {left} left.{lost} Replace it, then run `forebay pool add`"
-            );
+            let remedy = if *left == 0 { NO_DEVICE } else { "Replace it, then run `forebay pool add`" };
+            let message =
+                format!("cache device {device} failed and is not used any more; {left} left.{lost} {remedy}");
             (Severity::Error, "device-lost", message)
         }
         Event::DeviceLate { device, after } => (Severity::Error, "device-late", late(device, *after)),
@@ -78,12 +82,17 @@ pub(crate) fn report(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, even
             let message = format!("the cache is as warm as before the start: {clean} clean on its devices");
             (Severity::Info, "warm", message)
         }
-        Event::Damaged { object, offset } => {
+        Event::Damaged { volume, object, offset } => {
             watch.damaged.fetch_add(1, Ordering::Relaxed);
+            let vfs = vfs.upgrade();
             // A client that has not committed the data still has it.
-            vfs.upgrade().iter().for_each(|vfs| vfs.verifier.lost());
+            vfs.iter().for_each(|vfs| vfs.verifier.lost());
+            let name = match vfs {
+                Some(vfs) if uuid_of(object).is_none() => vfs.described(object, volume),
+                _ => volume.clone(),
+            };
             let message = format!(
-                "every copy of a block that only the cache had is damaged: file {object}, byte {offset}; reading it fails"
+                "every copy of a block that only the cache had is damaged: {name}, byte {offset}; reading it fails: restore the data"
             );
             (Severity::Error, "damaged", message)
         }
@@ -105,7 +114,12 @@ pub(crate) fn report(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, even
             let message = format!("writing to the backing store of {volume} works again");
             (Severity::Info, "backing-healed", message)
         }
-        Event::Degraded { left: 0 | 1 } => {
+        Event::Degraded { left: 0 } => {
+            let message =
+                format!("no cache device is left: writes go through to the backing store. {NO_DEVICE}");
+            (Severity::Error, "degraded", message)
+        }
+        Event::Degraded { left: 1 } => {
             let message = "fewer than two cache devices are left: writes go through to the backing store; add a device \
                            with `forebay pool add`";
             (Severity::Error, "degraded", message.to_owned())

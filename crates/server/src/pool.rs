@@ -14,6 +14,7 @@ use forebay_runtime::block_on;
 
 use crate::cache::Cache;
 use crate::devices::Missing;
+use crate::event_report::NO_DEVICE;
 use crate::roster::Roster;
 
 /// The time between two reports of a flush.
@@ -130,10 +131,11 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
     let mut reasons = Vec::new();
     let (mode, active) = (cache.engine.mode(), cache.engine.staying());
     if mode == forebay_engine::Mode::WriteBack && active < 2 {
-        let left = if active == 0 { "no cache device is left" } else { "one cache device is left" };
-        reasons.push(format!(
-            "{left}: writes go through to the backing store; add a device with `forebay pool add PATH`"
-        ));
+        let (left, remedy) = match active {
+            0 => ("no cache device is left", NO_DEVICE),
+            _ => ("one cache device is left", "Add a device with `forebay pool add PATH`"),
+        };
+        reasons.push(format!("{left}: writes go through to the backing store. {remedy}"));
     } else if mode == forebay_engine::Mode::WriteBack && !cache.engine.is_mirrored() {
         reasons.push(
             "some data that only the cache has is on one device: it is being copied, and writes go through to the \
@@ -144,6 +146,7 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
     for lost in cache.watch.lost.lock().iter() {
         let described = cache.watch.roster.describe(lost);
         reasons.push(match NbdUrl::is_meant(Path::new(lost)) {
+            _ if active == 0 => format!("cache device {described} was lost"),
             true => format!(
                 "cache device {described} was lost; when its NBD server answers, add it again with `forebay pool add {lost}`"
             ),

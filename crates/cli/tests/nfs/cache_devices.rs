@@ -1,7 +1,7 @@
 //! Tests of cache devices that are added, removed, fail, or return wrong data.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use crate::harness::*;
@@ -206,6 +206,38 @@ fn rot_is_found_and_repaired_from_the_other_copy() {
     server.flush();
     copies.check_directory(&server.data);
     copies.check(&mut server.connect());
+}
+
+#[test]
+fn a_block_whose_copies_are_all_bad_is_an_error_and_the_event_names_its_file() {
+    let mut server = cached();
+    let data: Vec<u8> = (0..4096).map(|at| (at % 251) as u8).collect();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = make(&mut c, &root, b"precious", 0o644);
+    c.write(&file, 0, &data, StableHow::FileSync).unwrap();
+    // The block is not destaged yet, and never will be.
+    server.kill();
+    for path in server.caches() {
+        let cache = File::options().read(true).write(true).open(&path).unwrap();
+        let mut block = vec![0; data.len()];
+        let is_copy = |at: &u64| {
+            cache.read_exact_at(&mut block, *at).unwrap();
+            block == data
+        };
+        let copies: Vec<_> = (0..cache.metadata().unwrap().len()).step_by(4096).filter(is_copy).collect();
+        assert_eq!(copies.len(), 1, "{}", path.display());
+        cache.write_all_at(&[!data[77]], copies[0] + 77).unwrap();
+    }
+    server.start();
+    let failed = server.connect().read(&file, 0, 4096).unwrap_err();
+    assert_eq!(failed.status, Nfsstat3::Io);
+    let path = server.data.join("precious");
+    let names = [format!("file {},", path.display()), format!("inode {} of", path.metadata().unwrap().ino())];
+    let said = events(&server);
+    let line =
+        said.lines().find(|line| line.contains("every copy of a block that only the cache had")).unwrap();
+    assert!(names.iter().any(|name| line.contains(name)) && line.contains("byte 0;"), "{line}");
 }
 
 #[test]

@@ -45,7 +45,8 @@ pub(crate) fn found_damaged(core: &Core, object: &Arc<CachedObject>, state: &mut
         core.destager.damaged.lock().push(Arc::downgrade(object));
     }
     if state.set_damaged(block, true, &core.segments) {
-        core.event(Event::Damaged { object: format!("{:?}", object.key), offset: block * BLOCK as u64 });
+        let (volume, object) = (core.env.backing.name(object.volume.id), object.key.clone());
+        core.event(Event::Damaged { volume, object, offset: block * BLOCK as u64 });
     }
 }
 
