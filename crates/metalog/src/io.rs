@@ -53,7 +53,8 @@ pub trait Log: Send + Sync + 'static {
         needed: impl Fn(&[u8]) -> bool + Send + Sync,
     ) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Runs a task to its end: on the calling thread, before this returns, or beside the caller.
+    /// Runs a task to its end beside the caller. The task may wait for room in the log, and the caller may be the one
+    /// that makes it.
     fn run(&self, task: Io<()>);
 }
 

@@ -128,7 +128,7 @@ impl<L: Log> Sequence<L> {
     }
 
     /// Declares that this number has no record. Records with higher numbers may have to be appended now, and wait for
-    /// room. So the caller holds no locks of a change.
+    /// room: a task beside the caller does that.
     pub(crate) fn skip(self: &Arc<Self>, number: u64) {
         if let Some(turn) = self.ready(number, None) {
             let sequence = self.clone();

@@ -16,6 +16,7 @@ use super::*;
 mod change_times;
 mod kept;
 mod recent;
+mod turns;
 
 /// The file system is synced inode by inode, so that changes become durable in any order.
 struct Served {

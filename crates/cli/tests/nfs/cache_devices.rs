@@ -216,7 +216,10 @@ fn a_block_whose_copies_are_all_bad_is_an_error_and_the_event_names_its_file() {
     let root = c.root();
     let file = make(&mut c, &root, b"precious", 0o644);
     c.write(&file, 0, &data, StableHow::FileSync).unwrap();
-    // The block is not destaged yet, and never will be.
+    // A later record tells a restart that the write was acknowledged. The block is not destaged yet, and never will be.
+    for _ in 0..2 {
+        c.write(&file, 4096, b"later", StableHow::FileSync).unwrap();
+    }
     server.kill();
     for path in server.caches() {
         let cache = File::options().read(true).write(true).open(&path).unwrap();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use forebay_engine::io::{BackingError, Io};
 use forebay_engine::{Completion, Engine, Error, Mode, Seq, UserRecordId};
 use forebay_metalog::Log;
-use forebay_runtime::block_on;
+use forebay_runtime::{block_on, unblock};
 
-/// The log of an engine. Its tasks run on the threads that wait for them.
+/// The log of an engine. Its futures run on the threads that wait for them.
 pub(crate) struct CacheLog(pub(crate) Arc<Engine>);
 
 impl Log for CacheLog {
@@ -61,6 +61,6 @@ impl Log for CacheLog {
     }
 
     fn run(&self, task: Io<()>) {
-        block_on(task);
+        let _ = unblock("forebay-turns", move || block_on(task));
     }
 }
