@@ -61,6 +61,7 @@ impl Log for CacheLog {
     }
 
     fn run(&self, task: Io<()>) {
-        let _ = unblock("forebay-turns", move || block_on(task));
+        // The thread goes on when the future that tells of its end is dropped.
+        drop(unblock("forebay-turns", move || block_on(task)));
     }
 }

@@ -28,8 +28,8 @@ impl Vfs {
         (!path.as_os_str().as_bytes().ends_with(b" (deleted)")).then_some(within)
     }
 
-    /// Returns a description of the file with this key of the cache, by which an administrator finds the file: its path,
-    /// or else its inode number in `filesystem`. Asks no file system.
+    /// Returns a description of the file with this key of the cache, by which an administrator finds the file: its
+    /// path, or else its inode number in `filesystem`. Asks no file system.
     pub fn described(&self, key: &Key, filesystem: &str) -> String {
         let found = parse_key(key);
         if let Some((number, kernel)) = found
