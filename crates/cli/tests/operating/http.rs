@@ -313,7 +313,9 @@ fn the_history_survives_a_kill_and_the_page_gets_it_live() {
     }
     assert!(seen.contains("figures") && seen.contains("status"), "{seen:?}");
     let history = |watched: &Watched| watched.get("/api/history?span=600&points=600").json();
-    let before = history(&watched);
+    // One thread adds the points and writes them to the file: the first one is there when the second is shown.
+    let before =
+        wait_for(|| Some(history(&watched)).filter(|shown| shown["points"].as_array().unwrap().len() > 1));
     let time = |history: &Value| history["points"][0][0].as_u64();
     assert_eq!(before["columns"][0], "time_ms");
     assert_eq!(before["points"][0].as_array().unwrap().len(), before["columns"].as_array().unwrap().len());
