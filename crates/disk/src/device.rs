@@ -53,7 +53,7 @@ impl FileDevice {
     /// A sentence that says what to do. Causes are a directory or character device, a size below
     /// [`MIN_SIZE`](crate::MIN_SIZE), a device in use, no space, or no permission.
     pub fn open_or_create(path: &Path, size: u64) -> Result<Self, OpenError> {
-        open::open_or_create(path, size).map(|opened| Self::of(path, opened))
+        open::unless_just_closed(|| open::open_or_create(path, size)).map(|opened| Self::of(path, opened))
     }
 
     /// Creates the file at `path` as [`FileDevice::open_or_create`] does, and calls `step` after each MiB that is

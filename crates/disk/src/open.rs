@@ -219,6 +219,18 @@ fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     }
 }
 
+/// Tries to open a device again while it is in use, for a tenth of a second. A thread of the kernel that has ended a
+/// request of io_uring may hold the file a moment longer than the program that has closed it.
+pub(crate) fn unless_just_closed<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    for _ in 0..50 {
+        match open() {
+            Err(OpenError::InUse { .. }) => std::thread::sleep(std::time::Duration::from_millis(2)),
+            opened => return opened,
+        }
+    }
+    open()
+}
+
 /// Returns true if the path still leads to the open file.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
