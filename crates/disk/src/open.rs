@@ -312,3 +312,25 @@ fn from_io(action: &'static str, path: &Path, error: &std::io::Error) -> OpenErr
 fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_device_is_opened_once_nobody_holds_it_and_refused_if_that_does_not_happen() {
+        let open_after = |tries: u32| {
+            let left = Cell::new(tries);
+            unless_just_closed(|| match left.replace(left.get().saturating_sub(1)) {
+                0 => Ok(()),
+                _ => Err(OpenError::InUse { path: "device".into() }),
+            })
+        };
+        assert!(open_after(0).is_ok() && open_after(5).is_ok());
+        assert!(matches!(open_after(u32::MAX), Err(OpenError::InUse { .. })));
+        let refused = unless_just_closed(|| Err::<(), _>(system("open", Path::new("device"), Errno::ACCESS)));
+        assert!(matches!(refused, Err(OpenError::System { .. })), "another error is no reason to wait");
+    }
+}

@@ -58,22 +58,22 @@ impl Class {
         self.changes != Changes::Nothing || self.has_records
     }
 
-    /// The class of an operation that changes nothing.
+    /// Returns the class of an operation that changes nothing.
     const fn look(counted: Counted) -> Self {
         Class { counted: Some(counted), ..OTHER }
     }
 
-    /// The class of an operation that changes names, attributes or data.
+    /// Returns the class of an operation that changes names, attributes or data.
     const fn change(counted: Counted) -> Self {
         Class { changes: Changes::Something, ..Self::look(counted) }
     }
 
-    /// The class of an operation that changes the state of clients.
+    /// Returns the class of an operation that changes the state of clients.
     const fn state(counted: Counted) -> Self {
         Class { has_records: true, ..Self::look(counted) }
     }
 
-    /// The class with other workers.
+    /// Returns the class with other workers.
     const fn by(self, workers: Kind) -> Self {
         Class { workers, ..self }
     }
